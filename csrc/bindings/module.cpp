@@ -1,0 +1,9 @@
+// xmem._core: a table of contents. Each topic binds itself in its own file, in data order.
+#include <pybind11/pybind11.h>
+
+#include "register.hpp"
+
+PYBIND11_MODULE(_core, core) {
+  core.doc() = "The C++ core of xmem: plain functions from columns to columns.";
+  xmem::bindings::register_errors(core);
+}

@@ -1,0 +1,5 @@
+#include "testing.hpp"
+
+int main() {
+  return xmem::testing::run_all();
+}
