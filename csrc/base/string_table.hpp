@@ -16,6 +16,10 @@ namespace xmem {
 class StringTable {
  public:
   StringTable();
+  StringTable(StringTable&&) = default;
+  StringTable& operator=(StringTable&&) = default;
+  StringTable(const StringTable&) = delete;  // views into the slabs would belong to the other table
+  StringTable& operator=(const StringTable&) = delete;
 
   NameId intern(std::string_view text);
   NameId find(std::string_view text) const;  // none when the text was never interned

@@ -6,4 +6,7 @@
 PYBIND11_MODULE(_core, core) {
   core.doc() = "The C++ core of xmem: plain functions from columns to columns.";
   xmem::bindings::register_errors(core);
+  xmem::bindings::register_trace(core);
+  xmem::bindings::register_blocks(core);
+  xmem::bindings::register_attribution(core);
 }

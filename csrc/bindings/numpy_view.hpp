@@ -4,13 +4,34 @@
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 
-#include <span>
+#include <type_traits>
+#include <vector>
+
+#include "base/ids.hpp"
 
 namespace xmem::bindings {
 
+// The plain integer behind a column's element: enumerations and ids are shown as their values.
 template <class T>
-pybind11::array numpy_view(std::span<const T> column, pybind11::handle owner) {
-  pybind11::array_t<T> view(static_cast<pybind11::ssize_t>(column.size()), column.data(), owner);
+struct PlainElement {
+  using type = T;
+};
+template <class T>
+  requires std::is_enum_v<T>
+struct PlainElement<T> {
+  using type = std::underlying_type_t<T>;
+};
+template <class Tag>
+struct PlainElement<Id<Tag>> {
+  using type = std::int32_t;
+};
+
+template <class T>
+pybind11::array numpy_view(const std::vector<T>& column, const pybind11::handle& owner) {
+  using Plain = typename PlainElement<T>::type;
+  static_assert(sizeof(Plain) == sizeof(T));
+  pybind11::array_t<Plain> view(static_cast<pybind11::ssize_t>(column.size()),
+                                reinterpret_cast<const Plain*>(column.data()), owner);
   view.attr("setflags")(pybind11::arg("write") = false);
   return view;
 }

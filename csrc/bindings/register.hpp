@@ -1,10 +1,21 @@
-// What each bind_<topic>.cpp offers to module.cpp.
+// What each bind_<topic>.cpp offers to module.cpp and to its neighbours.
 #pragma once
 
 #include <pybind11/pybind11.h>
 
+#include "blocks/block_table.hpp"
+#include "trace/diagnostics.hpp"
+
 namespace xmem::bindings {
 
 void register_errors(pybind11::module_& core);
+void register_trace(pybind11::module_& core);
+void register_blocks(pybind11::module_& core);
+void register_attribution(pybind11::module_& core);
+
+// (name, count, first byte offset, severity, explanation) of each problem.
+pybind11::list diagnostics_list(const trace::Diagnostics& diagnostics);
+
+const blocks::BlockTable& block_table_of(const pybind11::handle& paired_blocks);
 
 }  // namespace xmem::bindings

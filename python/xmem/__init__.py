@@ -1,5 +1,8 @@
 """xMem: how much GPU memory will this PyTorch job need, known before it runs and without a GPU."""
 
+from xmem.attribution import attribute
+from xmem.blocks import pair_blocks
 from xmem.errors import CaptureError, ConfigError, TraceError, XmemError
+from xmem.trace import read_trace
 
-__all__ = ["CaptureError", "ConfigError", "TraceError", "XmemError"]
+__all__ = ["CaptureError", "ConfigError", "TraceError", "XmemError", "attribute", "pair_blocks", "read_trace"]

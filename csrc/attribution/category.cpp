@@ -1,0 +1,72 @@
+#include "attribution/category.hpp"
+
+#include <algorithm>
+#include <array>
+#include <tuple>
+
+namespace xmem::attribution {
+namespace {
+
+constexpr std::int8_t kCpu = 0;
+
+// When several tensors name one block, the first of these wins.
+constexpr std::array kPrecedence{Category::parameter, Category::buffer, Category::optimizer_state, Category::gradient,
+                                 Category::input};
+
+std::ptrdiff_t precedence(Category category) { return std::ranges::find(kPrecedence, category) - kPrecedence.begin(); }
+
+void name_blocks(const blocks::BlockTable& blocks, const NamedTensors& tensors, Attribution& attribution) {
+  std::vector<std::uint32_t> by_address;
+  for (std::size_t block = 0; block < blocks.size(); ++block) {
+    if (blocks.device_type[block] == kCpu && blocks.address[block] != -1) by_address.push_back(static_cast<std::uint32_t>(block));
+  }
+  const auto place = [&](std::uint32_t block) { return std::tuple(blocks.address[block], blocks.alloc_ns[block]); };
+  std::ranges::stable_sort(by_address, {}, place);
+  for (std::size_t tensor = 0; tensor < tensors.address.size(); ++tensor) {
+    const Nanoseconds time = tensors.time_ns[tensor];
+    auto after = std::ranges::upper_bound(by_address, std::tuple(tensors.address[tensor], time), {}, place);
+    // Of blocks at this address the one that is live at this time: the last to begin that has not ended.
+    if (after == by_address.begin()) continue;
+    const std::uint32_t block = *(after - 1);
+    if (blocks.address[block] != tensors.address[tensor] || blocks.free_ns[block] <= time) continue;
+    std::int32_t& named = attribution.tensor[block];
+    if (named >= 0 && precedence(tensors.category[static_cast<std::size_t>(named)]) <= precedence(tensors.category[tensor])) continue;
+    named = static_cast<std::int32_t>(tensor);
+    attribution.category[block] = tensors.category[tensor];
+  }
+}
+
+Category inferred(const blocks::BlockTable& blocks, const Attribution& a, std::size_t block) {
+  if ((blocks.flags[block] & blocks::kBornBefore) != 0) return Category::unknown;
+  const bool never = blocks.free_ns[block] == kNever;
+  const Phase born = a.phase[block];
+  const Phase died = a.free_phase[block];
+  const bool same_iteration = !never && a.free_iteration[block] == a.iteration[block];
+  switch (born) {
+    case Phase::other:
+    case Phase::load:
+      return never || died != born ? Category::input : Category::temporary;
+    case Phase::optimizer_step:
+      return never || !same_iteration ? Category::optimizer_state : Category::temporary;
+    case Phase::backward:
+      return same_iteration && died == Phase::backward ? Category::temporary : Category::gradient;
+    case Phase::forward:
+      return same_iteration && (died == Phase::forward || died == Phase::other) ? Category::temporary : Category::activation;
+    case Phase::zero_grad:
+      return Category::temporary;
+  }
+  return Category::unknown;
+}
+
+}  // namespace
+
+void categorize(const blocks::BlockTable& blocks, const NamedTensors& tensors, Attribution& attribution) {
+  attribution.category.assign(blocks.size(), Category::unknown);
+  attribution.tensor.assign(blocks.size(), -1);
+  name_blocks(blocks, tensors, attribution);
+  for (std::size_t block = 0; block < blocks.size(); ++block) {
+    if (attribution.tensor[block] < 0) attribution.category[block] = inferred(blocks, attribution, block);
+  }
+}
+
+}  // namespace xmem::attribution

@@ -1,0 +1,92 @@
+#include "attribution/phases.hpp"
+
+#include <algorithm>
+#include <string_view>
+
+namespace xmem::attribution {
+namespace {
+
+using trace::SpanKind;
+
+Role annotation_role(std::string_view name) {
+  if (name.starts_with("Optimizer.step#")) return Role::optimizer_step;
+  if (name.starts_with("Optimizer.zero_grad#")) return Role::zero_grad;
+  if (name.starts_with("enumerate(DataLoader)#")) return Role::load;
+  return Role::none;
+}
+
+}  // namespace
+
+SpanRoles::SpanRoles(const trace::Trace& trace) : events_(trace.events) {
+  for (std::size_t id = 0; id < trace.names.size(); ++id) {
+    const std::string_view name = trace.names[NameId{static_cast<std::int32_t>(id)}];
+    const bool evaluates = name.starts_with("autograd::engine::evaluate_function");
+    operator_role_.push_back(evaluates ? Role::evaluate_function : Role::none);
+    annotation_role_.push_back(annotation_role(name));
+    engine_.push_back(name.starts_with("autograd::engine::"));
+  }
+}
+
+Role SpanRoles::operator[](std::size_t row) const {
+  const auto name = static_cast<std::size_t>(events_.name[row].value);
+  if (events_.kind[row] == SpanKind::operation) return operator_role_[name];
+  return events_.kind[row] == SpanKind::annotation ? annotation_role_[name] : Role::none;
+}
+
+bool SpanRoles::is_engine(std::size_t row) const { return engine_[static_cast<std::size_t>(events_.name[row].value)]; }
+
+Phase phase_of(const trace::EventTable& events, const SpanRoles& roles, std::span<const std::uint32_t> stack) {
+  bool step = false, zero_grad = false, load = false, backward = false, forward = false;
+  for (const std::uint32_t row : stack) {
+    switch (roles[row]) {
+      case Role::optimizer_step: step = true; break;
+      case Role::zero_grad: zero_grad = true; break;
+      case Role::load: load = true; break;
+      case Role::evaluate_function: backward = true; break;
+      case Role::none: break;
+    }
+    const SpanKind kind = events.kind[row];
+    forward = forward || kind == SpanKind::operation || kind == SpanKind::module || kind == SpanKind::module_frame;
+  }
+  if (step) return Phase::optimizer_step;
+  if (zero_grad) return Phase::zero_grad;
+  if (load) return Phase::load;
+  if (backward) return Phase::backward;
+  return forward ? Phase::forward : Phase::other;
+}
+
+Iterations::Iterations(const trace::Trace& trace, const SpanRoles& roles) {
+  const trace::EventTable& events = trace.events;
+  std::vector<Interval> profiler_steps;
+  std::int32_t thread = -1;
+  Nanoseconds step_end = 0;  // of the last outermost optimizer step of the thread
+  for (std::size_t row = 0; row < events.size(); ++row) {
+    if (events.kind[row] == SpanKind::iteration) spans_.push_back(events.span(row));
+    if (events.kind[row] != SpanKind::annotation) continue;
+    if (trace.names[events.name[row]].starts_with("ProfilerStep#")) profiler_steps.push_back(events.span(row));
+    if (roles[row] != Role::optimizer_step) continue;
+    const bool nested = events.thread[row] == thread && events.begin_ns[row] < step_end;
+    if (nested) continue;
+    thread = events.thread[row];
+    step_end = events.end_ns[row];
+    step_ends_.push_back(step_end);
+  }
+  if (spans_.empty()) spans_ = std::move(profiler_steps);
+  std::ranges::stable_sort(spans_, {}, &Interval::begin);
+  std::ranges::sort(step_ends_);
+}
+
+std::int32_t Iterations::at(Nanoseconds time) const {
+  if (!spans_.empty()) {
+    auto after = std::ranges::upper_bound(spans_, time, {}, &Interval::begin);
+    while (after != spans_.begin()) {
+      --after;
+      if (after->contains(time)) return static_cast<std::int32_t>(after - spans_.begin());
+    }
+    return -1;
+  }
+  if (step_ends_.empty()) return -1;
+  return static_cast<std::int32_t>(std::ranges::upper_bound(step_ends_, time) - step_ends_.begin());
+}
+
+}  // namespace xmem::attribution

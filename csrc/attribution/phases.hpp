@@ -1,0 +1,45 @@
+// Which iteration an instant belongs to, and which part of the training step a stack is in.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/interval.hpp"
+#include "trace/trace.hpp"
+
+namespace xmem::attribution {
+
+enum class Phase : std::uint8_t { other = 0, load = 1, forward = 2, backward = 3, optimizer_step = 4, zero_grad = 5 };
+
+// What a span's name says about the phase; looked up once per distinct name.
+enum class Role : std::uint8_t { none, optimizer_step, zero_grad, load, evaluate_function };
+
+class SpanRoles {
+ public:
+  explicit SpanRoles(const trace::Trace& trace);
+  Role operator[](std::size_t row) const;
+  bool is_engine(std::size_t row) const;  // an operator of the autograd engine itself
+
+ private:
+  const trace::EventTable& events_;
+  std::vector<Role> operator_role_, annotation_role_;  // by name
+  std::vector<bool> engine_;                           // by name
+};
+
+Phase phase_of(const trace::EventTable& events, const SpanRoles& roles, std::span<const std::uint32_t> stack);
+
+// Iterations of the training loop: from the capture's own marks, else ProfilerStep#, else the ends of outermost optimizer steps.
+class Iterations {
+ public:
+  Iterations(const trace::Trace& trace, const SpanRoles& roles);
+  std::int32_t at(Nanoseconds time) const;  // -1 outside of all of them
+
+  std::int32_t optimizer_steps() const { return static_cast<std::int32_t>(step_ends_.size()); }
+
+ private:
+  std::vector<Interval> spans_;           // by begin
+  std::vector<Nanoseconds> step_ends_;    // of outermost optimizer steps, ascending
+};
+
+}  // namespace xmem::attribution

@@ -1,0 +1,57 @@
+// Which spans hold an instant: one sweep over spans and questions, both in order of time.
+//
+// Operators, frames and annotations of a thread nest, so the spans that are open at a time form a stack. Spans of broken or foreign traces may
+// cross; then closed spans are also removed from the middle of the stack. Cost: linear in spans plus questions times the depth.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/units.hpp"
+#include "trace/event_table.hpp"
+
+namespace xmem::attribution {
+
+// A question: which spans of `thread` are open at `time_ns`; `id` is the asker's.
+struct Instant {
+  std::int32_t thread;
+  Nanoseconds time_ns;
+  std::uint32_t id;
+};
+
+// Calls answer(id, rows of the open spans, outermost first) for every instant, in order of thread and time.
+template <class Answer>
+void sweep_stacks(const trace::EventTable& events, std::vector<Instant>& instants, Answer answer) {
+  std::sort(instants.begin(), instants.end(), [](const Instant& a, const Instant& b) {
+    if (a.thread != b.thread) return a.thread < b.thread;
+    return a.time_ns != b.time_ns ? a.time_ns < b.time_ns : a.id < b.id;
+  });
+  std::vector<std::uint32_t> open;
+  bool crossing = false;
+  std::size_t row = 0;
+  std::int32_t thread = -1;
+  const auto close_until = [&](Nanoseconds time) {
+    while (!open.empty() && events.end_ns[open.back()] <= time) open.pop_back();
+    if (crossing) std::erase_if(open, [&](std::uint32_t span) { return events.end_ns[span] <= time; });
+  };
+  for (const Instant& instant : instants) {
+    if (instant.thread != thread) {
+      thread = instant.thread;
+      open.clear();
+      crossing = false;
+      while (row < events.size() && events.thread[row] < thread) ++row;
+    }
+    for (; row < events.size() && events.thread[row] == thread && events.begin_ns[row] <= instant.time_ns; ++row) {
+      close_until(events.begin_ns[row]);
+      crossing = crossing || (!open.empty() && events.end_ns[row] > events.end_ns[open.back()]);
+      open.push_back(static_cast<std::uint32_t>(row));
+    }
+    close_until(instant.time_ns);
+    answer(instant.id, std::span<const std::uint32_t>(open));
+  }
+}
+
+}  // namespace xmem::attribution

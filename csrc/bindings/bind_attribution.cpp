@@ -1,0 +1,69 @@
+// xmem._core: who allocated each block, and when in the training step.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include "attribution/attribute.hpp"
+#include "numpy_view.hpp"
+#include "register.hpp"
+
+namespace xmem::bindings {
+namespace py = pybind11;
+using attribution::Attribution;
+
+namespace {
+
+template <class T>
+using Column = py::array_t<T, py::array::c_style | py::array::forcecast>;
+
+template <class T>
+std::span<const T> span_of(const Column<T>& column) {
+  return {column.data(), static_cast<std::size_t>(column.size())};
+}
+
+std::vector<std::string> texts(const StringTable& table) {
+  std::vector<std::string> all;
+  for (std::size_t id = 0; id < table.size(); ++id) all.emplace_back(table[NameId{static_cast<std::int32_t>(id)}]);
+  return all;
+}
+
+}  // namespace
+
+void register_attribution(py::module_& core) {
+  const auto column = [](auto member) {
+    return [member](const py::object& self) { return numpy_view(self.cast<const Attribution&>().*member, self); };
+  };
+  py::class_<Attribution>(core, "Attribution")
+      .def_property_readonly("operator", column(&Attribution::operation))
+      .def_property_readonly("root_operator", column(&Attribution::root_operation))
+      .def_property_readonly("forward_link", column(&Attribution::forward_link))
+      .def_property_readonly("phase", column(&Attribution::phase))
+      .def_property_readonly("free_phase", column(&Attribution::free_phase))
+      .def_property_readonly("iteration", column(&Attribution::iteration))
+      .def_property_readonly("free_iteration", column(&Attribution::free_iteration))
+      .def_property_readonly("module", column(&Attribution::module))
+      .def_property_readonly("source_line", column(&Attribution::source_line))
+      .def_property_readonly("host", column(&Attribution::host))
+      .def_property_readonly("category", column(&Attribution::category))
+      .def_property_readonly("tensor", column(&Attribution::tensor))
+      .def_property_readonly("modules", [](const Attribution& a) { return texts(a.modules); })
+      .def_property_readonly("lines", [](const Attribution& a) { return texts(a.lines); })
+      .def_readonly("optimizer_steps", &Attribution::optimizer_steps);
+
+  core.def(
+      "attribute",
+      [](const trace::Trace& trace, const py::object& paired_blocks, const Column<std::uint8_t>& category,
+         const Column<std::int64_t>& address, const Column<std::int64_t>& time_ns) {
+        if (category.size() != address.size() || category.size() != time_ns.size()) {
+          throw py::value_error("columns of named tensors differ in length");
+        }
+        const blocks::BlockTable& blocks = block_table_of(paired_blocks);
+        const std::span<const std::uint8_t> codes = span_of(category);
+        const attribution::NamedTensors tensors{
+            {reinterpret_cast<const attribution::Category*>(codes.data()), codes.size()}, span_of(address), span_of(time_ns)};
+        const py::gil_scoped_release release;
+        return attribution::attribute(trace, blocks, tensors);
+      },
+      py::arg("trace"), py::arg("blocks"), py::arg("tensor_category"), py::arg("tensor_address"), py::arg("tensor_time_ns"));
+}
+
+}  // namespace xmem::bindings

@@ -1,0 +1,61 @@
+// One JSON object of the event array -> at most one row. The only file that knows the profiler's field names.
+//
+// Reads windows of whole events with simdjson's On-Demand parser: fields are looked at once, in the order of the file; what is not kept is
+// skipped without being parsed. A window that is not valid JSON as a whole is read again event by event, so that one bad event costs only itself.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "trace/trace.hpp"
+
+namespace xmem::trace {
+
+class EventDecoder {
+ public:
+  // Rows are appended to `trace`, which must outlive the decoder.
+  explicit EventDecoder(Trace& trace);
+  ~EventDecoder();
+  EventDecoder(const EventDecoder&) = delete;
+  EventDecoder& operator=(const EventDecoder&) = delete;
+
+  // Decodes the comma-separated events in [begin, begin + length). The byte before and kPadding bytes after must be readable and writable; they are
+  // restored. `offset` is the place of `begin` in the file.
+  void decode_window(char* begin, std::size_t length, std::int64_t offset);
+
+  // Sorts the tables; no more windows after this.
+  void finish();
+
+  static constexpr std::size_t kPadding = 128;
+
+ private:
+  class Parser;
+  struct Fields;
+  struct Arguments;
+  struct Mark;
+
+  Mark mark() const;
+  void roll_back(const Mark& mark);
+  void decode_one_by_one(std::string_view window, std::int64_t offset);
+  bool decode_text(std::string_view event, std::int64_t offset, bool repaired);
+  void keep(const Fields& fields, std::int64_t offset);
+  void keep_span(const Fields& fields, SpanKind kind, std::int64_t offset);
+  void keep_memory(const Fields& fields, std::int64_t offset);
+  void count_skipped(const Fields& fields);
+  std::int32_t thread_of(const Fields& fields);
+  NameId intern_name(std::string_view token);
+
+  Trace& trace_;
+  std::unique_ptr<Parser> parser_;
+  StringTable threads_;
+  std::string last_thread_;
+  std::int32_t last_thread_index_ = -1;
+  std::string scratch_;
+  // `Ev Idx` of each row and its position in the array: ties of equal times are broken by the first if every row has one.
+  std::vector<std::int64_t> span_index_, span_position_, memory_index_, memory_position_;
+};
+
+}  // namespace xmem::trace

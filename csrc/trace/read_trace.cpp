@@ -1,0 +1,201 @@
+#include "trace/read_trace.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+
+#include "base/error.hpp"
+#include "trace/json_scan.hpp"
+
+namespace xmem::trace {
+namespace {
+
+constexpr std::size_t kFilePiece = std::size_t{1} << 20;
+constexpr std::size_t kLongestEvent = std::size_t{1} << 28;
+constexpr std::int64_t kProgressEvery = std::int64_t{32} << 20;
+
+}  // namespace
+
+TraceReader::TraceReader() : buffer_(kFront + kFilePiece + EventDecoder::kPadding) {}
+
+std::span<char> TraceReader::prepare(std::size_t bytes) {
+  compact();
+  if (end_ - begin_ > kLongestEvent) {
+    throw TraceError(
+        "one event or top-level value is longer than 256 MiB, so the text is not a profiler trace from here on; "
+        "record the trace again",
+        offset_of(begin_), trace_.event_count);
+  }
+  const std::size_t needed = end_ + bytes + EventDecoder::kPadding;
+  if (buffer_.size() < needed) buffer_.resize(std::max(needed, 2 * buffer_.size()));
+  return {buffer_.data() + end_, bytes};
+}
+
+void TraceReader::commit(std::size_t bytes) {
+  end_ += bytes;
+  process();
+}
+
+void TraceReader::feed(std::string_view bytes) {
+  while (!bytes.empty()) {
+    const std::string_view piece = bytes.substr(0, kFilePiece);
+    const std::span<char> room = prepare(piece.size());
+    std::memcpy(room.data(), piece.data(), piece.size());
+    commit(piece.size());
+    bytes.remove_prefix(piece.size());
+  }
+}
+
+// Moves what is not yet taken to the front, so that the buffer stays as long as one piece and one event.
+void TraceReader::compact() {
+  const std::size_t taken = begin_ - kFront;
+  if (taken == 0) return;
+  std::memmove(buffer_.data() + kFront, buffer_.data() + begin_, end_ - begin_);
+  origin_ += static_cast<std::int64_t>(taken);
+  begin_ -= taken;
+  scanned_ -= std::min(scanned_ - kFront, taken);
+  end_ -= taken;
+}
+
+void TraceReader::process() {
+  for (bool advanced = true; advanced;) {
+    switch (state_) {
+      case State::start: advanced = read_start(); break;
+      case State::key: advanced = read_key(); break;
+      case State::events: advanced = read_events(); break;
+      case State::done:
+        begin_ = end_;
+        advanced = false;
+        break;
+    }
+  }
+}
+
+std::size_t TraceReader::skip_spaces(std::size_t index) const {
+  while (index < end_ && std::strchr(" \t\r\n", buffer_[index]) != nullptr && buffer_[index] != '\0') ++index;
+  return index;
+}
+
+bool TraceReader::read_start() {
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+  if (origin_ == 0 && begin_ == kFront && end_ - begin_ >= kByteOrderMark.size() &&
+      std::string_view(buffer_.data() + begin_, kByteOrderMark.size()) == kByteOrderMark) {
+    begin_ += kByteOrderMark.size();
+  }
+  begin_ = skip_spaces(begin_);
+  if (begin_ == end_) return false;
+  const char first = buffer_[begin_];
+  if (first != '{' && first != '[') fail_not_a_trace(begin_);
+  bare_list_ = first == '[';
+  saw_events_ = bare_list_;
+  state_ = bare_list_ ? State::events : State::key;
+  scanned_ = ++begin_;
+  return true;
+}
+
+// One `"key": value` of the top level, or its end.
+bool TraceReader::read_key() {
+  const std::string_view text(buffer_.data(), end_);
+  std::size_t at = begin_;
+  while (at < end_ && (at = skip_spaces(at)) < end_ && text[at] == ',') ++at;
+  begin_ = at;
+  if (at == end_) return false;
+  if (text[at] == '}') {
+    begin_ = at + 1;
+    state_ = State::done;
+    return true;
+  }
+  if (text[at] != '"') fail_not_a_trace(at);
+  const std::size_t key_end = string_end(text, at);
+  if (key_end == kIncomplete) return false;
+  const std::string_view key = text.substr(at + 1, key_end - at - 2);
+  at = skip_spaces(key_end);
+  if (at == end_) return false;
+  if (text[at] != ':') fail_not_a_trace(at);
+  at = skip_spaces(at + 1);
+  if (at == end_) return false;
+  if (key == "traceEvents" && text[at] == '[') {
+    saw_events_ = true;
+    splitter_ = EventSplitter{};
+    state_ = State::events;
+    scanned_ = begin_ = at + 1;
+    return true;
+  }
+  const std::size_t end = value_end(text, at);
+  if (end == kIncomplete) return false;
+  if (key == "xmem") trace_.metadata.assign(text.substr(at, end - at));
+  begin_ = end;
+  return true;
+}
+
+bool TraceReader::read_events() {
+  const auto cut = splitter_.scan({buffer_.data() + scanned_, end_ - scanned_});
+  if (cut.array_end != EventSplitter::kNone) {
+    const std::size_t array_end = scanned_ + cut.array_end;
+    decode_events(array_end);
+    begin_ = array_end + 1;
+    state_ = bare_list_ ? State::done : State::key;
+    return true;
+  }
+  if (cut.last_event_end != EventSplitter::kNone) decode_events(scanned_ + cut.last_event_end);
+  scanned_ = end_;
+  return false;
+}
+
+// Decodes the events that end before `end`; a comma left over from the events before is not part of them.
+void TraceReader::decode_events(std::size_t end) {
+  begin_ = skip_spaces(begin_);
+  if (begin_ < end && buffer_[begin_] == ',') begin_ = skip_spaces(begin_ + 1);
+  if (begin_ < end) decoder_.decode_window(buffer_.data() + begin_, end - begin_, offset_of(begin_));
+  begin_ = end;
+}
+
+Trace TraceReader::finish() {
+  const std::int64_t size = bytes_read();
+  if (state_ == State::start) {
+    throw TraceError("the file is empty; record the trace again", 0);
+  }
+  if (state_ != State::done) {
+    throw TraceError(
+        "the file ends in the middle of the trace: it was cut while being written or copied; record or copy it again",
+        size, trace_.event_count);
+  }
+  if (!saw_events_) {
+    throw TraceError("this JSON holds no \"traceEvents\" array, so it is not a profiler trace; "
+                     "make one with: xmem-fast capture -o trace.json.gz -- python train.py");
+  }
+  trace_.bytes = size;
+  decoder_.finish();
+  return std::move(trace_);
+}
+
+void TraceReader::fail_not_a_trace(std::size_t index) const {
+  throw TraceError(
+      "not the JSON of a profiler trace; make one with: xmem-fast capture -o trace.json.gz -- python train.py",
+      offset_of(index));
+}
+
+Trace read_trace_file(const std::string& path, const Progress& progress) {
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), &std::fclose);
+  if (!file) throw TraceError(std::string("cannot be opened: ") + std::strerror(errno) + "; check the path");
+  std::setvbuf(file.get(), nullptr, _IONBF, 0);  // pieces go straight into the reader's window
+  TraceReader reader;
+  std::int64_t reported = 0;
+  for (;;) {
+    const std::span<char> room = reader.prepare(kFilePiece);
+    const std::size_t got = std::fread(room.data(), 1, room.size(), file.get());
+    if (got == 0 && std::ferror(file.get()) != 0) {
+      throw TraceError(std::string("cannot be read: ") + std::strerror(errno) + "; check the file", reader.bytes_read());
+    }
+    reader.commit(got);
+    if (reader.bytes_read() - reported >= kProgressEvery) {
+      reported = reader.bytes_read();
+      if (progress && !progress(reported)) throw Interrupted{};
+    }
+    if (got == 0) return reader.finish();
+  }
+}
+
+}  // namespace xmem::trace

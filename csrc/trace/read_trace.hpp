@@ -1,0 +1,73 @@
+// Bytes in any pieces -> a Trace. One pass; memory is bounded by the window and the columns, not by the file.
+//
+// The reader walks the top level of the document by itself (a bare array of events, or an object one of whose keys is `traceEvents`), hands the
+// event array to the splitter and the decoder window by window, keeps the value of the key `xmem`, and skips the rest.
+// Throws TraceError when the bytes cannot be a trace or end too early; smaller faults are counted in Trace::diagnostics.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "trace/event_decoder.hpp"
+#include "trace/event_splitter.hpp"
+#include "trace/trace.hpp"
+
+namespace xmem::trace {
+
+class TraceReader {
+ public:
+  TraceReader();
+
+  // Room for the next bytes of the file; what was written there is taken by `commit`.
+  std::span<char> prepare(std::size_t bytes);
+  void commit(std::size_t bytes);
+
+  void feed(std::string_view bytes);
+
+  // After the last byte. The reader is spent.
+  Trace finish();
+
+  std::int64_t bytes_read() const { return origin_ + static_cast<std::int64_t>(end_ - kFront); }
+
+ private:
+  enum class State : std::uint8_t { start, key, events, done };
+
+  static constexpr std::size_t kFront = 1;  // the decoder wants one byte before a window
+
+  void process();
+  bool read_start();
+  bool read_key();
+  bool read_events();
+  void decode_events(std::size_t end);
+  void compact();
+  std::int64_t offset_of(std::size_t index) const { return origin_ + static_cast<std::int64_t>(index - kFront); }
+  std::size_t skip_spaces(std::size_t index) const;
+  [[noreturn]] void fail_not_a_trace(std::size_t index) const;
+
+  Trace trace_;
+  EventDecoder decoder_{trace_};
+  EventSplitter splitter_;
+  State state_ = State::start;
+  bool bare_list_ = false;
+  bool saw_events_ = false;
+  std::vector<char> buffer_;
+  std::size_t begin_ = kFront;    // first byte not yet taken
+  std::size_t scanned_ = kFront;  // end of what the splitter has seen
+  std::size_t end_ = kFront;      // end of the bytes of the file
+  std::int64_t origin_ = 0;       // place in the file of buffer_[kFront]
+};
+
+// Called now and then with the bytes read so far; returns false to stop (the file is closed, Interrupted is thrown).
+using Progress = std::function<bool(std::int64_t bytes_read)>;
+
+struct Interrupted {};
+
+// Reads an uncompressed file.
+Trace read_trace_file(const std::string& path, const Progress& progress);
+
+}  // namespace xmem::trace

@@ -1,0 +1,278 @@
+"""Reading a profiler trace into columns. The rules are those of docs/trace_model.md."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import IO, Any, TypeAlias, cast
+
+import numpy as np
+from isal import igzip_threaded, isal_zlib
+from numpy.typing import NDArray
+
+from xmem import _core
+from xmem.errors import TraceError
+
+TraceSource: TypeAlias = str | os.PathLike[str] | bytes
+Progress: TypeAlias = Callable[[int], None]
+
+SPAN_KINDS = ("operator", "annotation", "module_frame", "user_frame", "module", "line", "host", "iteration")
+"""Names of the values of ``EventTable.kind``."""
+
+_GZIP_MAGIC = b"\x1f\x8b"
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_PICKLE_MAGIC = b"\x80"
+_ZIP_MAGIC = b"PK\x03\x04"
+_PIECE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class EventTable:
+    """Spans (operators, annotations, modules, lines), sorted by thread, begin, longest first.
+
+    Attributes:
+        kind: uint8, index into ``SPAN_KINDS``.
+        name: int32, id for ``Trace.name``.
+        thread: int32, threads numbered in order of first appearance.
+        begin_ns: int64, nanoseconds on the trace's clock.
+        end_ns: int64, half-open.
+        sequence_number: int64, autograd's number of the node, -1 = none.
+        forward_thread: int64, -1 = none.
+        input_types: int32, id for ``Trace.name`` of the raw JSON text of ``Input type``, -1 = none.
+    """
+
+    kind: NDArray[np.uint8]
+    name: NDArray[np.int32]
+    thread: NDArray[np.int32]
+    begin_ns: NDArray[np.int64]
+    end_ns: NDArray[np.int64]
+    sequence_number: NDArray[np.int64]
+    forward_thread: NDArray[np.int64]
+    input_types: NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+
+@dataclass(frozen=True)
+class MemoryTable:
+    """Memory instants, sorted by time.
+
+    Attributes:
+        time_ns: int64, nanoseconds on the trace's clock.
+        address: int64, -1 = the trace does not say.
+        bytes: int64, positive for an allocation, negative for a free.
+        device_type: int8, 0 CPU, 1 CUDA, 6 ROCm.
+        device_index: int32, -1 for the CPU.
+        thread: int32.
+        total_allocated: int64 bytes after the event, -1 = the trace does not say.
+        total_reserved: int64 bytes after the event, -1 = the trace does not say.
+    """
+
+    time_ns: NDArray[np.int64]
+    address: NDArray[np.int64]
+    bytes: NDArray[np.int64]
+    device_type: NDArray[np.int8]
+    device_index: NDArray[np.int32]
+    thread: NDArray[np.int32]
+    total_allocated: NDArray[np.int64]
+    total_reserved: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.time_ns)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something wrong with the input, counted.
+
+    Attributes:
+        kind: Its name, for programs.
+        count: How often.
+        first_byte_offset: Offset of the first case in the uncompressed text, -1 = none.
+        severity: ``info`` or ``data_loss``.
+        message: Its meaning, for people.
+    """
+
+    kind: str
+    count: int
+    first_byte_offset: int
+    severity: str
+    message: str
+
+
+class Names:
+    """The interned names of a trace: ``names[id] -> str``; an id of -1 is the empty string."""
+
+    def __init__(self, core: _core.Trace) -> None:
+        self._core = core
+
+    def __len__(self) -> int:
+        return self._core.name_count
+
+    def __getitem__(self, name_id: int) -> str:
+        return "" if name_id < 0 else self._core.name(int(name_id))
+
+    def matching(self, wanted: Callable[[str], bool]) -> NDArray[np.bool_]:
+        """Say of every name whether it is wanted: a lookup table for whole columns of ids."""
+        return np.fromiter((wanted(self[i]) for i in range(len(self))), np.bool_, len(self))
+
+
+class Trace:
+    """A profiler trace as columns; make one with ``read_trace``."""
+
+    def __init__(self, core: _core.Trace, path: str | None) -> None:
+        self.core = core
+        self.path = path
+        self.names = Names(core)
+
+    @cached_property
+    def events(self) -> EventTable:
+        """The spans of the trace."""
+        core = self.core
+        return EventTable(
+            kind=core.span_kind,
+            name=core.span_name,
+            thread=core.span_thread,
+            begin_ns=core.span_begin_ns,
+            end_ns=core.span_end_ns,
+            sequence_number=core.span_sequence_number,
+            forward_thread=core.span_forward_thread,
+            input_types=core.span_input_types,
+        )
+
+    @cached_property
+    def memory(self) -> MemoryTable:
+        """The memory instants of the trace."""
+        core = self.core
+        return MemoryTable(
+            time_ns=core.memory_time_ns,
+            address=core.memory_address,
+            bytes=core.memory_bytes,
+            device_type=core.memory_device_type,
+            device_index=core.memory_device_index,
+            thread=core.memory_thread,
+            total_allocated=core.memory_total_allocated,
+            total_reserved=core.memory_total_reserved,
+        )
+
+    @cached_property
+    def metadata(self) -> dict[str, Any] | None:
+        """What our capture wrote about the run, None for a trace from elsewhere."""
+        if not self.core.metadata:
+            return None
+        try:
+            metadata = json.loads(self.core.metadata)
+        except ValueError as error:
+            raise TraceError(
+                f"the capture's own metadata (key 'xmem') is damaged: {error}; capture again", self.path
+            ) from None
+        if not isinstance(metadata, dict) or metadata.get("format") != 1:
+            raise TraceError(
+                "the metadata under the key 'xmem' is of a format that this version does not know; "
+                "capture again, or use a newer xmem-fast",
+                self.path,
+            )
+        return cast("dict[str, Any]", metadata)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Events by kind; those that are not kept by their category."""
+        return self.core.counts
+
+    @property
+    def bytes(self) -> int:
+        """Length of the uncompressed text."""
+        return self.core.bytes
+
+    @property
+    def problems(self) -> list[Problem]:
+        """What was wrong with the file, by kind."""
+        return [Problem(*found) for found in self.core.diagnostics]
+
+    @property
+    def diagnostics(self) -> list[tuple[str, int, int]]:
+        """(kind, count, first byte offset) of each problem."""
+        return [(problem.kind, problem.count, problem.first_byte_offset) for problem in self.problems]
+
+    def __repr__(self) -> str:
+        return f"<Trace {self.path or 'from bytes'}: {len(self.events):,} spans, {len(self.memory):,} memory events>"
+
+
+def read_trace(source: TraceSource, *, progress: Progress | None = None) -> Trace:
+    """Read a profiler trace, plain or gzipped, from a file or from bytes.
+
+    Args:
+        source: Path, or the bytes of a file. Compression is told by content, not by name.
+        progress: Called now and then with the bytes of uncompressed text read so far.
+
+    Raises:
+        TraceError: The file is missing, unreadable, truncated, or not a profiler trace.
+    """
+    path = None if isinstance(source, bytes) else os.fspath(source)
+    try:
+        core = _read_bytes(source, progress) if isinstance(source, bytes) else _read_path(Path(source), progress)
+    except TraceError as error:
+        raise TraceError(error.message, path, error.byte_offset, error.event_index) from None
+    return Trace(core, path)
+
+
+def _read_path(path: Path, progress: Progress | None) -> _core.Trace:
+    try:
+        with path.open("rb") as file:
+            magic = file.read(4)
+    except OSError as error:
+        raise TraceError(f"cannot be read: {error.strerror}; check the path") from None
+    _refuse_other_formats(magic)
+    if not magic.startswith(_GZIP_MAGIC):
+        return _core.read_trace_file(str(path), progress)
+    with igzip_threaded.open(path, "rb", threads=1) as file:  # decompresses on another thread, ahead of the parser
+        return _read_compressed(file, progress)
+
+
+def _read_bytes(text: bytes, progress: Progress | None) -> _core.Trace:
+    _refuse_other_formats(text[:4])
+    if text.startswith(_GZIP_MAGIC):
+        with igzip_threaded.open(_bytes_file(text), "rb", threads=1) as file:
+            return _read_compressed(file, progress)
+    reader = _core.TraceReader()
+    reader.feed(text)
+    return reader.finish()
+
+
+def _bytes_file(text: bytes) -> IO[bytes]:
+    import io
+
+    return io.BytesIO(text)
+
+
+def _read_compressed(file: IO[bytes], progress: Progress | None) -> _core.Trace:
+    reader = _core.TraceReader()
+    try:
+        while piece := file.read(_PIECE_BYTES):
+            reader.feed(piece)
+            if progress is not None:
+                progress(reader.bytes_read)
+    except EOFError:
+        raise TraceError(
+            "the gzip stream ends early: the file was cut while being written or copied; record or copy it again",
+            byte_offset=reader.bytes_read,
+        ) from None
+    except (OSError, isal_zlib.error) as error:
+        raise TraceError(
+            f"the gzip stream is damaged ({error}); record or copy it again", byte_offset=reader.bytes_read
+        ) from None
+    return reader.finish()
+
+
+def _refuse_other_formats(magic: bytes) -> None:
+    if magic.startswith(_ZSTD_MAGIC):
+        raise TraceError("zstd files are not read yet; decompress it with: zstd -d FILE", byte_offset=0)
+    if magic.startswith(_PICKLE_MAGIC):
+        raise TraceError("this is a pickle, perhaps a memory snapshot, not a profiler trace; give a trace", byte_offset=0)
+    if magic.startswith(_ZIP_MAGIC):
+        raise TraceError("this is a zip archive; unpack it and give the trace inside", byte_offset=0)
