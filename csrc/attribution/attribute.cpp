@@ -20,7 +20,12 @@ constexpr std::string_view kModulePrefix = "nn.Module: ";
 class Attributor {
  public:
   Attributor(const trace::Trace& trace, const BlockTable& blocks)
-      : trace_(trace), events_(trace.events), blocks_(blocks), roles_(trace), iterations_(trace, roles_), links_(events_, roles_) {
+      : trace_(trace),
+        events_(trace.events),
+        blocks_(blocks),
+        roles_(trace),
+        iterations_(trace, roles_),
+        links_(events_, roles_) {
     for (const SpanKind kind : events_.kind) {
       has_modules_ = has_modules_ || kind == SpanKind::module;
       has_lines_ = has_lines_ || kind == SpanKind::line;

@@ -1,5 +1,5 @@
-// Says of every block who allocated it and when in the training step: operator, module, source line, iteration, phase, category.
-// The rules are those of docs/trace_model.md, sections 5 and 6.
+// Says of every block who allocated it and when in the training step: operator, module, source line, iteration, phase,
+// category. The rules are those of docs/trace_model.md, sections 5 and 6.
 #pragma once
 
 #include <cstdint>

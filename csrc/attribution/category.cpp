@@ -13,12 +13,15 @@ constexpr std::int8_t kCpu = 0;
 constexpr std::array kPrecedence{Category::parameter, Category::buffer, Category::optimizer_state, Category::gradient,
                                  Category::input};
 
-std::ptrdiff_t precedence(Category category) { return std::ranges::find(kPrecedence, category) - kPrecedence.begin(); }
+std::ptrdiff_t precedence(Category category) {
+  return std::ranges::find(kPrecedence, category) - kPrecedence.begin();
+}
 
 void name_blocks(const blocks::BlockTable& blocks, const NamedTensors& tensors, Attribution& attribution) {
   std::vector<std::uint32_t> by_address;
   for (std::size_t block = 0; block < blocks.size(); ++block) {
-    if (blocks.device_type[block] == kCpu && blocks.address[block] != -1) by_address.push_back(static_cast<std::uint32_t>(block));
+    if (blocks.device_type[block] == kCpu && blocks.address[block] != -1)
+      by_address.push_back(static_cast<std::uint32_t>(block));
   }
   const auto place = [&](std::uint32_t block) { return std::tuple(blocks.address[block], blocks.alloc_ns[block]); };
   std::ranges::stable_sort(by_address, {}, place);
@@ -30,7 +33,9 @@ void name_blocks(const blocks::BlockTable& blocks, const NamedTensors& tensors, 
     const std::uint32_t block = *(after - 1);
     if (blocks.address[block] != tensors.address[tensor] || blocks.free_ns[block] <= time) continue;
     std::int32_t& named = attribution.tensor[block];
-    if (named >= 0 && precedence(tensors.category[static_cast<std::size_t>(named)]) <= precedence(tensors.category[tensor])) continue;
+    if (named >= 0 &&
+        precedence(tensors.category[static_cast<std::size_t>(named)]) <= precedence(tensors.category[tensor]))
+      continue;
     named = static_cast<std::int32_t>(tensor);
     attribution.category[block] = tensors.category[tensor];
   }
@@ -51,7 +56,8 @@ Category inferred(const blocks::BlockTable& blocks, const Attribution& a, std::s
     case Phase::backward:
       return same_iteration && died == Phase::backward ? Category::temporary : Category::gradient;
     case Phase::forward:
-      return same_iteration && (died == Phase::forward || died == Phase::other) ? Category::temporary : Category::activation;
+      return same_iteration && (died == Phase::forward || died == Phase::other) ? Category::temporary
+                                                                                : Category::activation;
     case Phase::zero_grad:
       return Category::temporary;
   }

@@ -23,16 +23,17 @@ ForwardLinks::ForwardLinks(const trace::EventTable& events, const SpanRoles& rol
     if (below_backward || events.sequence_number[row] < 0) continue;
     forward_.push_back({events.sequence_number[row], events.begin_ns[row], static_cast<std::int32_t>(row)});
   }
-  std::ranges::sort(forward_, {}, [](const Forward& op) { return std::tuple(op.sequence_number, op.begin_ns, op.row); });
+  std::ranges::sort(forward_, {},
+                    [](const Forward& op) { return std::tuple(op.sequence_number, op.begin_ns, op.row); });
 }
 
 std::int32_t ForwardLinks::of(std::size_t row) const {
   const std::int64_t sequence_number = events_.sequence_number[row];
   if (sequence_number < 0) return -1;
   // The first that does not qualify: same number, beginning with or after the backward operator.
-  const auto after = std::ranges::lower_bound(forward_, std::tuple(sequence_number, events_.begin_ns[row]), {}, [](const Forward& op) {
-    return std::tuple(op.sequence_number, op.begin_ns);
-  });
+  const auto after =
+      std::ranges::lower_bound(forward_, std::tuple(sequence_number, events_.begin_ns[row]), {},
+                               [](const Forward& op) { return std::tuple(op.sequence_number, op.begin_ns); });
   if (after == forward_.begin()) return -1;
   const Forward& found = *(after - 1);
   return found.sequence_number == sequence_number ? found.row : -1;

@@ -1,7 +1,8 @@
 // From a backward operator to the forward operator that caused it, by autograd's sequence number.
 //
-// Every forward operator that records a node carries the node's number, and so do the operators of its backward. Several forward operators may show one number (an
-// outer operator and the inner one that made the node): the last to begin is the one that made it. Numbers are unique within a thread for the whole run.
+// Every forward operator that records a node carries the node's number, and so do the operators of its backward.
+// Several forward operators may show one number (an outer operator and the inner one that made the node): the last to
+// begin is the one that made it. Numbers are unique within a thread for the whole run.
 #pragma once
 
 #include <cstdint>

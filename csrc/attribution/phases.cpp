@@ -33,17 +33,28 @@ Role SpanRoles::operator[](std::size_t row) const {
   return events_.kind[row] == SpanKind::annotation ? annotation_role_[name] : Role::none;
 }
 
-bool SpanRoles::is_engine(std::size_t row) const { return engine_[static_cast<std::size_t>(events_.name[row].value)]; }
+bool SpanRoles::is_engine(std::size_t row) const {
+  return engine_[static_cast<std::size_t>(events_.name[row].value)];
+}
 
 Phase phase_of(const trace::EventTable& events, const SpanRoles& roles, std::span<const std::uint32_t> stack) {
   bool step = false, zero_grad = false, load = false, backward = false, forward = false;
   for (const std::uint32_t row : stack) {
     switch (roles[row]) {
-      case Role::optimizer_step: step = true; break;
-      case Role::zero_grad: zero_grad = true; break;
-      case Role::load: load = true; break;
-      case Role::evaluate_function: backward = true; break;
-      case Role::none: break;
+      case Role::optimizer_step:
+        step = true;
+        break;
+      case Role::zero_grad:
+        zero_grad = true;
+        break;
+      case Role::load:
+        load = true;
+        break;
+      case Role::evaluate_function:
+        backward = true;
+        break;
+      case Role::none:
+        break;
     }
     const SpanKind kind = events.kind[row];
     forward = forward || kind == SpanKind::operation || kind == SpanKind::module || kind == SpanKind::module_frame;

@@ -29,7 +29,8 @@ class SpanRoles {
 
 Phase phase_of(const trace::EventTable& events, const SpanRoles& roles, std::span<const std::uint32_t> stack);
 
-// Iterations of the training loop: from the capture's own marks, else ProfilerStep#, else the ends of outermost optimizer steps.
+// Iterations of the training loop: from the capture's own marks, else ProfilerStep#, else the ends of outermost
+// optimizer steps.
 class Iterations {
  public:
   Iterations(const trace::Trace& trace, const SpanRoles& roles);
@@ -38,8 +39,8 @@ class Iterations {
   std::int32_t optimizer_steps() const { return static_cast<std::int32_t>(step_ends_.size()); }
 
  private:
-  std::vector<Interval> spans_;           // by begin
-  std::vector<Nanoseconds> step_ends_;    // of outermost optimizer steps, ascending
+  std::vector<Interval> spans_;         // by begin
+  std::vector<Nanoseconds> step_ends_;  // of outermost optimizer steps, ascending
 };
 
 }  // namespace xmem::attribution

@@ -1,7 +1,8 @@
 // Which spans hold an instant: one sweep over spans and questions, both in order of time.
 //
-// Operators, frames and annotations of a thread nest, so the spans that are open at a time form a stack. Spans of broken or foreign traces may
-// cross; then closed spans are also removed from the middle of the stack. Cost: linear in spans plus questions times the depth.
+// Operators, frames and annotations of a thread nest, so the spans that are open at a time form a stack. Spans of
+// broken or foreign traces may cross; then closed spans are also removed from the middle of the stack. Cost: linear in
+// spans plus questions times the depth.
 #pragma once
 
 #include <algorithm>

@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include "attribution/attribute.hpp"
+#include "attribution/operator_tree.hpp"
 #include "numpy_view.hpp"
 #include "register.hpp"
 
@@ -59,11 +60,26 @@ void register_attribution(py::module_& core) {
         const blocks::BlockTable& blocks = block_table_of(paired_blocks);
         const std::span<const std::uint8_t> codes = span_of(category);
         const attribution::NamedTensors tensors{
-            {reinterpret_cast<const attribution::Category*>(codes.data()), codes.size()}, span_of(address), span_of(time_ns)};
+            {reinterpret_cast<const attribution::Category*>(codes.data()), codes.size()},
+            span_of(address),
+            span_of(time_ns)};
         const py::gil_scoped_release release;
         return attribution::attribute(trace, blocks, tensors);
       },
-      py::arg("trace"), py::arg("blocks"), py::arg("tensor_category"), py::arg("tensor_address"), py::arg("tensor_time_ns"));
+      py::arg("trace"), py::arg("blocks"), py::arg("tensor_category"), py::arg("tensor_address"),
+      py::arg("tensor_time_ns"));
+
+  core.def(
+      "operator_parents",
+      [](const trace::Trace& trace) {
+        std::vector<std::int32_t> parents;
+        {
+          const py::gil_scoped_release release;
+          parents = attribution::operator_parents(trace.events);
+        }
+        return py::array_t<std::int32_t>(static_cast<py::ssize_t>(parents.size()), parents.data());
+      },
+      py::arg("trace"));
 }
 
 }  // namespace xmem::bindings

@@ -19,7 +19,8 @@ struct PairedBlocks {
 
 void register_blocks(py::module_& core) {
   const auto column = [](auto member) {
-    return [member](const py::object& self) { return numpy_view(self.cast<const PairedBlocks&>().table.*member, self); };
+    return
+        [member](const py::object& self) { return numpy_view(self.cast<const PairedBlocks&>().table.*member, self); };
   };
   py::class_<PairedBlocks>(core, "PairedBlocks")
       .def_property_readonly("address", column(&BlockTable::address))
@@ -32,7 +33,8 @@ void register_blocks(py::module_& core) {
       .def_property_readonly("alloc_event", column(&BlockTable::alloc_event))
       .def_property_readonly("free_event", column(&BlockTable::free_event))
       .def_property_readonly("flags", column(&BlockTable::flags))
-      .def_property_readonly("diagnostics", [](const PairedBlocks& paired) { return diagnostics_list(paired.diagnostics); });
+      .def_property_readonly("diagnostics",
+                             [](const PairedBlocks& paired) { return diagnostics_list(paired.diagnostics); });
 
   core.def(
       "pair_blocks",
@@ -44,6 +46,8 @@ void register_blocks(py::module_& core) {
       py::arg("trace"), py::call_guard<py::gil_scoped_release>());
 }
 
-const blocks::BlockTable& block_table_of(const py::handle& paired) { return paired.cast<const PairedBlocks&>().table; }
+const blocks::BlockTable& block_table_of(const py::handle& paired) {
+  return paired.cast<const PairedBlocks&>().table;
+}
 
 }  // namespace xmem::bindings

@@ -47,7 +47,8 @@ py::list diagnostics_list(const trace::Diagnostics& diagnostics) {
   for (const trace::Diagnostic& diagnostic : diagnostics.all()) {
     const trace::ProblemInfo& info = trace::info_of(diagnostic.problem);
     found.append(py::make_tuple(std::string(info.name), diagnostic.count, diagnostic.first_offset,
-                                info.severity == trace::Severity::info ? "info" : "data_loss", std::string(info.explanation)));
+                                info.severity == trace::Severity::info ? "info" : "data_loss",
+                                std::string(info.explanation)));
   }
   return found;
 }
@@ -96,7 +97,8 @@ void register_trace(py::module_& core) {
           "feed",
           [](trace::TraceReader& reader, const py::buffer& bytes) {
             const py::buffer_info info = bytes.request();
-            const std::string_view view(static_cast<const char*>(info.ptr), static_cast<std::size_t>(info.size * info.itemsize));
+            const std::string_view view(static_cast<const char*>(info.ptr),
+                                        static_cast<std::size_t>(info.size * info.itemsize));
             const py::gil_scoped_release release;
             reader.feed(view);
           },

@@ -25,14 +25,16 @@ struct KeyHash {
   std::size_t operator()(const Key& key) const {
     // Addresses are multiples of 64: multiply to spread them over the low bits.
     const auto mixed = static_cast<std::uint64_t>(key.value) * 0x9E3779B97F4A7C15ULL;
-    const auto device = static_cast<std::uint64_t>(key.device_index) << 9 ^ static_cast<std::uint64_t>(key.device_type) << 1;
+    const auto device = static_cast<std::uint64_t>(key.device_index) << 9 ^ static_cast<std::uint64_t>(key.device_type)
+                                                                                << 1;
     return static_cast<std::size_t>(mixed ^ mixed >> 32 ^ device ^ static_cast<std::uint64_t>(key.by_size));
   }
 };
 
 class Pairing {
  public:
-  Pairing(const trace::MemoryTable& memory, trace::Diagnostics& diagnostics) : memory_(memory), diagnostics_(diagnostics) {
+  Pairing(const trace::MemoryTable& memory, trace::Diagnostics& diagnostics)
+      : memory_(memory), diagnostics_(diagnostics) {
     live_.reserve(1 << 12);
   }
 

@@ -6,7 +6,9 @@
 namespace xmem::trace {
 namespace {
 
-constexpr bool is_digit(char c) { return c >= '0' && c <= '9'; }
+constexpr bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
 
 // value * 10 + digit, or false when it does not fit.
 bool push_digit(std::int64_t& value, int digit) {
@@ -29,7 +31,8 @@ std::optional<std::int64_t> parse_decimal(std::string_view text, int shift) {
     if (exponent.starts_with('+')) exponent.remove_prefix(1);
     int power = 0;
     const auto [end, error] = std::from_chars(exponent.data(), exponent.data() + exponent.size(), power);
-    if (error != std::errc{} || end != exponent.data() + exponent.size() || power > 40 || power < -40) return std::nullopt;
+    if (error != std::errc{} || end != exponent.data() + exponent.size() || power > 40 || power < -40)
+      return std::nullopt;
     shift += power;
     text = text.substr(0, exponent_at);
   }

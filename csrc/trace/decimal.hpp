@@ -10,7 +10,9 @@ namespace xmem::trace {
 // A JSON number times 10^shift, cut towards zero to an integer; nothing when the text is not a number or does not fit.
 std::optional<std::int64_t> parse_decimal(std::string_view text, int shift);
 
-inline std::optional<std::int64_t> parse_microseconds_as_ns(std::string_view text) { return parse_decimal(text, 3); }
+inline std::optional<std::int64_t> parse_microseconds_as_ns(std::string_view text) {
+  return parse_decimal(text, 3);
+}
 
 // A JSON integer; unsigned values from 2^63 on (addresses) wrap to negative ones.
 std::optional<std::int64_t> parse_integer(std::string_view text);

@@ -7,14 +7,16 @@
 namespace xmem::trace {
 namespace {
 constexpr std::array kProblems{
-    ProblemInfo{Problem::malformed_event, "malformed_event", Severity::data_loss, "events that are not JSON were dropped"},
+    ProblemInfo{Problem::malformed_event, "malformed_event", Severity::data_loss,
+                "events that are not JSON were dropped"},
     ProblemInfo{Problem::repaired_text, "repaired_text", Severity::info,
                 "invalid UTF-8 or control characters in names were replaced"},
     ProblemInfo{Problem::bad_event, "bad_event", Severity::data_loss,
                 "events without a needed field, or with one of the wrong type, were dropped"},
     ProblemInfo{Problem::bad_duration, "bad_duration", Severity::info,
                 "spans without a duration, or with a negative one, were taken as empty"},
-    ProblemInfo{Problem::empty_memory_event, "empty_memory_event", Severity::info, "memory events of zero bytes were ignored"},
+    ProblemInfo{Problem::empty_memory_event, "empty_memory_event", Severity::info,
+                "memory events of zero bytes were ignored"},
     ProblemInfo{Problem::missed_free, "missed_free", Severity::data_loss,
                 "an address was allocated again while still live: its free is missing from the trace"},
     ProblemInfo{Problem::free_size_mismatch, "free_size_mismatch", Severity::info,
@@ -24,7 +26,9 @@ constexpr std::array kProblems{
 };
 }  // namespace
 
-const ProblemInfo& info_of(Problem problem) { return kProblems[static_cast<std::size_t>(problem)]; }
+const ProblemInfo& info_of(Problem problem) {
+  return kProblems[static_cast<std::size_t>(problem)];
+}
 
 void Diagnostics::add(Problem problem, std::int64_t byte_offset) {
   auto known = std::ranges::find(found_, problem, &Diagnostic::problem);

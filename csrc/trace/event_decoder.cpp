@@ -48,7 +48,9 @@ std::string_view trim(std::string_view token) {
   return last == std::string_view::npos ? std::string_view{} : token.substr(0, last + 1);
 }
 
-bool is_string(std::string_view token) { return token.size() >= 2 && token.front() == '"'; }
+bool is_string(std::string_view token) {
+  return token.size() >= 2 && token.front() == '"';
+}
 
 // The text between the quotes, escapes left as they are: enough to compare with the profiler's own words.
 std::string_view inner(std::string_view token) {
@@ -63,7 +65,8 @@ struct Decision {
 };
 
 bool is_old_annotation(std::string_view name) {
-  return name.starts_with("ProfilerStep#") || name.starts_with("Optimizer.") || name.starts_with("enumerate(DataLoader)");
+  return name.starts_with("ProfilerStep#") || name.starts_with("Optimizer.") ||
+         name.starts_with("enumerate(DataLoader)");
 }
 
 // `PATH(LINE): FUNCTION` of a file that is the user's own.
@@ -71,7 +74,8 @@ bool is_user_frame(std::string_view name) {
   const auto file_end = name.find(".py(");
   if (file_end == std::string_view::npos || name.starts_with('<') || name.starts_with("torch/")) return false;
   const auto digits = name.find_first_not_of("0123456789", file_end + 4);
-  if (digits == std::string_view::npos || digits == file_end + 4 || !name.substr(digits).starts_with("): ")) return false;
+  if (digits == std::string_view::npos || digits == file_end + 4 || !name.substr(digits).starts_with("): "))
+    return false;
   const std::string_view path = name.substr(0, file_end);
   for (const std::string_view installed : {"site-packages/", "dist-packages/", "lib/python3"}) {
     if (path.find(installed) != std::string_view::npos) return false;
@@ -118,18 +122,37 @@ simdjson::error_code read_arguments(od::object object, Arguments& args) {
     const std::string_view key = field.escaped_key();
     std::string_view* slot = nullptr;
     switch (key.size()) {
-      case 4: slot = key == "Addr" ? &args.address : nullptr; break;
-      case 5: slot = key == "Bytes" ? &args.bytes : nullptr; break;
-      case 6: slot = key == "Ev Idx" ? &args.event_index : nullptr; break;
-      case 9: slot = key == "Device Id" ? &args.device_id : nullptr; break;
-      case 10: slot = key == "Input type" ? &args.input_types : nullptr; break;
-      case 11: slot = key == "Device Type" ? &args.device_type : nullptr; break;
-      case 13: slot = key == "Fwd thread id" ? &args.forward_thread : nullptr; break;
-      case 14: slot = key == "Total Reserved" ? &args.total_reserved : nullptr; break;
-      case 15:
-        slot = key == "Sequence number" ? &args.sequence_number : key == "Total Allocated" ? &args.total_allocated : nullptr;
+      case 4:
+        slot = key == "Addr" ? &args.address : nullptr;
         break;
-      default: break;
+      case 5:
+        slot = key == "Bytes" ? &args.bytes : nullptr;
+        break;
+      case 6:
+        slot = key == "Ev Idx" ? &args.event_index : nullptr;
+        break;
+      case 9:
+        slot = key == "Device Id" ? &args.device_id : nullptr;
+        break;
+      case 10:
+        slot = key == "Input type" ? &args.input_types : nullptr;
+        break;
+      case 11:
+        slot = key == "Device Type" ? &args.device_type : nullptr;
+        break;
+      case 13:
+        slot = key == "Fwd thread id" ? &args.forward_thread : nullptr;
+        break;
+      case 14:
+        slot = key == "Total Reserved" ? &args.total_reserved : nullptr;
+        break;
+      case 15:
+        slot = key == "Sequence number"   ? &args.sequence_number
+               : key == "Total Allocated" ? &args.total_allocated
+                                          : nullptr;
+        break;
+      default:
+        break;
     }
     if (slot == nullptr || !slot->empty()) continue;
     if (slot == &args.input_types) {
@@ -153,7 +176,9 @@ simdjson::error_code read_fields(od::object object, Fields& fields, od::parser& 
     const std::string_view key = field.escaped_key();
     std::string_view* slot = nullptr;
     switch (key.size()) {
-      case 2: slot = key == "ph" ? &fields.phase : key == "ts" ? &fields.time : nullptr; break;
+      case 2:
+        slot = key == "ph" ? &fields.phase : key == "ts" ? &fields.time : nullptr;
+        break;
       case 3:
         slot = key == "cat"   ? &fields.category
                : key == "pid" ? &fields.process
@@ -172,7 +197,8 @@ simdjson::error_code read_fields(od::object object, Fields& fields, od::parser& 
         }
         slot = key == "name" ? &fields.name : nullptr;
         break;
-      default: break;
+      default:
+        break;
     }
     if (slot == nullptr || !slot->empty()) continue;
     *slot = trim(field.value().raw_json_token());
@@ -190,11 +216,11 @@ simdjson::error_code read_fields(od::object object, Fields& fields, od::parser& 
     if (const auto error = deferred_parser.iterate(padded).get(document)) return error;
     if (document.get_object().get(args) != simdjson::SUCCESS) return simdjson::SUCCESS;
     if (const auto error = read_arguments(args, copy.args)) return error;
-    for (std::string_view* token :
-         {&copy.args.bytes, &copy.args.address, &copy.args.device_type, &copy.args.device_id, &copy.args.total_allocated,
-          &copy.args.total_reserved, &copy.args.event_index, &copy.args.sequence_number, &copy.args.forward_thread,
-          &copy.args.input_types}) {
-      if (!token->empty()) *token = deferred_args.substr(static_cast<std::size_t>(token->data() - padded.data()), token->size());
+    for (std::string_view* token : {&copy.args.bytes, &copy.args.address, &copy.args.device_type, &copy.args.device_id,
+                                    &copy.args.total_allocated, &copy.args.total_reserved, &copy.args.event_index,
+                                    &copy.args.sequence_number, &copy.args.forward_thread, &copy.args.input_types}) {
+      if (!token->empty())
+        *token = deferred_args.substr(static_cast<std::size_t>(token->data() - padded.data()), token->size());
     }
     fields = copy;
   }
@@ -217,7 +243,8 @@ void EventDecoder::decode_window(char* begin, std::size_t length, std::int64_t o
   const auto decode = [&]() -> simdjson::error_code {
     od::document document;
     od::array array;
-    if (const auto error = parser_->events.iterate(open, length + 2, length + 2 + simdjson::SIMDJSON_PADDING).get(document)) {
+    if (const auto error =
+            parser_->events.iterate(open, length + 2, length + 2 + simdjson::SIMDJSON_PADDING).get(document)) {
       return error;
     }
     if (const auto error = document.get_array().get(array)) return error;

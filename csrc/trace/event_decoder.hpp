@@ -1,7 +1,8 @@
 // One JSON object of the event array -> at most one row. The only file that knows the profiler's field names.
 //
-// Reads windows of whole events with simdjson's On-Demand parser: fields are looked at once, in the order of the file; what is not kept is
-// skipped without being parsed. A window that is not valid JSON as a whole is read again event by event, so that one bad event costs only itself.
+// Reads windows of whole events with simdjson's On-Demand parser: fields are looked at once, in the order of the file;
+// what is not kept is skipped without being parsed. A window that is not valid JSON as a whole is read again event by
+// event, so that one bad event costs only itself.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +23,8 @@ class EventDecoder {
   EventDecoder(const EventDecoder&) = delete;
   EventDecoder& operator=(const EventDecoder&) = delete;
 
-  // Decodes the comma-separated events in [begin, begin + length). The byte before and kPadding bytes after must be readable and writable; they are
-  // restored. `offset` is the place of `begin` in the file.
+  // Decodes the comma-separated events in [begin, begin + length). The byte before and kPadding bytes after must be
+  // readable and writable; they are restored. `offset` is the place of `begin` in the file.
   void decode_window(char* begin, std::size_t length, std::int64_t offset);
 
   // Sorts the tables; no more windows after this.
@@ -54,7 +55,8 @@ class EventDecoder {
   std::string last_thread_;
   std::int32_t last_thread_index_ = -1;
   std::string scratch_;
-  // `Ev Idx` of each row and its position in the array: ties of equal times are broken by the first if every row has one.
+  // `Ev Idx` of each row and its position in the array: ties of equal times are broken by the first if every row has
+  // one.
   std::vector<std::int64_t> span_index_, span_position_, memory_index_, memory_position_;
 };
 

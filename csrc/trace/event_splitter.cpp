@@ -49,7 +49,8 @@ std::uint64_t prefix_xor(std::uint64_t bits) {
   return bits;
 }
 
-// Which bytes are escaped by an odd run of backslashes; `carry` says so of the first byte and afterwards of byte `length`.
+// Which bytes are escaped by an odd run of backslashes; `carry` says so of the first byte and afterwards of byte
+// `length`.
 std::uint64_t escaped_bytes(std::uint64_t backslashes, std::size_t length, std::uint64_t& carry) {
   std::uint64_t escaped = carry;
   carry = 0;

@@ -1,11 +1,12 @@
 // Finds where events end in a JSON array of objects, without understanding them.
 //
-// The reader cuts the event array into windows of whole events, so that a file of any size is parsed in bounded memory. Cutting needs
-// only three facts about a byte: is it inside a string, how deep are the braces, does it end an object at depth zero or the array. They are
-// computed 64 bytes at a time as bit masks; the state is carried over, so the text may arrive in any pieces.
+// The reader cuts the event array into windows of whole events, so that a file of any size is parsed in bounded memory.
+// Cutting needs only three facts about a byte: is it inside a string, how deep are the braces, does it end an object at
+// depth zero or the array. They are computed 64 bytes at a time as bit masks; the state is carried over, so the text
+// may arrive in any pieces.
 //
-// Relied on: JSON's own rules for strings and escapes. Wrong when the text is not JSON (an odd number of quotes): then no event ends, and the
-// reader's limit on the length of one event ends the matter.
+// Relied on: JSON's own rules for strings and escapes. Wrong when the text is not JSON (an odd number of quotes): then
+// no event ends, and the reader's limit on the length of one event ends the matter.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +22,7 @@ class EventSplitter {
   struct Cut {
     std::size_t first_event_end = kNone;  // one past the '}' of the first event that ends in the text
     std::size_t last_event_end = kNone;   // and of the last one
-    std::size_t array_end = kNone;        // position of the ']' that closes the event array; nothing after it is looked at
+    std::size_t array_end = kNone;  // position of the ']' that closes the event array; nothing after it is looked at
   };
 
   // Continues over the next bytes of the array; positions are relative to `text`.

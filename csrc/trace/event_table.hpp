@@ -33,7 +33,8 @@ struct SpanRow {
   NameId input_types;
 };
 
-// Spans, sorted by thread, begin, longest first, order of occurrence: within a thread, outer spans stand before inner ones.
+// Spans, sorted by thread, begin, longest first, order of occurrence: within a thread, outer spans stand before inner
+// ones.
 struct EventTable {
   std::vector<SpanKind> kind;
   std::vector<NameId> name;

@@ -1,4 +1,5 @@
-// The few questions the reader asks about JSON outside of events: where a string or a value ends. Byte by byte, since headers are short.
+// The few questions the reader asks about JSON outside of events: where a string or a value ends. Byte by byte, since
+// headers are short.
 #pragma once
 
 #include <cstddef>

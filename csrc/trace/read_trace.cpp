@@ -62,9 +62,15 @@ void TraceReader::compact() {
 void TraceReader::process() {
   for (bool advanced = true; advanced;) {
     switch (state_) {
-      case State::start: advanced = read_start(); break;
-      case State::key: advanced = read_key(); break;
-      case State::events: advanced = read_events(); break;
+      case State::start:
+        advanced = read_start();
+        break;
+      case State::key:
+        advanced = read_key();
+        break;
+      case State::events:
+        advanced = read_events();
+        break;
       case State::done:
         begin_ = end_;
         advanced = false;
@@ -163,8 +169,9 @@ Trace TraceReader::finish() {
         size, trace_.event_count);
   }
   if (!saw_events_) {
-    throw TraceError("this JSON holds no \"traceEvents\" array, so it is not a profiler trace; "
-                     "make one with: xmem-fast capture -o trace.json.gz -- python train.py");
+    throw TraceError(
+        "this JSON holds no \"traceEvents\" array, so it is not a profiler trace; "
+        "make one with: xmem-fast capture -o trace.json.gz -- python train.py");
   }
   trace_.bytes = size;
   decoder_.finish();
@@ -187,7 +194,8 @@ Trace read_trace_file(const std::string& path, const Progress& progress) {
     const std::span<char> room = reader.prepare(kFilePiece);
     const std::size_t got = std::fread(room.data(), 1, room.size(), file.get());
     if (got == 0 && std::ferror(file.get()) != 0) {
-      throw TraceError(std::string("cannot be read: ") + std::strerror(errno) + "; check the file", reader.bytes_read());
+      throw TraceError(std::string("cannot be read: ") + std::strerror(errno) + "; check the file",
+                       reader.bytes_read());
     }
     reader.commit(got);
     if (reader.bytes_read() - reported >= kProgressEvery) {

@@ -1,8 +1,9 @@
 // Bytes in any pieces -> a Trace. One pass; memory is bounded by the window and the columns, not by the file.
 //
-// The reader walks the top level of the document by itself (a bare array of events, or an object one of whose keys is `traceEvents`), hands the
-// event array to the splitter and the decoder window by window, keeps the value of the key `xmem`, and skips the rest.
-// Throws TraceError when the bytes cannot be a trace or end too early; smaller faults are counted in Trace::diagnostics.
+// The reader walks the top level of the document by itself (a bare array of events, or an object one of whose keys is
+// `traceEvents`), hands the event array to the splitter and the decoder window by window, keeps the value of the key
+// `xmem`, and skips the rest. Throws TraceError when the bytes cannot be a trace or end too early; smaller faults are
+// counted in Trace::diagnostics.
 #pragma once
 
 #include <cstddef>

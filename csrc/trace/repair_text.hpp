@@ -1,4 +1,5 @@
-// Makes a JSON text readable that is valid but for its bytes: some tools write paths in other encodings, or raw control characters.
+// Makes a JSON text readable that is valid but for its bytes: some tools write paths in other encodings, or raw control
+// characters.
 #pragma once
 
 #include <string>

@@ -132,7 +132,11 @@ _ROLES = {
 
 
 def _named_tensors(trace: Trace) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
-    tensors: dict[str, Any] = (trace.metadata or {}).get("tensors") or {"role": [], "address": [], "time_ns": []}
+    tensors: dict[str, Any] = (trace.metadata or {}).get("tensors") or {
+        "role": [],
+        "address": [],
+        "time_ns": [],
+    }
     try:
         return (
             np.array([_ROLES[role] for role in tensors["role"]], np.uint8),

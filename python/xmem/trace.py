@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any, TypeAlias, cast
 
 import numpy as np
-from isal import igzip_threaded, isal_zlib
+from isal import igzip_lib, igzip_threaded
 from numpy.typing import NDArray
 
 from xmem import _core
@@ -215,7 +216,9 @@ def read_trace(source: TraceSource, *, progress: Progress | None = None) -> Trac
     """
     path = None if isinstance(source, bytes) else os.fspath(source)
     try:
-        core = _read_bytes(source, progress) if isinstance(source, bytes) else _read_path(Path(source), progress)
+        core = (
+            _read_bytes(source, progress) if isinstance(source, bytes) else _read_path(Path(source), progress)
+        )
     except TraceError as error:
         raise TraceError(error.message, path, error.byte_offset, error.event_index) from None
     return Trace(core, path)
@@ -230,7 +233,9 @@ def _read_path(path: Path, progress: Progress | None) -> _core.Trace:
     _refuse_other_formats(magic)
     if not magic.startswith(_GZIP_MAGIC):
         return _core.read_trace_file(str(path), progress)
-    with igzip_threaded.open(path, "rb", threads=1) as file:  # decompresses on another thread, ahead of the parser
+    with igzip_threaded.open(
+        path, "rb", threads=1
+    ) as file:  # decompresses on another thread, ahead of the parser
         return _read_compressed(file, progress)
 
 
@@ -245,8 +250,6 @@ def _read_bytes(text: bytes, progress: Progress | None) -> _core.Trace:
 
 
 def _bytes_file(text: bytes) -> IO[bytes]:
-    import io
-
     return io.BytesIO(text)
 
 
@@ -259,10 +262,11 @@ def _read_compressed(file: IO[bytes], progress: Progress | None) -> _core.Trace:
                 progress(reader.bytes_read)
     except EOFError:
         raise TraceError(
-            "the gzip stream ends early: the file was cut while being written or copied; record or copy it again",
+            "the gzip stream ends early: the file was cut while being written or copied; "
+            "record or copy it again",
             byte_offset=reader.bytes_read,
         ) from None
-    except (OSError, isal_zlib.error) as error:
+    except (OSError, igzip_lib.IsalError) as error:
         raise TraceError(
             f"the gzip stream is damaged ({error}); record or copy it again", byte_offset=reader.bytes_read
         ) from None
@@ -273,6 +277,8 @@ def _refuse_other_formats(magic: bytes) -> None:
     if magic.startswith(_ZSTD_MAGIC):
         raise TraceError("zstd files are not read yet; decompress it with: zstd -d FILE", byte_offset=0)
     if magic.startswith(_PICKLE_MAGIC):
-        raise TraceError("this is a pickle, perhaps a memory snapshot, not a profiler trace; give a trace", byte_offset=0)
+        raise TraceError(
+            "this is a pickle, perhaps a memory snapshot, not a profiler trace; give a trace", byte_offset=0
+        )
     if magic.startswith(_ZIP_MAGIC):
         raise TraceError("this is a zip archive; unpack it and give the trace inside", byte_offset=0)

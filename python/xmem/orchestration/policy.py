@@ -1,0 +1,127 @@
+"""What a policy is, and how policies are composed into a plan.
+
+A policy is a pure function on the workload that moves it closer to what CUDA would do. Each names the
+behaviour that it reproduces and how we know; each is listed in the result with what it changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+
+from xmem.attribution import Attribution
+from xmem.blocks import BlockTable
+from xmem.orchestration.operators import OperatorIndex
+from xmem.orchestration.workload import Workload
+from xmem.trace import Trace
+
+
+@dataclass(frozen=True)
+class Target:
+    """What the estimate is for, as far as policies depend on it.
+
+    Attributes:
+        compute_capability: CUDA compute capability, (8, 6) for an RTX 3060.
+        torch_version: (major, minor) of the PyTorch that will run the job.
+    """
+
+    compute_capability: tuple[int, int]
+    torch_version: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a policy may look at besides the workload."""
+
+    trace: Trace
+    blocks: BlockTable
+    attribution: Attribution
+    target: Target
+
+    @cached_property
+    def operators(self) -> OperatorIndex:
+        """Names and nesting of the trace's operators."""
+        return OperatorIndex(self.trace)
+
+    @property
+    def metadata(self) -> dict[str, Any] | None:
+        """What our capture wrote, None for a foreign trace."""
+        return self.trace.metadata
+
+    @property
+    def asked_for_gpu(self) -> bool:
+        """Whether this is a capture of a script that asked for a GPU, so that host and device memory are
+        told apart.
+        """
+        return bool(self.metadata and self.metadata.get("device_requests"))
+
+
+class Policy(Protocol):
+    """A named, pure function on the workload."""
+
+    name: str
+    description: str
+
+    def __call__(self, workload: Workload, context: Context) -> Workload:
+        """Return the workload as it would be on the target."""
+
+
+@dataclass(frozen=True)
+class PolicyChange:
+    """What one policy changed.
+
+    Attributes:
+        name: The policy's name.
+        description: The CUDA behaviour that it reproduces.
+        blocks_changed: Blocks added, dropped, resized or given another lifetime.
+        bytes_changed: Sum of sizes after minus before, over all blocks of the run.
+    """
+
+    name: str
+    description: str
+    blocks_changed: int
+    bytes_changed: int
+
+
+def apply_policies(
+    policies: Sequence[Policy], workload: Workload, context: Context
+) -> tuple[Workload, list[PolicyChange]]:
+    """Apply policies in order; say of each what it changed."""
+    changes = []
+    for policy in policies:
+        before, workload = workload, policy(workload, context)
+        changes.append(
+            PolicyChange(
+                name=policy.name,
+                description=policy.description,
+                blocks_changed=_blocks_changed(before, workload),
+                bytes_changed=int(workload.size_bytes.sum() - before.size_bytes.sum()),
+            )
+        )
+    return workload, changes
+
+
+def _blocks_changed(before: Workload, after: Workload) -> int:
+    """Rows that are in only one of the two, or in both with another size or lifetime.
+
+    Rows of the trace are told by their block; rows added by policies only ever grow in number.
+    """
+    _, old, new = np.intersect1d(
+        before.block[before.block >= 0],
+        after.block[after.block >= 0],
+        assume_unique=True,
+        return_indices=True,
+    )
+    old, new = np.flatnonzero(before.block >= 0)[old], np.flatnonzero(after.block >= 0)[new]
+    differs = (
+        (before.size_bytes[old] != after.size_bytes[new])
+        | (before.alloc_ns[old] != after.alloc_ns[new])
+        | (before.free_ns[old] != after.free_ns[new])
+    )
+    dropped = int((before.block >= 0).sum()) - len(old)
+    added = int((after.block < 0).sum()) - int((before.block < 0).sum())
+    return int(differs.sum()) + dropped + added

@@ -1,0 +1,122 @@
+"""The blocks that a GPU would hold: the table that policies transform and the simulation replays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xmem.attribution import Attribution, Category, Phase
+from xmem.blocks import CPU, BlockTable
+
+MADE_BY_POLICY = -1
+"""Value of ``Workload.block`` for memory that the trace does not hold."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Device memory over the run, one row a block, in order of allocation.
+
+    Attributes:
+        block: int32, row of the BlockTable that it comes from, -1 = added by a policy.
+        size_bytes: int64, as requested from the allocator.
+        alloc_ns: int64 nanoseconds.
+        free_ns: int64 nanoseconds, ``blocks.NEVER`` = alive at the end.
+        category: uint8, an ``attribution.Category``.
+        phase: uint8, an ``attribution.Phase``.
+        iteration: int32, -1 = outside of all.
+        operator: int32, innermost operator, row of the EventTable, -1 = none.
+        root_operator: int32, outermost operator, row of the EventTable, -1 = none.
+        module: int32, index into ``Attribution.modules``, -1 = none.
+        source_line: int32, index into ``Attribution.lines``, -1 = none.
+        tensor: int32, row of the capture's named tensors, -1 = none.
+        flags: uint8, of the BlockTable.
+        host: bool, host memory on a machine with a GPU.
+    """
+
+    block: NDArray[np.int32]
+    size_bytes: NDArray[np.int64]
+    alloc_ns: NDArray[np.int64]
+    free_ns: NDArray[np.int64]
+    category: NDArray[np.uint8]
+    phase: NDArray[np.uint8]
+    iteration: NDArray[np.int32]
+    operator: NDArray[np.int32]
+    root_operator: NDArray[np.int32]
+    module: NDArray[np.int32]
+    source_line: NDArray[np.int32]
+    tensor: NDArray[np.int32]
+    flags: NDArray[np.uint8]
+    host: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.block)
+
+    def select(self, rows: NDArray[np.bool_] | NDArray[np.intp]) -> Workload:
+        """The workload of some of the rows."""
+        return Workload(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
+
+    def with_columns(self, **columns: NDArray[Any]) -> Workload:
+        """The same rows with some columns replaced."""
+        return replace(self, **columns)
+
+    def with_added(
+        self,
+        *,
+        size_bytes: int,
+        alloc_ns: int,
+        free_ns: int,
+        category: Category,
+        phase: Phase,
+        iteration: int,
+        operator: int = -1,
+        root_operator: int = -1,
+        module: int = -1,
+        source_line: int = -1,
+        tensor: int = -1,
+    ) -> Workload:
+        """One more block, in its place by time of allocation (before blocks of the same time)."""
+        row: dict[str, Any] = {
+            "block": MADE_BY_POLICY,
+            "size_bytes": size_bytes,
+            "alloc_ns": alloc_ns,
+            "free_ns": free_ns,
+            "category": category,
+            "phase": phase,
+            "iteration": iteration,
+            "operator": operator,
+            "root_operator": root_operator,
+            "module": module,
+            "source_line": source_line,
+            "tensor": tensor,
+            "flags": 0,
+            "host": False,
+        }
+        at = int(np.searchsorted(self.alloc_ns, alloc_ns, side="left"))
+        return Workload(**{name: np.insert(getattr(self, name), at, value) for name, value in row.items()})
+
+
+def workload_of(
+    blocks: BlockTable, attribution: Attribution, device_type: int, device_index: int
+) -> Workload:
+    """The blocks of one device, as the trace has them."""
+    rows = np.flatnonzero((blocks.device_type == device_type) & (blocks.device_index == device_index))
+    rows = rows[np.argsort(blocks.alloc_ns[rows], kind="stable")]
+    return Workload(
+        block=rows.astype(np.int32),
+        size_bytes=blocks.size_bytes[rows],
+        alloc_ns=blocks.alloc_ns[rows],
+        free_ns=blocks.free_ns[rows],
+        category=attribution.category[rows],
+        phase=attribution.phase[rows],
+        iteration=attribution.iteration[rows],
+        operator=attribution.operator[rows],
+        root_operator=attribution.root_operator[rows],
+        module=attribution.module[rows],
+        source_line=attribution.source_line[rows],
+        tensor=attribution.tensor[rows],
+        flags=blocks.flags[rows],
+        host=attribution.host[rows].astype(np.bool_) & (device_type == CPU),
+    )
