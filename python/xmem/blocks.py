@@ -1,4 +1,4 @@
-"""Memory blocks: allocations paired with their frees (VeritasEst, algorithm 1; docs/trace_model.md, section 4)."""
+"""Memory blocks: allocations paired with their frees (VeritasEst, algorithm 1; docs/trace_model.md)."""
 
 from __future__ import annotations
 

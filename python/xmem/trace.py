@@ -29,6 +29,7 @@ _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _PICKLE_MAGIC = b"\x80"
 _ZIP_MAGIC = b"PK\x03\x04"
 _PIECE_BYTES = 1 << 20
+_GZIP_ERRORS: tuple[type[Exception], ...] = (OSError, cast("type[Exception]", igzip_lib.IsalError))
 
 
 @dataclass(frozen=True)
@@ -201,7 +202,8 @@ class Trace:
         return [(problem.kind, problem.count, problem.first_byte_offset) for problem in self.problems]
 
     def __repr__(self) -> str:
-        return f"<Trace {self.path or 'from bytes'}: {len(self.events):,} spans, {len(self.memory):,} memory events>"
+        size = f"{len(self.events):,} spans, {len(self.memory):,} memory events"
+        return f"<Trace {self.path or 'from bytes'}: {size}>"
 
 
 def read_trace(source: TraceSource, *, progress: Progress | None = None) -> Trace:
@@ -266,7 +268,7 @@ def _read_compressed(file: IO[bytes], progress: Progress | None) -> _core.Trace:
             "record or copy it again",
             byte_offset=reader.bytes_read,
         ) from None
-    except (OSError, igzip_lib.IsalError) as error:
+    except _GZIP_ERRORS as error:
         raise TraceError(
             f"the gzip stream is damaged ({error}); record or copy it again", byte_offset=reader.bytes_read
         ) from None

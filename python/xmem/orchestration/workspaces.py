@@ -39,7 +39,7 @@ class AddCublasWorkspaces:
     """
 
     name = "add_cublas_workspaces"
-    description = "one cuBLAS workspace each for forward and backward, from the first matrix product to the end of the run"
+    description = "one cuBLAS workspace each for forward and backward, from the first matrix product on"
 
     def __call__(self, workload: Workload, context: Context) -> Workload:
         """Add a workspace before the first matrix product of the forward and of the backward."""
