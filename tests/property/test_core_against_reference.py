@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import gzip
-import json
 import os
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import astuple, dataclass, replace
 from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
@@ -18,12 +17,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import xmem
-from xmem.testing import strategies
+from xmem.testing import rows, strategies
 from xmem.testing.reference import attribution, pairing, trace
 from xmem.testing.reference.attribution import Attribution
-from xmem.testing.reference.categories import Category, Phase
 from xmem.testing.reference.pairing import Block, BlockFlag
-from xmem.testing.reference.trace import KINDS, MemoryEvent, Span
+from xmem.testing.reference.trace import MemoryEvent, Span
 from xmem.testing.trace_builder import TraceBuilder
 
 ROOT = Path(__file__).parents[2]
@@ -81,14 +79,7 @@ def core_answer(source: Source) -> Answer:
     read = xmem.read_trace(source)
     blocks = xmem.pair_blocks(read)
     found = xmem.attribute(read, blocks)
-    return Answer(_reading_of_core(read), _blocks_of_core(blocks), _attribution_of_core(found))
-
-
-def _rows(table: Any, row_type: type, without: str = "") -> list[dict[str, Any]]:
-    """Rows of plain Python numbers; the reference names its fields as the core names its columns."""
-    names = [field.name for field in fields(row_type) if field.name != without]
-    columns = [getattr(table, name).tolist() for name in names]
-    return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+    return Answer(_reading_of_core(read), rows.block_rows(blocks), rows.attribution_rows(found))
 
 
 def _reading_of_core(read: Any) -> Reading:
@@ -96,39 +87,12 @@ def _reading_of_core(read: Any) -> Reading:
     for kind, count, _ in read.diagnostics:
         problems[kind] += count
     return Reading(
-        spans=[
-            _span_of_core(read, number, row) for number, row in enumerate(_rows(read.events, Span, "row"))
-        ],
-        memory=[MemoryEvent(**row) for row in _rows(read.memory, MemoryEvent)],
+        spans=rows.span_rows(read),
+        memory=rows.memory_rows(read),
         counts={kind: count for kind, count in read.counts.items() if count},
         diagnostics={kind: problems[kind] for kind in READING_PROBLEMS if problems[kind]},
         metadata=read.metadata,
     )
-
-
-def _span_of_core(read: Any, number: int, row: dict[str, Any]) -> Span:
-    types = row["input_types"]
-    row["kind"] = KINDS[row["kind"]]
-    row["name"] = read.names[row["name"]]
-    row["input_types"] = None if types < 0 else json.loads(read.names[types])
-    return Span(**row, row=number)
-
-
-def _blocks_of_core(blocks: Any) -> list[Block]:
-    return [Block(**{**row, "flags": BlockFlag(row["flags"])}) for row in _rows(blocks, Block)]
-
-
-def _attribution_of_core(found: Any) -> list[Attribution]:
-    def attribution_of(row: dict[str, Any]) -> Attribution:
-        module, line = row["module"], row["source_line"]
-        row["module"] = None if module < 0 else found.modules[module]
-        row["source_line"] = None if line < 0 else found.lines[line]
-        row["host"] = bool(row["host"])
-        row["phase"], row["free_phase"] = Phase(row["phase"]), Phase(row["free_phase"])
-        row["category"] = Category(row["category"])
-        return Attribution(**row)
-
-    return [attribution_of(row) for row in _rows(found, Attribution)]
 
 
 # The core against the reference.
