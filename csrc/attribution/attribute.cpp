@@ -7,6 +7,7 @@
 #include "attribution/category.hpp"
 #include "attribution/forward_links.hpp"
 #include "attribution/stack_sweep.hpp"
+#include "trace/frame_name.hpp"
 
 namespace xmem::attribution {
 namespace {
@@ -45,10 +46,11 @@ class Attributor {
     result_.module.assign(size, NameId{});
     result_.source_line.assign(size, NameId{});
     result_.host.assign(size, 0);
+    step_end_.assign(size, 0);
     at_allocation();
     at_forward_link();
     at_free(memory);
-    categorize(blocks_, tensors, result_);
+    categorize(blocks_, tensors, step_end_, result_);
     return std::move(result_);
   }
 
@@ -68,6 +70,7 @@ class Attributor {
       std::int32_t numbered = -1;  // innermost span with a sequence number
       for (const std::uint32_t row : stack) {
         if (events_.kind[row] == SpanKind::host) result_.host[block] = 1;
+        if (roles_[row] == Role::optimizer_step) step_end_[block] = std::max(step_end_[block], events_.end_ns[row]);
         if (events_.kind[row] != SpanKind::operation) continue;
         const auto operation = static_cast<std::int32_t>(row);
         result_.operation[block] = operation;
@@ -136,7 +139,7 @@ class Attributor {
 
   // `PATH(LINE): FUNCTION` -> `PATH:LINE`.
   std::string_view line_of_frame(std::string_view name) {
-    const std::size_t open = name.find(".py(") + 3;
+    const std::size_t open = trace::python_file_end(name);
     const std::size_t close = name.find(')', open);
     path_.assign(name.substr(0, open)).append(":").append(name.substr(open + 1, close - open - 1));
     return path_;
@@ -151,6 +154,7 @@ class Attributor {
   bool has_modules_ = false;
   bool has_lines_ = false;
   std::string path_;
+  std::vector<Nanoseconds> step_end_;  // of the optimizer step that a block is born in
   Attribution result_;
 };
 

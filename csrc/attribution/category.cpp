@@ -20,7 +20,7 @@ std::ptrdiff_t precedence(Category category) {
 void name_blocks(const blocks::BlockTable& blocks, const NamedTensors& tensors, Attribution& attribution) {
   std::vector<std::uint32_t> by_address;
   for (std::size_t block = 0; block < blocks.size(); ++block) {
-    if (blocks.device_type[block] == kCpu && blocks.address[block] != -1)
+    if (blocks.device_type[block] == kCpu && blocks.address[block] >= 0)
       by_address.push_back(static_cast<std::uint32_t>(block));
   }
   const auto place = [&](std::uint32_t block) { return std::tuple(blocks.address[block], blocks.alloc_ns[block]); };
@@ -41,7 +41,7 @@ void name_blocks(const blocks::BlockTable& blocks, const NamedTensors& tensors, 
   }
 }
 
-Category inferred(const blocks::BlockTable& blocks, const Attribution& a, std::size_t block) {
+Category inferred(const blocks::BlockTable& blocks, const Attribution& a, Nanoseconds step_end, std::size_t block) {
   if ((blocks.flags[block] & blocks::kBornBefore) != 0) return Category::unknown;
   const bool never = blocks.free_ns[block] == kNever;
   const Phase born = a.phase[block];
@@ -51,8 +51,10 @@ Category inferred(const blocks::BlockTable& blocks, const Attribution& a, std::s
     case Phase::other:
     case Phase::load:
       return never || died != born ? Category::input : Category::temporary;
-    case Phase::optimizer_step:
-      return never || !same_iteration ? Category::optimizer_state : Category::temporary;
+    case Phase::optimizer_step: {
+      const bool later = a.free_iteration[block] > a.iteration[block] && blocks.free_ns[block] >= step_end;
+      return never || later ? Category::optimizer_state : Category::temporary;
+    }
     case Phase::backward:
       return same_iteration && died == Phase::backward ? Category::temporary : Category::gradient;
     case Phase::forward:
@@ -66,12 +68,13 @@ Category inferred(const blocks::BlockTable& blocks, const Attribution& a, std::s
 
 }  // namespace
 
-void categorize(const blocks::BlockTable& blocks, const NamedTensors& tensors, Attribution& attribution) {
+void categorize(const blocks::BlockTable& blocks, const NamedTensors& tensors, std::span<const Nanoseconds> step_end,
+                Attribution& attribution) {
   attribution.category.assign(blocks.size(), Category::unknown);
   attribution.tensor.assign(blocks.size(), -1);
   name_blocks(blocks, tensors, attribution);
   for (std::size_t block = 0; block < blocks.size(); ++block) {
-    if (attribution.tensor[block] < 0) attribution.category[block] = inferred(blocks, attribution, block);
+    if (attribution.tensor[block] < 0) attribution.category[block] = inferred(blocks, attribution, step_end[block], block);
   }
 }
 

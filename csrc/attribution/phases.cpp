@@ -70,17 +70,16 @@ Iterations::Iterations(const trace::Trace& trace, const SpanRoles& roles) {
   const trace::EventTable& events = trace.events;
   std::vector<Interval> profiler_steps;
   std::int32_t thread = -1;
-  Nanoseconds step_end = 0;  // of the last outermost optimizer step of the thread
+  Nanoseconds step_end = 0;  // of the optimizer steps begun so far on the thread
   for (std::size_t row = 0; row < events.size(); ++row) {
     if (events.kind[row] == SpanKind::iteration) spans_.push_back(events.span(row));
     if (events.kind[row] != SpanKind::annotation) continue;
     if (trace.names[events.name[row]].starts_with("ProfilerStep#")) profiler_steps.push_back(events.span(row));
     if (roles[row] != Role::optimizer_step) continue;
     const bool nested = events.thread[row] == thread && events.begin_ns[row] < step_end;
-    if (nested) continue;
+    step_end = nested ? std::max(step_end, events.end_ns[row]) : events.end_ns[row];
     thread = events.thread[row];
-    step_end = events.end_ns[row];
-    step_ends_.push_back(step_end);
+    if (!nested) step_ends_.push_back(events.end_ns[row]);
   }
   if (spans_.empty()) spans_ = std::move(profiler_steps);
   std::ranges::stable_sort(spans_, {}, &Interval::begin);

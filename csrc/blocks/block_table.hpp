@@ -25,7 +25,7 @@ struct BlockTable {
   std::vector<std::int32_t> device_index;
   std::vector<std::int32_t> thread;       // of the allocation; of the free for blocks born before the trace
   std::vector<std::int32_t> alloc_event;  // row of the MemoryTable, -1 for blocks born before the trace
-  std::vector<std::int32_t> free_event;   // row of the MemoryTable, -1 where no free was seen
+  std::vector<std::int32_t> free_event;   // row of the MemoryTable that ended it, -1 where none did
   std::vector<std::uint8_t> flags;
 
   std::size_t size() const { return address.size(); }

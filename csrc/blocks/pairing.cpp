@@ -70,7 +70,7 @@ class Pairing {
     auto& live = live_[key_of(event)];
     if (!live.empty() && memory_.address[event] != -1) {
       diagnostics_.add(Problem::missed_free);
-      close(live.back(), event, -1, kOverwritten);
+      close(live.back(), event, kOverwritten);
       live.pop_back();
     }
     live.push_back(static_cast<std::int32_t>(allocated_.size()));
@@ -88,13 +88,13 @@ class Pairing {
     live->second.pop_back();
     const auto alloc_event = static_cast<std::size_t>(allocated_[static_cast<std::size_t>(block)].alloc_event);
     if (memory_.bytes[alloc_event] != -memory_.bytes[event]) diagnostics_.add(Problem::free_size_mismatch);
-    close(block, event, static_cast<std::int32_t>(event), 0);
+    close(block, event, 0);
   }
 
-  void close(std::int32_t block, std::size_t event, std::int32_t free_event, std::uint8_t flags) {
+  void close(std::int32_t block, std::size_t event, std::uint8_t flags) {
     Block& closed = allocated_[static_cast<std::size_t>(block)];
     closed.free_ns = memory_.time_ns[event];
-    closed.free_event = free_event;
+    closed.free_event = static_cast<std::int32_t>(event);
     closed.flags = flags;
   }
 

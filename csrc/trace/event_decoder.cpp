@@ -8,6 +8,7 @@
 
 #include "trace/decimal.hpp"
 #include "trace/event_splitter.hpp"
+#include "trace/frame_name.hpp"
 #include "trace/repair_text.hpp"
 
 namespace xmem::trace {
@@ -57,6 +58,9 @@ std::string_view inner(std::string_view token) {
   return is_string(token) ? token.substr(1, token.size() - 2) : std::string_view{};
 }
 
+// Some writers quote process and thread numbers; 7 and "7" are one thread.
+std::string_view unquoted(std::string_view token) { return is_string(token) ? inner(token) : token; }
+
 enum class Keep : std::uint8_t { undecided, skip, memory, span };
 
 struct Decision {
@@ -71,11 +75,8 @@ bool is_old_annotation(std::string_view name) {
 
 // `PATH(LINE): FUNCTION` of a file that is the user's own.
 bool is_user_frame(std::string_view name) {
-  const auto file_end = name.find(".py(");
+  const auto file_end = python_file_end(name);
   if (file_end == std::string_view::npos || name.starts_with('<') || name.starts_with("torch/")) return false;
-  const auto digits = name.find_first_not_of("0123456789", file_end + 4);
-  if (digits == std::string_view::npos || digits == file_end + 4 || !name.substr(digits).starts_with("): "))
-    return false;
   const std::string_view path = name.substr(0, file_end);
   for (const std::string_view installed : {"site-packages/", "dist-packages/", "lib/python3"}) {
     if (path.find(installed) != std::string_view::npos) return false;
@@ -334,7 +335,7 @@ void EventDecoder::keep(const Fields& fields, std::int64_t offset) {
 
 void EventDecoder::keep_span(const Fields& fields, SpanKind kind, std::int64_t offset) {
   const auto begin = parse_microseconds_as_ns(fields.time);
-  if (!begin || !is_string(fields.name) || fields.process.empty() || fields.thread.empty()) {
+  if (!begin || !is_string(fields.name)) {
     trace_.diagnostics.add(Problem::bad_event, offset);
     return;
   }
@@ -360,7 +361,7 @@ void EventDecoder::keep_span(const Fields& fields, SpanKind kind, std::int64_t o
 void EventDecoder::keep_memory(const Fields& fields, std::int64_t offset) {
   const auto time = parse_microseconds_as_ns(fields.time);
   const auto bytes = parse_integer(fields.args.bytes);
-  if (!time || !bytes || fields.process.empty() || fields.thread.empty()) {
+  if (!time || !bytes) {
     trace_.diagnostics.add(Problem::bad_event, offset);
     return;
   }
@@ -388,14 +389,13 @@ void EventDecoder::count_skipped(const Fields& fields) {
 
 // Nearly all events of a run share one thread: its raw tokens are compared before anything is hashed.
 std::int32_t EventDecoder::thread_of(const Fields& fields) {
-  const std::size_t split = fields.process.size();
-  const std::string_view last(last_thread_);
-  if (last_thread_index_ >= 0 && last.size() == split + 1 + fields.thread.size() && last.starts_with(fields.process) &&
-      last.ends_with(fields.thread) && last[split] == ' ') {
+  if (last_thread_index_ >= 0 && fields.process == last_process_token_ && fields.thread == last_thread_token_) {
     return last_thread_index_;
   }
-  last_thread_.assign(fields.process).append(" ").append(fields.thread);
-  last_thread_index_ = threads_.intern(last_thread_).value;
+  last_process_token_ = fields.process;
+  last_thread_token_ = fields.thread;
+  scratch_.assign(unquoted(fields.process)).append(1, '\0').append(unquoted(fields.thread));
+  last_thread_index_ = threads_.intern(scratch_).value;
   return last_thread_index_;
 }
 

@@ -52,7 +52,7 @@ class EventDecoder {
   Trace& trace_;
   std::unique_ptr<Parser> parser_;
   StringTable threads_;
-  std::string last_thread_;
+  std::string last_process_token_, last_thread_token_;
   std::int32_t last_thread_index_ = -1;
   std::string scratch_;
   // `Ev Idx` of each row and its position in the array: ties of equal times are broken by the first if every row has

@@ -37,7 +37,7 @@ class BlockTable:
         device_index: int32.
         thread: int32, of the allocation.
         alloc_event: int32, row of the MemoryTable, -1 = before the trace.
-        free_event: int32, row of the MemoryTable, -1 = no free seen.
+        free_event: int32, row of the MemoryTable that ended it, -1 = never freed.
         flags: uint8, sum of ``BORN_BEFORE``, ``NEVER_FREED``, ``OVERWRITTEN``.
     """
 

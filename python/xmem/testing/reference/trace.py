@@ -270,12 +270,16 @@ def _load(source: str | os.PathLike[str] | bytes) -> Any:
             data = gzip.decompress(data)
         text = data.decode("utf-8", errors="replace")
         # strict=False: raw control characters in names are read as they are.
-        return json.loads(text, parse_float=Decimal, strict=False)
+        return json.loads(text, parse_float=Decimal, strict=False, object_pairs_hook=_first_of_each_key)
     except json.JSONDecodeError as error:
         offset = len(error.doc[: error.pos].encode())
         raise TraceError(f"not JSON ({error.msg}). Record the trace again.", _path(source), offset) from error
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise TraceError(f"not a whole gzip file ({error}). Copy it again.", _path(source)) from error
+
+
+def _first_of_each_key(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    return dict(reversed(pairs))
 
 
 def _path(source: str | os.PathLike[str] | bytes) -> str | None:
