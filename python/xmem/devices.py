@@ -97,7 +97,9 @@ def find_device(name: str) -> Device:
         return by_key[key]
     candidates = {device.slug for known, device in by_key.items() if key and known.startswith(key)}
     if len(candidates) > 1:
-        raise ConfigError(repr(name), f"one of {', '.join(sorted(candidates))}: several GPUs have this name")
+        raise ConfigError(
+            repr(name), f"one of {', '.join(sorted(candidates))}: several names begin like this"
+        )
     nearest = [by_key[match].slug for match in difflib.get_close_matches(key, by_key, n=6, cutoff=0.5)]
     suggestions = list(dict.fromkeys([*candidates, *nearest]))[:3]
     such_as = f" such as {', '.join(suggestions)}" if suggestions else ""

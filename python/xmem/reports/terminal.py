@@ -16,11 +16,12 @@ _LABEL_WIDTH = 14
 _SIZE_WIDTH = 12
 _SHARE_WIDTH = 8
 _BAR_WIDTH = 12
+_MIN_WIDTH_FOR_BARS = 60
 
 
 def render(estimate: Estimate, console: Console) -> None:
     """Write the report of an estimate to a console; whether it shows colours is the console's business."""
-    console.print(_headline(estimate))
+    _print_hanging(Text(), _headline(estimate), console)
     console.print()
     _print_peak(estimate, console)
     categories = {_words(name): size for name, size in estimate.breakdown.category.items()}
@@ -33,7 +34,7 @@ def render(estimate: Estimate, console: Console) -> None:
     _print_list("Corrected for CUDA", _corrections(estimate), console)
     _print_list("Assumed", list(estimate.assumptions), console)
     _print_list("Problems in the trace", _problems(estimate), console)
-    timings = ", ".join(f"{stage} {seconds:.2f} s" for stage, seconds in estimate.timings_s.items())
+    timings = ", ".join(f"{stage} {seconds:.3g} s" for stage, seconds in estimate.timings_s.items())
     _print_field("Timings", timings, console)
 
 
@@ -48,19 +49,19 @@ def _headline(estimate: Estimate) -> Text:
         return Text.assemble((f"Fits on {verdict.gpu}", "bold green"), f": {of_capacity}, {spare} to spare")
     short = f"short by {format_bytes(-verdict.margin_bytes)}"
     oom = estimate.simulation.oom
-    failure = "" if oom is None else f", fails in {_place(oom)}"
+    failure = "" if oom is None else f", fails {_place(oom)}"
     return Text.assemble((f"Does not fit on {verdict.gpu}", "bold red"), f": {of_capacity}, {short}{failure}")
 
 
 def _place(oom: OutOfMemory) -> str:
     line = f", at {oom.source_line}" if oom.source_line else ""
     operator = f" ({oom.operator})" if oom.operator else ""
-    return f"{_instant(oom.iteration, oom.phase)}{line}{operator}"
+    return f"{'in ' if oom.iteration >= 0 else ''}{_instant(oom.iteration, oom.phase)}{line}{operator}"
 
 
 def _instant(iteration: int, phase: str) -> str:
     where = f"iteration {iteration}" if iteration >= 0 else "outside of iterations"
-    return f"{where}, {_words(phase)}"
+    return where if phase == "other" else f"{where}, {_words(phase)}"
 
 
 def _print_peak(estimate: Estimate, console: Console) -> None:
@@ -89,13 +90,15 @@ def _print_shares(title: str, shares: Mapping[str, int], console: Console, *, to
     if not rows:
         return
     total = sum(size for _, size in rows)
-    name_width = min(console.width, _MAX_WIDTH) - 2 - _SIZE_WIDTH - _SHARE_WIDTH - 2 - _BAR_WIDTH
+    width = min(console.width, _MAX_WIDTH)
+    bar_width = _BAR_WIDTH if width >= _MIN_WIDTH_FOR_BARS else 0
+    name_width = max(width - 2 - _SIZE_WIDTH - _SHARE_WIDTH - 2 - bar_width, _LABEL_WIDTH)
     block = "█" if _has_unicode(console) else "#"
     console.print(Text(title, "bold"))
     for name, size in rows[:top]:
         share = size / total
         columns = f"  {_shorten(name, name_width, console):<{name_width}}{format_bytes(size):>{_SIZE_WIDTH}}"
-        bar = block * round(share * _BAR_WIDTH)
+        bar = block * round(share * bar_width)
         console.print(
             Text.assemble(columns, f"{share:>{_SHARE_WIDTH}.1%}", (f"  {bar}" if bar else "", "cyan"))
         )
@@ -132,7 +135,7 @@ def _problems(estimate: Estimate) -> list[str]:
 
 def _print_field(label: str, value: str, console: Console) -> None:
     style = "dim" if label.startswith(" ") else "bold"
-    _print_hanging(Text(f"{label:<{_LABEL_WIDTH}}", style), value, console)
+    _print_hanging(Text(f"{label:<{_LABEL_WIDTH}}", style), Text(value), console)
 
 
 def _print_list(title: str, items: list[str], console: Console) -> None:
@@ -140,14 +143,14 @@ def _print_list(title: str, items: list[str], console: Console) -> None:
         return
     console.print(Text(title, "bold"))
     for item in items:
-        _print_hanging(Text("  - "), item, console)
+        _print_hanging(Text("  - "), Text(item), console)
     console.print()
 
 
-def _print_hanging(label: Text, value: str, console: Console) -> None:
+def _print_hanging(label: Text, value: Text, console: Console) -> None:
     """Print a label and a value, whose further lines start below its first."""
     width = max(min(console.width, _MAX_WIDTH) - len(label), 1)
-    for number, line in enumerate(Text(value).wrap(console, width)):
+    for number, line in enumerate(value.wrap(console, width)):
         line.rstrip()
         console.print(Text.assemble(label if number == 0 else " " * len(label), line))
 
