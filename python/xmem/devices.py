@@ -120,7 +120,7 @@ def custom_device(capacity_bytes: int, like: Device | None = None) -> Device:
     """
     base = like or Device(
         slug="",
-        name=f"{format_bytes(capacity_bytes)} GPU",
+        name=f"a GPU of {format_bytes(capacity_bytes)}",
         full_name="",
         aliases=(),
         architecture="",

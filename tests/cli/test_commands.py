@@ -113,6 +113,7 @@ class TestEstimate:
         result = xmem_fast("estimate", "trace.json", "-o", str(tmp_path))
         assert result.exit_code == 2
         assert "a file that can be written (Is a directory)" in result.stderr
+        assert result.stdout.startswith("Fits on")
 
     @pytest.mark.parametrize(
         ("arguments", "message"),

@@ -92,7 +92,7 @@ def test_hopeless_name_points_to_the_list(name: str) -> None:
 def test_custom_device_of_a_size() -> None:
     device = custom_device(24 * GIB)
     assert device.total_memory_bytes == 24 * GIB
-    assert device.name == "24.00 GiB GPU"
+    assert device.name == "a GPU of 24.00 GiB"
     assert device.compute_capability is None
     assert device.context_basis == "assumed"
 

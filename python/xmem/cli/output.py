@@ -29,10 +29,8 @@ def give_estimate(estimate: Estimate, *, as_json: bool, output: Path | None) -> 
 
     Raises:
         typer.Exit: Always; the status says whether the job fits.
-        ConfigError: The file cannot be written.
+        ConfigError: The file cannot be written; the estimate has been printed all the same.
     """
-    if output is not None:
-        write_json(estimate.to_json(), output)
     if as_json:
         print_json(estimate.to_json())
     else:
@@ -41,15 +39,12 @@ def give_estimate(estimate: Estimate, *, as_json: bool, output: Path | None) -> 
         from xmem.reports.terminal import render
 
         render(estimate, Console())
+    if output is not None:
+        _write_json(estimate.to_json(), output)
     raise typer.Exit(ExitCode.DOES_NOT_FIT if estimate.fits is False else ExitCode.DONE)
 
 
-def write_json(value: Mapping[str, Any], path: Path) -> None:
-    """Write one JSON object to a file.
-
-    Raises:
-        ConfigError: The file cannot be written.
-    """
+def _write_json(value: Mapping[str, Any], path: Path) -> None:
     try:
         path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
