@@ -1,0 +1,91 @@
+"""``xmem-fast``: the table of contents of the command line, and where errors become exit statuses."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from importlib import metadata
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from xmem.cli.capture import capture
+from xmem.cli.estimate import estimate
+from xmem.cli.exit_codes import ExitCode
+from xmem.cli.gpus import gpus
+from xmem.cli.inspect import inspect
+from xmem.cli.run import run
+from xmem.errors import ConfigError, XmemError
+
+
+class _Commands(TyperGroup):
+    """Turns what a command raises into a message on stderr and an exit status."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            try:
+                return super().invoke(ctx)
+            finally:
+                # Here, while it can still be handled: a closed pipe would otherwise show at interpreter exit.
+                sys.stdout.flush()
+        except XmemError as error:
+            typer.echo(f"xmem-fast: {error}", err=True)
+            usage = isinstance(error, ConfigError)
+            raise typer.Exit(ExitCode.USAGE if usage else ExitCode.BAD_INPUT) from error
+        except KeyboardInterrupt as error:
+            raise typer.Exit(ExitCode.INTERRUPTED) from error
+        except BrokenPipeError as error:
+            # The reader has gone; what is still buffered must not fail once more at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(ExitCode.BROKEN_PIPE) from error
+
+
+app = typer.Typer(
+    name="xmem-fast",
+    cls=_Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    # Plain help and plain errors: boxes break messages that users want to read, copy and search for.
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(requested: bool) -> None:
+    if requested:
+        typer.echo(f"xmem-fast {metadata.version('xmem-fast')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """How much GPU memory will this PyTorch training job need? Known before it runs, without a GPU.
+
+    Exit status: 0 fits or done, 1 would not fit, 2 usage, 3 bad input or failed capture.
+    """
+
+
+for _command in (run, capture, estimate, gpus, inspect):
+    # The command ends the options: what follows it belongs to the script, not to us.
+    app.command(context_settings={"allow_interspersed_args": _command not in (run, capture)})(_command)
+
+
+def main() -> None:
+    """Run the command line in ``sys.argv`` and exit with its status."""
+    try:
+        app(prog_name="xmem-fast")
+    except Exception:
+        traceback.print_exc()
+        typer.echo("xmem-fast: this is a fault of xmem; please report it with the lines above", err=True)
+        sys.exit(ExitCode.INTERNAL)
+
+
+if __name__ == "__main__":
+    main()

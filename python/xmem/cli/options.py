@@ -1,0 +1,74 @@
+"""The options that several subcommands share, each written once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, TypedDict
+
+import typer
+
+from xmem.devices import custom_device, find_device
+from xmem.units import parse_bytes
+
+Command = Annotated[
+    list[str],
+    typer.Argument(metavar="-- COMMAND", help="What you would type to train, such as: python train.py"),
+]
+Trace = Annotated[
+    Path, typer.Argument(metavar="TRACE", help="Profiler trace: .json, .json.gz", show_default=False)
+]
+
+Gpu = Annotated[
+    str | None, typer.Option("--gpu", metavar="NAME", help="GPU to fit on; `xmem-fast gpus` lists the names.")
+]
+Capacity = Annotated[
+    str | None,
+    typer.Option(
+        "--capacity", metavar="SIZE", help="GPU memory instead, such as 11.5GiB; wins over --gpu's."
+    ),
+]
+AllocConf = Annotated[
+    str | None, typer.Option("--alloc-conf", metavar="STR", help="PYTORCH_CUDA_ALLOC_CONF of the job.")
+]
+TorchVersion = Annotated[
+    str | None, typer.Option("--torch", metavar="VERSION", help="PyTorch version that the job will run with.")
+]
+
+Iterations = Annotated[int, typer.Option("--iterations", min=1, help="Optimizer steps to record.")]
+Timeout = Annotated[
+    float | None,
+    typer.Option("--timeout", metavar="SECONDS", min=0.001, help="Give up on the script after this long."),
+]
+Stacks = Annotated[
+    bool, typer.Option("--stacks", help="Record all Python frames: slower, much larger traces.")
+]
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+EstimateFile = Annotated[
+    Path | None,
+    typer.Option("-o", "--output", metavar="FILE", help="Also write the estimate to FILE, as JSON."),
+]
+
+
+class TargetOptions(TypedDict):
+    """The keyword arguments of ``xmem.estimate``."""
+
+    gpu: str | None
+    capacity: int | None
+    alloc_conf: str | None
+    torch_version: str | None
+
+
+def target_options(
+    gpu: str | None, capacity: str | None, alloc_conf: str | None, torch_version: str | None
+) -> TargetOptions:
+    """Check what names the target now, rather than after minutes of capture.
+
+    Raises:
+        ConfigError: No such GPU, or no such size.
+    """
+    device = None if gpu is None else find_device(gpu)
+    capacity_bytes = None if capacity is None else parse_bytes(capacity)
+    if capacity_bytes is not None:
+        custom_device(capacity_bytes, like=device)
+    return {"gpu": gpu, "capacity": capacity_bytes, "alloc_conf": alloc_conf, "torch_version": torch_version}

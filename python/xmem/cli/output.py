@@ -1,0 +1,51 @@
+"""How a command says something: results on stdout, notes on stderr."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from xmem.cli.exit_codes import ExitCode
+from xmem.errors import ConfigError
+from xmem.estimate_result import Estimate
+
+
+def note(message: str) -> None:
+    """Tell the user, not the reader of the result."""
+    typer.echo(f"xmem-fast: {message}", err=True)
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    """Print one JSON object."""
+    typer.echo(json.dumps(value, indent=2))
+
+
+def give_estimate(estimate: Estimate, *, as_json: bool, output: Path | None) -> None:
+    """Print an estimate, write it to a file if asked to, and end the command with its verdict.
+
+    Raises:
+        typer.Exit: Always; the status says whether the job fits.
+        ConfigError: The file cannot be written; the estimate has been printed all the same.
+    """
+    if as_json:
+        print_json(estimate.to_json())
+    else:
+        from rich.console import Console
+
+        from xmem.reports.terminal import render
+
+        render(estimate, Console())
+    if output is not None:
+        _write_json(estimate.to_json(), output)
+    raise typer.Exit(ExitCode.DOES_NOT_FIT if estimate.fits is False else ExitCode.DONE)
+
+
+def _write_json(value: Mapping[str, Any], path: Path) -> None:
+    try:
+        path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"-o {path}", f"a file that can be written ({error.strerror})") from error

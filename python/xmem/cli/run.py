@@ -1,0 +1,58 @@
+"""``xmem-fast run``: capture and estimate in one."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from xmem.cli import options, output
+from xmem.cli.capture import capture_noting
+
+
+def run(
+    command: options.Command,
+    gpu: options.Gpu = None,
+    capacity: options.Capacity = None,
+    alloc_conf: options.AllocConf = None,
+    torch_version: options.TorchVersion = None,
+    iterations: options.Iterations = 3,
+    timeout: options.Timeout = None,
+    stacks: options.Stacks = False,
+    keep_trace: Annotated[
+        Path | None,
+        typer.Option("--keep-trace", metavar="FILE", help="Keep the trace, for estimate and inspect."),
+    ] = None,
+    as_json: options.Json = False,
+    output_file: options.EstimateFile = None,
+) -> None:
+    """Record a training script on the CPU and say how much GPU memory it will need."""
+    import xmem
+
+    target = options.target_options(gpu, capacity, alloc_conf, torch_version)
+    with _trace_path(keep_trace) as trace:
+        captured = capture_noting(command, trace, iterations=iterations, timeout=timeout, stacks=stacks)
+        estimate = xmem.estimate(trace, **target)
+    output.give_estimate(
+        replace(
+            estimate,
+            trace=replace(estimate.trace, path="" if keep_trace is None else str(keep_trace)),
+            timings_s={"capture": captured.wall_s, **estimate.timings_s},
+        ),
+        as_json=as_json,
+        output=output_file,
+    )
+
+
+@contextmanager
+def _trace_path(keep_trace: Path | None) -> Iterator[Path]:
+    if keep_trace is not None:
+        yield keep_trace
+        return
+    with tempfile.TemporaryDirectory(prefix="xmem-") as folder:
+        yield Path(folder) / "trace.json"

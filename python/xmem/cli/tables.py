@@ -1,0 +1,144 @@
+"""The intermediate tables by name: which stage makes each, and which of its columns are worth showing.
+
+A table stays columns until it is cut to the rows that are displayed; only these become Python objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+import xmem
+
+if TYPE_CHECKING:
+    from xmem.trace import Trace
+
+# The values of the columns of the same name, in the order of docs/trace_model.md.
+EVENT_KINDS = ("operator", "annotation", "module_frame", "user_frame", "module", "line", "host", "iteration")
+PHASES = ("other", "load", "forward", "backward", "optimizer_step", "zero_grad")
+CATEGORIES = (
+    "unknown",
+    "parameter",
+    "buffer",
+    "gradient",
+    "optimizer_state",
+    "input",
+    "activation",
+    "workspace",
+    "temporary",
+)
+
+_NEVER = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of numbers, or of ids into a table of names (-1 = none)."""
+
+    values: npt.NDArray[Any]
+    names: Sequence[str] | None = None
+
+    def cells(self, rows: slice) -> list[object]:
+        """The values of some rows as Python objects, ids as their names."""
+        numbers: list[Any] = self.values[rows].tolist()
+        if self.names is None:
+            return numbers
+        return [None if number < 0 else self.names[number] for number in numbers]
+
+
+Columns = dict[str, Column]
+
+
+@dataclass(frozen=True)
+class FirstRows:
+    """The beginning of a table, and how long it is."""
+
+    rows: list[dict[str, object]]
+    rows_total: int
+
+
+def first_rows(trace: Trace, table: str, limit: int) -> FirstRows:
+    """Run the stages up to the named table and take its first rows."""
+    columns = _TABLES[table](trace)
+    cells = [column.cells(slice(limit)) for column in columns.values()]
+    return FirstRows(
+        rows=[dict(zip(columns, row, strict=True)) for row in zip(*cells, strict=True)],
+        rows_total=len(next(iter(columns.values())).values),
+    )
+
+
+def _events(trace: Trace) -> Columns:
+    events = trace.events
+    return {
+        "begin_ns": Column(events.begin_ns),
+        "duration_ns": Column(events.end_ns - events.begin_ns),
+        "thread": Column(events.thread),
+        "kind": Column(events.kind, EVENT_KINDS),
+        "sequence_number": Column(events.sequence_number),
+        "name": Column(events.name, trace.names),
+    }
+
+
+def _operators(trace: Trace) -> Columns:
+    """Operators by name: calls, and what the blocks amount to whose innermost operator they are."""
+    blocks = xmem.pair_blocks(trace)
+    attribution = xmem.attribute(trace, blocks)
+    called = trace.events.name[trace.events.kind == EVENT_KINDS.index("operator")]
+    names, calls = np.unique(called, return_counts=True)
+    owned = attribution.operator >= 0
+    owner = np.searchsorted(names, trace.events.name[attribution.operator[owned]])
+    block_counts = np.bincount(owner, minlength=len(names))
+    allocated = np.zeros(len(names), dtype=np.int64)
+    np.add.at(allocated, owner, blocks.size_bytes[owned])
+    order = np.argsort(-allocated, kind="stable")
+    return {
+        "calls": Column(calls[order]),
+        "blocks": Column(block_counts[order]),
+        "allocated_bytes": Column(allocated[order]),
+        "name": Column(names[order], trace.names),
+    }
+
+
+def _blocks(trace: Trace) -> Columns:
+    blocks = xmem.pair_blocks(trace)
+    attribution = xmem.attribute(trace, blocks)
+    owned = attribution.operator >= 0
+    operator = np.full(len(owned), -1, dtype=np.int32)
+    operator[owned] = trace.events.name[attribution.operator[owned]]
+    return {
+        "size_bytes": Column(blocks.size_bytes),
+        "alloc_ns": Column(blocks.alloc_ns),
+        "free_ns": Column(np.where(blocks.free_ns == _NEVER, -1, blocks.free_ns)),
+        "device_type": Column(blocks.device_type),
+        "category": Column(attribution.category, CATEGORIES),
+        "iteration": Column(attribution.iteration),
+        "phase": Column(attribution.phase, PHASES),
+        "operator": Column(operator, trace.names),
+        "module": Column(attribution.module, attribution.modules),
+        "source_line": Column(attribution.source_line, attribution.lines),
+    }
+
+
+def _sequence(trace: Trace) -> Columns:
+    return _plain(xmem.estimate_stages(trace).sequence)
+
+
+def _segments(trace: Trace) -> Columns:
+    return _plain(xmem.estimate_stages(trace).segments)
+
+
+def _plain(columns: Mapping[str, npt.NDArray[Any]]) -> Columns:
+    return {name: Column(values) for name, values in columns.items()}
+
+
+_TABLES: dict[str, Callable[[Trace], Columns]] = {
+    "events": _events,
+    "operators": _operators,
+    "blocks": _blocks,
+    "sequence": _sequence,
+    "segments": _segments,
+}

@@ -1,0 +1,256 @@
+"""The answer: what an estimate says and the evidence for it; these frozen values are also the JSON contract.
+
+The order of the fields is the order of the JSON keys. All sizes are bytes, times nanoseconds on the
+trace's clock; a number that does not apply is -1, a text that does not apply is None.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from xmem.errors import TraceError
+from xmem.units import format_bytes
+
+SCHEMA_VERSION = 1
+
+Severity = Literal["info", "data_loss", "error"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether the job fits on the GPU.
+
+    Attributes:
+        gpu: Name for people, such as ``RTX 3060 12 GB``.
+        capacity_bytes: All memory of the GPU, the context's share included.
+        fits: The replay on this GPU ends without running out of memory.
+        margin_bytes: Capacity less the device peak; negative by what is missing.
+    """
+
+    gpu: str
+    capacity_bytes: int
+    fits: bool
+    margin_bytes: int
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The instant of the peak of reserved memory, and what the job did then.
+
+    Attributes:
+        request_index: The request of the replayed sequence that raised it.
+    """
+
+    iteration: int
+    phase: str
+    operator: str | None
+    module: str | None
+    source_line: str | None
+    time_ns: int
+    request_index: int
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    """Who held the bytes allocated at the peak, four times over: each mapping sums to all of them.
+
+    Attributes:
+        category: Also has ``allocator_slack``, the bytes of blocks beyond the rounding to 512 bytes.
+    """
+
+    category: Mapping[str, int]
+    module: Mapping[str, int]
+    operator: Mapping[str, int]
+    source_line: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Target:
+    """What the estimate is for.
+
+    Attributes:
+        gpu: Slug of the GPU, None when none was named.
+        capacity_bytes: All memory of the GPU, -1 when no GPU and no capacity was given.
+        compute_capability: Such as ``8.6``.
+        alloc_conf: ``PYTORCH_CUDA_ALLOC_CONF`` as given.
+    """
+
+    gpu: str | None
+    capacity_bytes: int
+    compute_capability: str | None
+    context_bytes: int
+    torch_version: str
+    alloc_conf: str
+
+
+@dataclass(frozen=True)
+class PolicyRecord:
+    """What one policy did to the block table.
+
+    Attributes:
+        bytes_changed: Sum over the blocks of new size less old size, plus the bytes of blocks added.
+    """
+
+    name: str
+    blocks_changed: int
+    bytes_changed: int
+    description: str
+
+
+@dataclass(frozen=True)
+class OutOfMemory:
+    """The request that failed in both levels of the allocator."""
+
+    request_index: int
+    requested_bytes: int
+    device_free_bytes: int
+    operator: str | None
+    module: str | None
+    source_line: str | None
+    iteration: int
+    phase: str
+
+
+@dataclass(frozen=True)
+class SimulationSummary:
+    """What the allocator did, in the words of ``torch.cuda.memory_stats``.
+
+    Attributes:
+        segments: Segments at the peak of reserved memory.
+        fragmentation_bytes: Reserved less allocated bytes at that instant.
+        oom: The first request that failed, None when none did.
+    """
+
+    segments: int
+    num_alloc_retries: int
+    num_ooms: int
+    fragmentation_bytes: int
+    oom: OutOfMemory | None
+
+
+@dataclass(frozen=True)
+class Diagnostic:
+    """Something wrong with the input, counted.
+
+    Attributes:
+        first_byte_offset: Where it was first seen in the uncompressed text, -1 when it has no place.
+    """
+
+    kind: str
+    severity: Severity
+    count: int
+    first_byte_offset: int
+    message: str
+
+
+@dataclass(frozen=True)
+class TraceSummary:
+    """The trace that the estimate rests on.
+
+    Attributes:
+        path: Empty when the trace was not kept.
+        bytes: Size of the uncompressed text.
+        events: Number of events by kind.
+        source: ``capture`` when our own capture wrote it, ``foreign`` otherwise.
+        command: The command that was captured, empty when unknown.
+    """
+
+    path: str
+    bytes: int
+    events: Mapping[str, int]
+    iterations: int
+    source: Literal["capture", "foreign"]
+    command: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """How much GPU memory the job needs.
+
+    Attributes:
+        peak_reserved_bytes: The most that the allocator held of the device.
+        peak_allocated_bytes: The most that was in blocks in use.
+        peak_requested_bytes: The most that tensors asked for, before rounding.
+        context_bytes: CUDA context and loaded kernels, outside the allocator.
+        device_peak_bytes: Context plus peak reserved: what the device must have.
+        verdict: None when no GPU was named.
+        timings_s: Seconds by stage, in the order of the stages.
+    """
+
+    peak_reserved_bytes: int
+    peak_allocated_bytes: int
+    peak_requested_bytes: int
+    context_bytes: int
+    device_peak_bytes: int
+    verdict: Verdict | None
+    peak: Peak
+    breakdown: Breakdown
+    target: Target
+    policies: tuple[PolicyRecord, ...]
+    assumptions: tuple[str, ...]
+    simulation: SimulationSummary
+    diagnostics: tuple[Diagnostic, ...]
+    trace: TraceSummary
+    timings_s: Mapping[str, float]
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the job fits on the named GPU; None when no GPU was named."""
+        return None if self.verdict is None else self.verdict.fits
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON contract as plain Python objects; ``json.dumps`` writes it."""
+        return {"schema_version": SCHEMA_VERSION, **asdict(self)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Estimate:
+        """Read back what ``to_json`` wrote.
+
+        Raises:
+            TraceError: This is no estimate, or one of another schema version.
+        """
+        if data.get("schema_version") != SCHEMA_VERSION:
+            raise TraceError(
+                f"not an estimate of schema version {SCHEMA_VERSION}; "
+                "write it with `xmem-fast estimate TRACE --json`"
+            )
+        try:
+            fields = {name: value for name, value in data.items() if name != "schema_version"}
+            simulation, oom = dict(fields["simulation"]), fields["simulation"]["oom"]
+            trace = dict(fields["trace"])
+            simulation["oom"] = None if oom is None else OutOfMemory(**oom)
+            trace["command"] = tuple(trace["command"])
+            fields |= {
+                "verdict": None if fields["verdict"] is None else Verdict(**fields["verdict"]),
+                "peak": Peak(**fields["peak"]),
+                "breakdown": Breakdown(**fields["breakdown"]),
+                "target": Target(**fields["target"]),
+                "policies": tuple(PolicyRecord(**policy) for policy in fields["policies"]),
+                "assumptions": tuple(fields["assumptions"]),
+                "simulation": SimulationSummary(**simulation),
+                "diagnostics": tuple(Diagnostic(**diagnostic) for diagnostic in fields["diagnostics"]),
+                "trace": TraceSummary(**trace),
+            }
+            return cls(**fields)
+        except (KeyError, TypeError) as error:
+            raise TraceError(
+                f"this estimate is damaged ({error}); write it again with `xmem-fast estimate TRACE --json`"
+            ) from error
+
+    def _repr_html_(self) -> str:
+        rows = [
+            ("Device peak", format_bytes(self.device_peak_bytes)),
+            ("Peak reserved", format_bytes(self.peak_reserved_bytes)),
+            ("Peak allocated", format_bytes(self.peak_allocated_bytes)),
+            ("Peak in", f"iteration {self.peak.iteration}, {self.peak.phase}"),
+        ]
+        if self.verdict is not None:
+            answer = "fits" if self.verdict.fits else "does not fit"
+            rows.insert(0, (self.verdict.gpu, f"{answer}, margin {format_bytes(self.verdict.margin_bytes)}"))
+        cells = "".join(
+            f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>" for name, value in rows
+        )
+        return f"<table>{cells}</table>"

@@ -1,0 +1,1 @@
+"""Reports: one finished result in, one text out. A report computes nothing and reads no trace."""

@@ -1,0 +1,180 @@
+"""The answer in a terminal: verdict first, then the evidence, in 80 columns and in plain text when piped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rich.console import Console
+from rich.text import Text
+
+from xmem.estimate_result import Estimate, OutOfMemory, Verdict
+from xmem.units import format_bytes
+
+_TOP = 5
+_MAX_WIDTH = 100
+_LABEL_WIDTH = 14
+_SIZE_WIDTH = 12
+_SHARE_WIDTH = 8
+_BAR_WIDTH = 12
+_MIN_WIDTH_FOR_BARS = 60
+
+
+def render(estimate: Estimate, console: Console) -> None:
+    """Write the report of an estimate to a console; whether it shows colours is the console's business."""
+    _print_hanging(Text(), _headline(estimate), console)
+    console.print()
+    _print_peak(estimate, console)
+    categories = {_words(name): size for name, size in estimate.breakdown.category.items()}
+    _print_shares("At the peak, by category", categories, console, top=len(categories))
+    _print_shares("Top modules", estimate.breakdown.module, console, top=_TOP)
+    _print_shares("Top source lines", estimate.breakdown.source_line, console, top=_TOP)
+    if estimate.verdict is not None:
+        _print_field("Margin", _margin(estimate.verdict), console)
+        console.print()
+    _print_list("Corrected for CUDA", _corrections(estimate), console)
+    _print_list("Assumed", list(estimate.assumptions), console)
+    _print_list("Problems in the trace", _problems(estimate), console)
+    timings = ", ".join(f"{stage} {seconds:.3g} s" for stage, seconds in estimate.timings_s.items())
+    _print_field("Timings", timings, console)
+
+
+def _headline(estimate: Estimate) -> Text:
+    need = format_bytes(estimate.device_peak_bytes)
+    verdict = estimate.verdict
+    if verdict is None:
+        return Text.assemble((f"Needs {need} of GPU memory", "bold"), "; name a GPU with --gpu for a verdict")
+    of_capacity = f"needs {need} of {format_bytes(verdict.capacity_bytes)}"
+    if verdict.fits:
+        spare = format_bytes(verdict.margin_bytes)
+        return Text.assemble((f"Fits on {verdict.gpu}", "bold green"), f": {of_capacity}, {spare} to spare")
+    short = f"short by {format_bytes(-verdict.margin_bytes)}"
+    oom = estimate.simulation.oom
+    failure = "" if oom is None else f", fails {_place(oom)}"
+    return Text.assemble((f"Does not fit on {verdict.gpu}", "bold red"), f": {of_capacity}, {short}{failure}")
+
+
+def _place(oom: OutOfMemory) -> str:
+    line = f", at {oom.source_line}" if oom.source_line else ""
+    operator = f" ({oom.operator})" if oom.operator else ""
+    return f"{'in ' if oom.iteration >= 0 else ''}{_instant(oom.iteration, oom.phase)}{line}{operator}"
+
+
+def _instant(iteration: int, phase: str) -> str:
+    where = f"iteration {iteration}" if iteration >= 0 else "outside of iterations"
+    return where if phase == "other" else f"{where}, {_words(phase)}"
+
+
+def _print_peak(estimate: Estimate, console: Console) -> None:
+    reserved, context = format_bytes(estimate.peak_reserved_bytes), format_bytes(estimate.context_bytes)
+    allocated, requested = (
+        format_bytes(estimate.peak_allocated_bytes),
+        format_bytes(estimate.peak_requested_bytes),
+    )
+    peak = estimate.peak
+    fields = {
+        "Peak": f"{reserved} reserved + {context} CUDA context",
+        "  in blocks": f"{allocated} allocated, {requested} requested by tensors",
+        "Where": _instant(peak.iteration, peak.phase),
+        "  module": peak.module,
+        "  operator": peak.operator,
+        "  source line": peak.source_line,
+    }
+    for label, value in fields.items():
+        if value:
+            _print_field(label, value, console)
+    console.print()
+
+
+def _print_shares(title: str, shares: Mapping[str, int], console: Console, *, top: int) -> None:
+    rows = sorted(((name, size) for name, size in shares.items() if size), key=lambda row: (-row[1], row[0]))
+    if not rows:
+        return
+    total = sum(size for _, size in rows)
+    width = min(console.width, _MAX_WIDTH)
+    bar_width = _BAR_WIDTH if width >= _MIN_WIDTH_FOR_BARS else 0
+    name_width = max(width - 2 - _SIZE_WIDTH - _SHARE_WIDTH - 2 - bar_width, _LABEL_WIDTH)
+    block = "█" if _has_unicode(console) else "#"
+    console.print(Text(title, "bold"))
+    for name, size in rows[:top]:
+        share = size / total
+        columns = f"  {_shorten(name, name_width, console):<{name_width}}{format_bytes(size):>{_SIZE_WIDTH}}"
+        bar = block * round(share * bar_width)
+        console.print(
+            Text.assemble(columns, f"{share:>{_SHARE_WIDTH}.1%}", (f"  {bar}" if bar else "", "cyan"))
+        )
+    if len(rows) > top:
+        rest = format_bytes(sum(size for _, size in rows[top:]))
+        console.print(Text(f"  and {len(rows) - top} more with {rest} together", "dim"))
+    console.print()
+
+
+def _margin(verdict: Verdict) -> str:
+    share = abs(verdict.margin_bytes) / verdict.capacity_bytes
+    size = format_bytes(abs(verdict.margin_bytes))
+    return f"{size} {'free' if verdict.margin_bytes >= 0 else 'missing'}, {share:.0%} of the GPU"
+
+
+def _corrections(estimate: Estimate) -> list[str]:
+    return [
+        f"{policy.name}: {_signed(policy.bytes_changed)} in {_count(policy.blocks_changed, 'block')}"
+        for policy in estimate.policies
+        if policy.blocks_changed
+    ]
+
+
+def _problems(estimate: Estimate) -> list[str]:
+    def place(first_byte_offset: int) -> str:
+        return f", first at byte {first_byte_offset:,}" if first_byte_offset >= 0 else ""
+
+    return [
+        f"{_words(problem.kind)} ({_words(problem.severity)}), {problem.count:,} x"
+        f"{place(problem.first_byte_offset)}: {problem.message}"
+        for problem in estimate.diagnostics
+    ]
+
+
+def _print_field(label: str, value: str, console: Console) -> None:
+    style = "dim" if label.startswith(" ") else "bold"
+    _print_hanging(Text(f"{label:<{_LABEL_WIDTH}}", style), Text(value), console)
+
+
+def _print_list(title: str, items: list[str], console: Console) -> None:
+    if not items:
+        return
+    console.print(Text(title, "bold"))
+    for item in items:
+        _print_hanging(Text("  - "), Text(item), console)
+    console.print()
+
+
+def _print_hanging(label: Text, value: Text, console: Console) -> None:
+    """Print a label and a value, whose further lines start below its first."""
+    width = max(min(console.width, _MAX_WIDTH) - len(label), 1)
+    for number, line in enumerate(value.wrap(console, width)):
+        line.rstrip()
+        console.print(Text.assemble(label if number == 0 else " " * len(label), line))
+
+
+def _shorten(name: str, width: int, console: Console) -> str:
+    """Cut out the middle: a module path or file name is told apart by both of its ends."""
+    if len(name) <= width:
+        return name
+    dots = "…" if _has_unicode(console) else "..."
+    head = (width - len(dots)) // 2
+    return name[:head] + dots + name[head + len(dots) - width :]
+
+
+def _has_unicode(console: Console) -> bool:
+    return console.encoding.lower().startswith("utf")
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _signed(size_bytes: int) -> str:
+    return f"{'+' if size_bytes > 0 else ''}{format_bytes(size_bytes)}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

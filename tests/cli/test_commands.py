@@ -1,0 +1,450 @@
+"""The commands as typed: output, streams and exit statuses. The stages behind them are replaced by fakes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import types
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+import xmem
+from estimate_samples import DOES_NOT_FIT, FITS, NO_GPU
+from xmem.cli.main import app
+from xmem.errors import CaptureError, TraceError
+from xmem.estimate_result import Estimate
+
+SCRIPT = ["python", "train.py"]
+
+
+def xmem_fast(*arguments: str) -> Result:
+    result = CliRunner().invoke(app, list(arguments), prog_name="xmem-fast")
+    assert "Traceback" not in result.output
+    return result
+
+
+@dataclass
+class FakeStages:
+    """What the commands called, and what they get."""
+
+    estimate: Estimate = FITS
+    error: BaseException | None = None
+    iterations: int = 3
+    captures: list[dict[str, Any]] = field(default_factory=list)
+    estimates: list[dict[str, Any]] = field(default_factory=list)
+
+    def capture(self, command: list[str], output: Path, **options: Any) -> Any:
+        self.captures.append({"command": command, "output": output, **options})
+        if self.error is not None:
+            raise self.error
+        Path(output).write_text("{}")
+        return types.SimpleNamespace(
+            path=output, iterations=self.iterations, wall_s=12.5, exit_status=0, metadata={"format": 1}
+        )
+
+    def make_estimate(self, trace: Path, **options: Any) -> Estimate:
+        self.estimates.append({"trace": trace, **options})
+        if self.error is not None:
+            raise self.error
+        return self.estimate
+
+
+@pytest.fixture
+def stages(monkeypatch: pytest.MonkeyPatch) -> FakeStages:
+    fake = FakeStages()
+    module = types.ModuleType("xmem.capture")
+    module.capture = fake.capture  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "xmem.capture", module)
+    monkeypatch.setattr(xmem, "estimate", fake.make_estimate, raising=False)
+    return fake
+
+
+class TestEstimate:
+    @pytest.mark.parametrize(("estimate", "status"), [(FITS, 0), (DOES_NOT_FIT, 1), (NO_GPU, 0)])
+    def test_exit_status_is_the_verdict(self, stages: FakeStages, estimate: Estimate, status: int) -> None:
+        stages.estimate = estimate
+        assert xmem_fast("estimate", "trace.json").exit_code == status
+        assert xmem_fast("estimate", "trace.json", "--json").exit_code == status
+
+    def test_text_answers_first(self, stages: FakeStages) -> None:
+        result = xmem_fast("estimate", "trace.json", "--gpu", "rtx-3060")
+        assert result.stdout.startswith(
+            "Fits on RTX 3060 12 GB: needs 3.43 GiB of 11.76 GiB, 8.32 GiB to spare\n"
+        )
+        assert result.stderr == ""
+        assert stages.estimates[0]["gpu"] == "rtx-3060"
+
+    def test_json_is_one_object_and_the_contract(self, stages: FakeStages) -> None:
+        result = xmem_fast("estimate", "trace.json", "--json")
+        assert Estimate.from_json(json.loads(result.stdout)) == stages.estimate
+        assert result.stderr == ""
+
+    def test_options_reach_the_estimate(self, stages: FakeStages) -> None:
+        xmem_fast(
+            *["estimate", "a.json.gz", "--gpu", "A100 80GB", "--capacity", "40GiB", "--torch", "2.6"],
+            *["--alloc-conf", "expandable_segments:True"],
+        )
+        assert stages.estimates == [
+            {
+                "trace": Path("a.json.gz"),
+                "gpu": "A100 80GB",
+                "capacity": 40 * 1024**3,
+                "alloc_conf": "expandable_segments:True",
+                "torch_version": "2.6",
+            }
+        ]
+
+    def test_output_file(self, stages: FakeStages, tmp_path: Path) -> None:
+        result = xmem_fast("estimate", "trace.json", "-o", str(tmp_path / "estimate.json"))
+        assert result.stdout.startswith("Fits on")
+        assert Estimate.from_json(json.loads((tmp_path / "estimate.json").read_text())) == stages.estimate
+
+    @pytest.mark.usefixtures("stages")
+    def test_output_file_that_cannot_be_written(self, tmp_path: Path) -> None:
+        result = xmem_fast("estimate", "trace.json", "-o", str(tmp_path))
+        assert result.exit_code == 2
+        assert "a file that can be written (Is a directory)" in result.stderr
+        assert result.stdout.startswith("Fits on")
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (["--gpu", "rtx3060ti"], r"'rtx3060ti': expected a known GPU such as rtx-3060"),
+            (["--gpu", "a100"], r"'a100': expected one of a100-40gb, a100-80gb"),
+            (["--capacity", "banana"], r"'banana': expected a size such as 11.5GiB"),
+            (["--capacity", "1MiB"], r"a capacity of 1.00 MiB: expected more than"),
+        ],
+    )
+    def test_bad_setting(self, stages: FakeStages, arguments: list[str], message: str) -> None:
+        result = xmem_fast("estimate", "trace.json", *arguments)
+        assert result.exit_code == 2
+        assert message in result.stderr
+        assert result.stdout == ""
+        assert stages.estimates == []
+
+    def test_bad_trace(self, stages: FakeStages) -> None:
+        stages.error = TraceError("the file is cut off; copy it again", "trace.json", 1234)
+        result = xmem_fast("estimate", "trace.json", "--json")
+        assert result.exit_code == 3
+        assert result.stderr == "xmem-fast: trace.json, byte 1,234: the file is cut off; copy it again\n"
+        assert result.stdout == ""
+
+
+class TestRun:
+    def test_captures_then_estimates(self, stages: FakeStages) -> None:
+        result = xmem_fast("run", "--gpu", "rtx-3060", "--", *SCRIPT, "--lr", "0.1")
+        assert result.exit_code == 0
+        assert result.stdout.startswith("Fits on RTX 3060 12 GB")
+        assert "Timings       capture 12.5 s, read 0.125 s" in result.stdout
+        assert (
+            result.stderr == "xmem-fast: recording 3 iterations on the CPU; the script's own output follows\n"
+        )
+        [capture] = stages.captures
+        assert capture["command"] == [*SCRIPT, "--lr", "0.1"]
+        assert (capture["iterations"], capture["timeout_s"], capture["stacks"]) == (3, None, False)
+        assert stages.estimates[0]["trace"] == capture["output"]
+        assert not Path(capture["output"]).parent.exists()
+
+    @pytest.mark.parametrize(
+        "command",
+        [
+            ["python", "-m", "train", "--help", "--gpu", "none", "--json", "-o", "x"],
+            ["torchrun", "--nproc-per-node=1", "train.py", "--", "--version"],
+            ["sh", "-c", "python train.py && true"],
+        ],
+    )
+    def test_the_command_is_passed_untouched(self, stages: FakeStages, command: list[str]) -> None:
+        assert xmem_fast("run", "--", *command).exit_code == 0
+        assert stages.captures[0]["command"] == command
+
+    def test_options_reach_the_capture(self, stages: FakeStages, tmp_path: Path) -> None:
+        kept = tmp_path / "kept.json"
+        result = xmem_fast(
+            *["run", "--iterations", "5", "--timeout", "60", "--stacks", "--keep-trace", str(kept), "--json"],
+            *["--", *SCRIPT],
+        )
+        [capture] = stages.captures
+        assert (capture["iterations"], capture["timeout_s"], capture["stacks"]) == (5, 60.0, True)
+        assert kept.exists()
+        assert json.loads(result.stdout)["trace"]["path"] == str(kept)
+        assert next(iter(json.loads(result.stdout)["timings_s"])) == "capture"
+
+    def test_path_of_a_trace_that_was_not_kept_is_empty(self, stages: FakeStages) -> None:
+        stages.estimate = DOES_NOT_FIT
+        result = xmem_fast("run", "--json", "--", *SCRIPT)
+        assert result.exit_code == 1
+        assert json.loads(result.stdout)["trace"]["path"] == ""
+
+    def test_settings_are_checked_before_the_capture(self, stages: FakeStages) -> None:
+        assert xmem_fast("run", "--gpu", "rtx-3061", "--", *SCRIPT).exit_code == 2
+        assert stages.captures == []
+
+    def test_failed_script(self, stages: FakeStages) -> None:
+        stages.error = CaptureError("the script failed; run it without xmem-fast", 7, "KeyError: 'loss'")
+        result = xmem_fast("run", "--", *SCRIPT)
+        assert result.exit_code == 3
+        assert "xmem-fast: the script failed; run it without xmem-fast\n" in result.stderr
+        assert result.stderr.endswith("The script's last output:\nKeyError: 'loss'\n")
+        assert not Path(stages.captures[0]["output"]).parent.exists()
+
+    def test_interrupt(self, stages: FakeStages) -> None:
+        stages.error = KeyboardInterrupt()
+        assert xmem_fast("run", "--", *SCRIPT).exit_code == 130
+
+    @pytest.mark.usefixtures("stages")
+    @pytest.mark.parametrize(
+        "options", [[], ["--"], ["--gpus", "x", "--", "true"], ["--iterations", "0", "--", "true"]]
+    )
+    def test_usage(self, options: list[str]) -> None:
+        result = xmem_fast("run", *options)
+        assert result.exit_code == 2
+        assert "Error: " in result.stderr
+        assert "\u2500" not in result.stderr
+
+
+class TestCapture:
+    def test_says_where_the_trace_is(self, stages: FakeStages, tmp_path: Path) -> None:
+        trace = tmp_path / "trace.json"
+        result = xmem_fast("capture", "-o", str(trace), "--", *SCRIPT)
+        assert (result.exit_code, result.stdout) == (0, f"{trace}: 3 iterations in 12.5 s\n")
+        assert stages.captures[0]["output"] == trace
+
+    @pytest.mark.usefixtures("stages")
+    def test_json(self, tmp_path: Path) -> None:
+        result = xmem_fast("capture", "--json", "-o", str(tmp_path / "t.json"), "--", *SCRIPT)
+        assert json.loads(result.stdout) == {
+            "schema_version": 1,
+            "path": str(tmp_path / "t.json"),
+            "iterations": 3,
+            "wall_s": 12.5,
+            "exit_status": 0,
+            "metadata": {"format": 1},
+        }
+
+    def test_notes_a_short_run(self, stages: FakeStages, tmp_path: Path) -> None:
+        stages.iterations = 2
+        result = xmem_fast("capture", "-o", str(tmp_path / "t.json"), "--", *SCRIPT)
+        assert "the script ended after 2 of 3 iterations" in result.stderr
+
+    @pytest.mark.usefixtures("stages")
+    def test_needs_an_output(self) -> None:
+        result = xmem_fast("capture", "--", *SCRIPT)
+        assert result.exit_code == 2
+        assert "Missing option '--output'" in result.stderr or "Missing option '-o'" in result.stderr
+
+
+class TestGpus:
+    def test_text(self) -> None:
+        result = xmem_fast("gpus")
+        assert result.exit_code == 0
+        header, *rows = result.stdout.splitlines()
+        assert header.split() == ["name", "GPU", "architecture", "memory", "usable"]
+        assert "rtx-3060           RTX 3060 12 GB           Ampere        11.76 GiB   11.61 GiB" in rows
+        assert max(map(len, result.stdout.splitlines())) <= 80
+
+    def test_json(self) -> None:
+        known = {gpu["slug"]: gpu for gpu in json.loads(xmem_fast("gpus", "--json").stdout)["gpus"]}
+        assert known["rtx-3060"]["total_memory_bytes"] == 12_622_168_064
+        assert known["rtx-3060"]["compute_capability"] == [8, 6]
+        assert known["h100"]["total_memory_basis"] == "reported"
+
+
+def columns(**values: list[int]) -> types.SimpleNamespace:
+    return types.SimpleNamespace(
+        **{name: np.array(column, dtype=np.int64) for name, column in values.items()}
+    )
+
+
+class TestInspect:
+    """One thread: module Net around aten::relu (twice), the second of which owns two of the three blocks."""
+
+    @pytest.fixture(autouse=True)
+    def _small_trace(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        trace = types.SimpleNamespace(
+            names=["Net", "aten::relu", "aten::add"],
+            events=columns(
+                kind=[4, 0, 0, 0],
+                name=[0, 1, 1, 2],
+                thread=[0, 0, 0, 0],
+                begin_ns=[0, 10, 20, 30],
+                end_ns=[100, 15, 25, 35],
+                sequence_number=[-1, 7, 8, -1],
+            ),
+        )
+        blocks = columns(
+            size_bytes=[512, 1024, 2048],
+            alloc_ns=[5, 21, 22],
+            free_ns=[50, np.iinfo(np.int64).max, 60],
+            device_type=[0, 0, 0],
+        )
+        attribution = columns(
+            operator=[-1, 2, 2],
+            phase=[0, 2, 2],
+            iteration=[-1, 0, 0],
+            category=[0, 6, 8],
+            module=[-1, 0, 0],
+            source_line=[-1, 0, 0],
+        )
+        attribution.modules = ["Net"]
+        attribution.lines = ["model.py:41"]
+        stages = types.SimpleNamespace(
+            sequence={"kind": np.array([0, 1], dtype=np.uint8), "size_bytes": np.array([512, 512])},
+            segments={"address": np.array([], dtype=np.int64)},
+        )
+        fakes: dict[str, Callable[..., Any]] = {
+            "read_trace": lambda _path: trace,
+            "pair_blocks": lambda _trace: blocks,
+            "attribute": lambda _trace, _blocks: attribution,
+            "estimate_stages": lambda _trace: stages,
+        }
+        for name, fake in fakes.items():
+            monkeypatch.setattr(xmem, name, fake, raising=False)
+
+    def rows(self, table: str, *options: str) -> list[dict[str, Any]]:
+        result = xmem_fast("inspect", "trace.json", table, "--json", *options)
+        assert result.exit_code == 0
+        data = json.loads(result.stdout)
+        assert (data["schema_version"], data["table"]) == (1, table)
+        rows: list[dict[str, Any]] = data["rows"]
+        return rows
+
+    def test_events(self) -> None:
+        assert self.rows("events")[1] == {
+            "begin_ns": 10,
+            "duration_ns": 5,
+            "thread": 0,
+            "kind": "operator",
+            "sequence_number": 7,
+            "name": "aten::relu",
+        }
+
+    def test_operators_by_bytes(self) -> None:
+        assert self.rows("operators") == [
+            {"calls": 2, "blocks": 2, "allocated_bytes": 3072, "name": "aten::relu"},
+            {"calls": 1, "blocks": 0, "allocated_bytes": 0, "name": "aten::add"},
+        ]
+
+    def test_blocks(self) -> None:
+        nowhere, kept, _ = self.rows("blocks")
+        assert (nowhere["operator"], nowhere["module"], nowhere["phase"]) == (None, None, "other")
+        assert kept == {
+            "size_bytes": 1024,
+            "alloc_ns": 21,
+            "free_ns": -1,
+            "device_type": 0,
+            "category": "activation",
+            "iteration": 0,
+            "phase": "forward",
+            "operator": "aten::relu",
+            "module": "Net",
+            "source_line": "model.py:41",
+        }
+
+    def test_sequence(self) -> None:
+        assert self.rows("sequence") == [{"kind": 0, "size_bytes": 512}, {"kind": 1, "size_bytes": 512}]
+
+    def test_empty_table(self) -> None:
+        assert self.rows("segments") == []
+        assert xmem_fast("inspect", "trace.json", "segments").stdout == ""
+
+    def test_limit(self) -> None:
+        assert len(self.rows("events", "--limit", "2")) == 2
+        result = xmem_fast("inspect", "trace.json", "events", "--limit", "1")
+        assert result.stdout == (
+            "begin_ns  duration_ns  thread  kind    sequence_number  name\n"
+            "       0          100       0  module               -1  Net\n"
+        )
+        assert result.stderr == "xmem-fast: 4 rows, 3 not shown; raise --limit\n"
+
+    def test_unknown_table(self) -> None:
+        result = xmem_fast("inspect", "trace.json", "tensors")
+        assert result.exit_code == 2
+        assert "'operators'" in result.stderr
+
+
+class TestProcess:
+    """What only a process of its own shows."""
+
+    # Unbuffered, Python loses what a closed pipe did not take without an error.
+    ENVIRONMENT: ClassVar = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+            env=self.ENVIRONMENT,
+        )
+
+    def xmem_fast(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return self.run("-m", "xmem.cli.main", *arguments)
+
+    def test_help(self) -> None:
+        process = self.xmem_fast("--help")
+        assert process.returncode == 0
+        for command in ("run", "capture", "estimate", "gpus", "inspect"):
+            assert f"\n  {command} " in process.stdout
+
+    def test_version(self) -> None:
+        try:
+            version = metadata.version("xmem-fast")
+        except metadata.PackageNotFoundError:
+            pytest.skip("the package is not installed: pip install -e .")
+        assert self.xmem_fast("--version").stdout == f"xmem-fast {version}\n"
+
+    def test_unknown_command_suggests(self) -> None:
+        process = self.xmem_fast("estimat")
+        assert process.returncode == 2
+        assert "Did you mean 'estimate'?" in process.stderr
+
+    def test_pipe_has_no_colours(self) -> None:
+        assert "\x1b" not in self.xmem_fast("gpus").stdout
+
+    def test_closed_pipe_is_silent(self) -> None:
+        # More than a pipe holds, so that writing meets the closed end.
+        script = (
+            "import xmem.cli.gpus as gpus; gpus.format_table = lambda rows: 'x\\n' * 1_000_000\n"
+            "from xmem.cli.main import main; main()"
+        )
+        with subprocess.Popen(
+            [sys.executable, "-c", script, "gpus"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=self.ENVIRONMENT,
+        ) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            assert process.stdout.readline() == "x\n"
+            process.stdout.close()
+            assert process.stderr.read() == ""
+            assert process.wait(timeout=30) == 141
+
+    def test_a_fault_of_ours_is_no_verdict(self) -> None:
+        script = "import xmem.cli.gpus as gpus; gpus.devices = lambda: 1 / 0\n"
+        process = self.run("-c", script + "from xmem.cli.main import main; main()", "gpus")
+        assert process.returncode == 70
+        assert "ZeroDivisionError" in process.stderr
+        assert "please report it" in process.stderr
+
+    def test_help_is_fast_because_it_imports_little(self) -> None:
+        script = """if True:
+            import sys
+            from xmem.cli.main import main
+            try:
+                main()
+            except SystemExit:
+                print([name for name in ("torch", "numpy", "rich") if name in sys.modules], file=sys.stderr)
+        """
+        assert self.run("-c", script, "--help").stderr == "[]\n"

@@ -1,0 +1,120 @@
+"""Estimates written by hand, for tests of everything that takes a finished one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from xmem.estimate_result import (
+    Breakdown,
+    Diagnostic,
+    Estimate,
+    OutOfMemory,
+    Peak,
+    PolicyRecord,
+    SimulationSummary,
+    Target,
+    TraceSummary,
+    Verdict,
+)
+
+MIB = 1024**2
+RTX_3060_BYTES = 12_622_168_064
+
+FITS = Estimate(
+    peak_reserved_bytes=3368 * MIB,
+    peak_allocated_bytes=3200 * MIB,
+    peak_requested_bytes=3180 * MIB,
+    context_bytes=146 * MIB,
+    device_peak_bytes=3514 * MIB,
+    verdict=Verdict("RTX 3060 12 GB", RTX_3060_BYTES, fits=True, margin_bytes=RTX_3060_BYTES - 3514 * MIB),
+    peak=Peak(
+        iteration=1,
+        phase="backward",
+        operator="aten::mm",
+        module="GPT.head",
+        source_line="examples/train_gpt2.py:83",
+        time_ns=4_373_598_193_210_044,
+        request_index=4567,
+    ),
+    breakdown=Breakdown(
+        category={
+            "parameter": 400 * MIB,
+            "activation": 1600 * MIB,
+            "gradient": 400 * MIB,
+            "optimizer_state": 784 * MIB,
+            "workspace": 0,
+            "allocator_slack": 16 * MIB,
+        },
+        module={
+            "GPT.head": 1200 * MIB,
+            "GPT.token_embedding": 500 * MIB,
+            **{f"GPT.blocks.{layer}.attention": 200 * MIB for layer in range(6)},
+            "GPT.encoder.some_very_deeply_nested.module.projection": 300 * MIB,
+        },
+        operator={"aten::mm": 3200 * MIB},
+        source_line={"examples/train_gpt2.py:83": 2000 * MIB, "examples/train_gpt2.py:122": 1200 * MIB},
+    ),
+    target=Target(
+        gpu="rtx-3060",
+        capacity_bytes=RTX_3060_BYTES,
+        compute_capability="8.6",
+        context_bytes=146 * MIB,
+        torch_version="2.13",
+        alloc_conf="",
+    ),
+    policies=(
+        PolicyRecord("host_memory", 120, -30 * MIB, "drops what a GPU machine keeps in host memory"),
+        PolicyRecord("cublas_workspace", 1, 8_519_680, "adds the workspace of the cuBLAS handle"),
+        PolicyRecord("dropout_masks", 0, 0, "resizes dropout masks to one byte an element"),
+    ),
+    assumptions=(
+        "The CUDA context takes as much as on the published runs; drivers differ by some tens of MiB.",
+    ),
+    simulation=SimulationSummary(
+        segments=61, num_alloc_retries=0, num_ooms=0, fragmentation_bytes=168 * MIB, oom=None
+    ),
+    diagnostics=(),
+    trace=TraceSummary(
+        path="trace.json",
+        bytes=24_000_000,
+        events={"operator": 4000, "memory": 9000},
+        iterations=3,
+        source="capture",
+        command=("python", "examples/train_gpt2.py"),
+    ),
+    timings_s={"read": 0.125, "attribute": 0.03, "simulate": 0.004},
+)
+
+DOES_NOT_FIT = replace(
+    FITS,
+    verdict=Verdict("RTX 4060 8 GB", 3000 * MIB, fits=False, margin_bytes=-514 * MIB),
+    simulation=SimulationSummary(
+        segments=40,
+        num_alloc_retries=1,
+        num_ooms=1,
+        fragmentation_bytes=20 * MIB,
+        oom=OutOfMemory(
+            request_index=301,
+            requested_bytes=392 * MIB,
+            device_free_bytes=100 * MIB,
+            operator="aten::convolution",
+            module="ResNet18.stem",
+            source_line="model.py:41",
+            iteration=0,
+            phase="forward",
+        ),
+    ),
+    diagnostics=(
+        Diagnostic(
+            "free_of_unknown_address", "data_loss", 1200, 34567, "blocks that were born before the trace"
+        ),
+        Diagnostic("empty_memory_event", "info", 2, -1, "memory events of zero bytes"),
+    ),
+)
+
+NO_GPU = replace(
+    FITS,
+    verdict=None,
+    target=replace(FITS.target, gpu=None, capacity_bytes=-1, compute_capability=None),
+    peak=Peak(-1, "other", None, None, None, 0, 0),
+)

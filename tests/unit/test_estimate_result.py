@@ -1,0 +1,103 @@
+"""The JSON contract of an estimate."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from estimate_samples import DOES_NOT_FIT, FITS, NO_GPU
+from xmem.errors import TraceError
+from xmem.estimate_result import Estimate
+
+
+def test_json_keys_in_order() -> None:
+    assert list(FITS.to_json()) == [
+        "schema_version",
+        "peak_reserved_bytes",
+        "peak_allocated_bytes",
+        "peak_requested_bytes",
+        "context_bytes",
+        "device_peak_bytes",
+        "verdict",
+        "peak",
+        "breakdown",
+        "target",
+        "policies",
+        "assumptions",
+        "simulation",
+        "diagnostics",
+        "trace",
+        "timings_s",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("key", "inner"),
+    [
+        ("verdict", "gpu capacity_bytes fits margin_bytes"),
+        ("peak", "iteration phase operator module source_line time_ns request_index"),
+        ("breakdown", "category module operator source_line"),
+        ("target", "gpu capacity_bytes compute_capability context_bytes torch_version alloc_conf"),
+        ("simulation", "segments num_alloc_retries num_ooms fragmentation_bytes oom"),
+        ("trace", "path bytes events iterations source command"),
+    ],
+)
+def test_json_inner_keys(key: str, inner: str) -> None:
+    assert list(FITS.to_json()[key]) == inner.split()
+
+
+@pytest.mark.parametrize(
+    ("row", "keys"),
+    [
+        (DOES_NOT_FIT.to_json()["policies"][0], "name blocks_changed bytes_changed description"),
+        (DOES_NOT_FIT.to_json()["diagnostics"][0], "kind severity count first_byte_offset message"),
+        (
+            DOES_NOT_FIT.to_json()["simulation"]["oom"],
+            "request_index requested_bytes device_free_bytes operator module source_line iteration phase",
+        ),
+    ],
+)
+def test_json_keys_of_rows(row: dict[str, object], keys: str) -> None:
+    assert list(row) == keys.split()
+
+
+def test_json_values() -> None:
+    data = json.loads(json.dumps(FITS.to_json()))
+    assert data["schema_version"] == 1
+    assert data["device_peak_bytes"] == 3514 * 1024**2
+    assert data["verdict"]["fits"] is True
+    assert data["simulation"]["oom"] is None
+    assert data["trace"]["command"] == ["python", "examples/train_gpt2.py"]
+    assert sum(data["breakdown"]["category"].values()) == data["peak_allocated_bytes"]
+
+
+def test_no_gpu_no_verdict() -> None:
+    assert NO_GPU.fits is None
+    assert NO_GPU.to_json()["verdict"] is None
+    assert FITS.fits is True
+    assert DOES_NOT_FIT.fits is False
+
+
+@pytest.mark.parametrize("estimate", [FITS, DOES_NOT_FIT, NO_GPU])
+def test_reads_back_what_it_wrote(estimate: Estimate) -> None:
+    assert Estimate.from_json(json.loads(json.dumps(estimate.to_json()))) == estimate
+
+
+@pytest.mark.parametrize("data", [{}, {"traceEvents": []}, FITS.to_json() | {"schema_version": 2}])
+def test_refuses_what_is_no_estimate(data: dict[str, object]) -> None:
+    with pytest.raises(TraceError, match="not an estimate of schema version 1; write it with"):
+        Estimate.from_json(data)
+
+
+def test_refuses_a_damaged_estimate() -> None:
+    data = FITS.to_json()
+    del data["peak"]["phase"]
+    with pytest.raises(TraceError, match=r"this estimate is damaged .*phase"):
+        Estimate.from_json(data)
+
+
+def test_html_for_notebooks_is_escaped() -> None:
+    text = FITS._repr_html_()
+    assert "<th>RTX 3060 12 GB</th><td>fits, margin 8.32 GiB</td>" in text
+    assert "<th>Device peak</th><td>3.43 GiB</td>" in text

@@ -1,0 +1,56 @@
+"""Check that each folder of csrc/ includes only folders that stand before it in the pipeline.
+
+Exits with 1 and one line for every include that points the wrong way.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent / "csrc"
+
+# What a folder may include besides itself. The folders stand in data order.
+MAY_INCLUDE: dict[str, set[str]] = {
+    "base": set(),
+    "trace": {"base"},
+    "blocks": {"base", "trace"},
+    "attribution": {"base", "trace", "blocks"},
+    "sequence": {"base", "blocks"},
+    "allocators": {"base"},
+    "simulation": {"base", "sequence", "allocators"},
+    "bindings": {"base", "trace", "blocks", "attribution", "sequence", "allocators", "simulation"},
+}
+INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"/]+)/[^"]+"')
+PYTHON = re.compile(r"^\s*#\s*include\s+[<\"](Python\.h|pybind11/)")
+
+
+def violations(path: Path) -> list[str]:
+    """The includes of one file that point the wrong way, as lines for an editor."""
+    folder = path.relative_to(ROOT).parts[0]
+    if folder not in MAY_INCLUDE:
+        return [
+            f"{path.relative_to(ROOT.parent)}: csrc/{folder} is not in MAY_INCLUDE; give it its place there"
+        ]
+    found = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        match = INCLUDE.match(line)
+        allowed = match is None or match[1] == folder or match[1] in MAY_INCLUDE[folder]
+        if not allowed or (PYTHON.match(line) and folder != "bindings"):
+            found.append(
+                f"{path.relative_to(ROOT.parent)}:{number}: csrc/{folder} may not have {line.strip()}"
+            )
+    return found
+
+
+def main() -> int:
+    """Check every header and source of csrc/."""
+    files = sorted(path for path in ROOT.glob("*/**/*") if path.suffix in {".hpp", ".cpp"})
+    found = [violation for path in files for violation in violations(path)]
+    print("\n".join(found), file=sys.stderr, end="\n" if found else "")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
