@@ -17,27 +17,46 @@ std::ptrdiff_t precedence(Category category) {
   return std::ranges::find(kPrecedence, category) - kPrecedence.begin();
 }
 
-void name_blocks(const blocks::BlockTable& blocks, const NamedTensors& tensors, Attribution& attribution) {
-  std::vector<std::uint32_t> by_address;
-  for (std::size_t block = 0; block < blocks.size(); ++block) {
-    if (blocks.device_type[block] == kCpu && blocks.address[block] >= 0)
-      by_address.push_back(static_cast<std::uint32_t>(block));
+// Blocks of the CPU by address: those that the trace saw begin, and those that it did not.
+struct BlocksByAddress {
+  explicit BlocksByAddress(const blocks::BlockTable& blocks) {
+    for (std::size_t block = 0; block < blocks.size(); ++block) {
+      if (blocks.device_type[block] != kCpu || blocks.address[block] < 0) continue;
+      const bool seen = (blocks.flags[block] & blocks::kBornBefore) == 0;
+      (seen ? allocated : born_before).push_back(static_cast<std::uint32_t>(block));
+    }
+    std::ranges::stable_sort(
+        allocated, {}, [&](std::uint32_t block) { return std::tuple(blocks.address[block], blocks.alloc_ns[block]); });
+    std::ranges::stable_sort(born_before, {}, [&](std::uint32_t block) { return blocks.address[block]; });
   }
-  const auto place = [&](std::uint32_t block) { return std::tuple(blocks.address[block], blocks.alloc_ns[block]); };
-  std::ranges::stable_sort(by_address, {}, place);
+  std::vector<std::uint32_t> allocated, born_before;
+};
+
+void name_blocks(const blocks::BlockTable& blocks, const NamedTensors& tensors, Attribution& attribution) {
+  const BlocksByAddress by_address(blocks);
   for (std::size_t tensor = 0; tensor < tensors.address.size(); ++tensor) {
+    const std::int64_t address = tensors.address[tensor];
     const Nanoseconds time = tensors.time_ns[tensor];
-    auto after = std::ranges::upper_bound(by_address, std::tuple(tensors.address[tensor], time), {}, place);
-    // Of blocks at this address the one that is live at this time: the last to begin that has not ended.
-    if (after == by_address.begin()) continue;
-    const std::uint32_t block = *(after - 1);
-    if (blocks.address[block] != tensors.address[tensor] || blocks.free_ns[block] <= time) continue;
-    std::int32_t& named = attribution.tensor[block];
-    if (named >= 0 &&
-        precedence(tensors.category[static_cast<std::size_t>(named)]) <= precedence(tensors.category[tensor]))
-      continue;
-    named = static_cast<std::int32_t>(tensor);
-    attribution.category[block] = tensors.category[tensor];
+    const auto name = [&](std::uint32_t block) {
+      if (blocks.address[block] != address || blocks.free_ns[block] <= time) return;
+      std::int32_t& named = attribution.tensor[block];
+      if (named >= 0 &&
+          precedence(tensors.category[static_cast<std::size_t>(named)]) <= precedence(tensors.category[tensor])) {
+        return;
+      }
+      named = static_cast<std::int32_t>(tensor);
+      attribution.category[block] = tensors.category[tensor];
+    };
+    // Blocks at one address follow each other: only the last to begin can be live.
+    const auto after = std::ranges::upper_bound(
+        by_address.allocated, std::tuple(address, time), {},
+        [&](std::uint32_t block) { return std::tuple(blocks.address[block], blocks.alloc_ns[block]); });
+    if (after != by_address.allocated.begin()) name(*(after - 1));
+    const auto unseen = std::ranges::equal_range(by_address.born_before, address, {},
+                                                 [&](std::uint32_t block) { return blocks.address[block]; });
+    for (const std::uint32_t block : unseen) {
+      if (blocks.alloc_ns[block] <= time) name(block);
+    }
   }
 }
 
@@ -74,7 +93,8 @@ void categorize(const blocks::BlockTable& blocks, const NamedTensors& tensors, s
   attribution.tensor.assign(blocks.size(), -1);
   name_blocks(blocks, tensors, attribution);
   for (std::size_t block = 0; block < blocks.size(); ++block) {
-    if (attribution.tensor[block] < 0) attribution.category[block] = inferred(blocks, attribution, step_end[block], block);
+    if (attribution.tensor[block] < 0)
+      attribution.category[block] = inferred(blocks, attribution, step_end[block], block);
   }
 }
 

@@ -59,7 +59,9 @@ std::string_view inner(std::string_view token) {
 }
 
 // Some writers quote process and thread numbers; 7 and "7" are one thread.
-std::string_view unquoted(std::string_view token) { return is_string(token) ? inner(token) : token; }
+std::string_view unquoted(std::string_view token) {
+  return is_string(token) ? inner(token) : token;
+}
 
 enum class Keep : std::uint8_t { undecided, skip, memory, span };
 
