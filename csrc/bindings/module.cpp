@@ -6,4 +6,5 @@
 PYBIND11_MODULE(_core, core) {
   core.doc() = "The C++ core of xmem: plain functions from columns to columns.";
   xmem::bindings::register_errors(core);
+  xmem::bindings::register_simulation(core);
 }

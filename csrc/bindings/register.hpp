@@ -6,5 +6,6 @@
 namespace xmem::bindings {
 
 void register_errors(pybind11::module_& core);
+void register_simulation(pybind11::module_& core);
 
 }  // namespace xmem::bindings
