@@ -5,18 +5,31 @@
 namespace xmem::allocators {
 namespace {
 
-// Index of the first of `count` ascending keys that is not below `key`.
-std::uint32_t first_not_below(const FreeKey* keys, std::uint32_t count, FreeKey key) {
-  const FreeKey* base = keys;
-  while (count > 1) {
-    const std::uint32_t half = count / 2;
-    base += (base[half - 1] < key) ? half : 0;  // a conditional move: the outcome is not predictable
-    count -= half;
-  }
-  return static_cast<std::uint32_t>(base - keys) + static_cast<std::uint32_t>(count == 1 && *base < key);
+template <class Column>
+void open_gap(Column& column, std::uint32_t slot, std::uint32_t count) {
+  std::copy_backward(column.begin() + slot, column.begin() + count, column.begin() + count + 1);
+}
+
+template <class Column>
+void close_gap(Column& column, std::uint32_t slot, std::uint32_t count) {
+  std::copy(column.begin() + slot + 1, column.begin() + count, column.begin() + slot);
 }
 
 }  // namespace
+
+// By size without branches (a multiplication, since compilers turn a choice into a jump whose outcome is not
+// predictable); then past lower ranks of that size.
+std::uint32_t FreeBlocks::Chunk::lower_bound(FreeKey key) const {
+  const Bytes* base = size.data();
+  for (std::uint32_t length = count; length > 1;) {
+    const std::uint32_t half = length / 2;
+    base += half * static_cast<std::uint32_t>(base[half - 1] < key.size);
+    length -= half;
+  }
+  auto slot = static_cast<std::uint32_t>(base - size.data()) + static_cast<std::uint32_t>(*base < key.size);
+  while (slot < count && size[slot] == key.size && rank[slot] < key.rank) ++slot;
+  return slot;
+}
 
 FreeBlocks::Position FreeBlocks::next(Position at) const {
   if (at.slot + 1 < chunk(at.chunk).count) return {at.chunk, at.slot + 1};
@@ -31,8 +44,7 @@ FreeBlocks::Position FreeBlocks::previous(Position at) const {
 FreeBlocks::Position FreeBlocks::lower_bound(FreeKey key) const {
   const std::uint32_t index = chunk_of(key);
   if (index == order_.size()) return end();
-  const Chunk& home = chunk(index);
-  return {index, first_not_below(home.key.data(), home.count, key)};
+  return {index, chunk(index).lower_bound(key)};
 }
 
 void FreeBlocks::insert(FreeKey key, BlockHandle block) {
@@ -46,22 +58,25 @@ void FreeBlocks::insert(FreeKey key, BlockHandle block) {
     if (last_[index] < key) ++index;
   }
   Chunk& home = chunk(index);
-  const std::uint32_t slot = first_not_below(home.key.data(), home.count, key);
-  std::copy_backward(home.key.begin() + slot, home.key.begin() + home.count, home.key.begin() + home.count + 1);
-  std::copy_backward(home.block.begin() + slot, home.block.begin() + home.count, home.block.begin() + home.count + 1);
-  home.key[slot] = key;
+  const std::uint32_t slot = home.count == 0 ? 0 : home.lower_bound(key);
+  open_gap(home.size, slot, home.count);
+  open_gap(home.rank, slot, home.count);
+  open_gap(home.block, slot, home.count);
+  home.size[slot] = key.size;
+  home.rank[slot] = key.rank;
   home.block[slot] = block;
   ++home.count;
-  last_[index] = home.key[home.count - 1];
+  last_[index] = home.last();
 }
 
 void FreeBlocks::erase(Position at) {
   Chunk& home = chunk(at.chunk);
-  std::copy(home.key.begin() + at.slot + 1, home.key.begin() + home.count, home.key.begin() + at.slot);
-  std::copy(home.block.begin() + at.slot + 1, home.block.begin() + home.count, home.block.begin() + at.slot);
+  close_gap(home.size, at.slot, home.count);
+  close_gap(home.rank, at.slot, home.count);
+  close_gap(home.block, at.slot, home.count);
   --home.count;
   if (home.count > 0) {
-    last_[at.chunk] = home.key[home.count - 1];
+    last_[at.chunk] = home.last();
     return;
   }
   unused_.push_back(order_[at.chunk]);
@@ -70,7 +85,7 @@ void FreeBlocks::erase(Position at) {
 }
 
 std::uint32_t FreeBlocks::chunk_of(FreeKey key) const {
-  return first_not_below(last_.data(), static_cast<std::uint32_t>(last_.size()), key);
+  return static_cast<std::uint32_t>(std::ranges::lower_bound(last_, key) - last_.begin());
 }
 
 std::uint32_t FreeBlocks::new_chunk() {
@@ -88,12 +103,13 @@ void FreeBlocks::split_chunk(std::uint32_t index) {
   const std::uint32_t upper = new_chunk();
   Chunk& low = chunk(index);
   Chunk& high = chunks_[upper];
-  std::copy(low.key.begin() + kHalf, low.key.end(), high.key.begin());
+  std::copy(low.size.begin() + kHalf, low.size.end(), high.size.begin());
+  std::copy(low.rank.begin() + kHalf, low.rank.end(), high.rank.begin());
   std::copy(low.block.begin() + kHalf, low.block.end(), high.block.begin());
   low.count = kHalf;
   high.count = kChunkKeys - kHalf;
   order_.insert(order_.begin() + index + 1, upper);
-  last_.insert(last_.begin() + index, low.key[kHalf - 1]);
+  last_.insert(last_.begin() + index, low.last());
 }
 
 }  // namespace xmem::allocators

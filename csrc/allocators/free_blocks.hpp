@@ -6,6 +6,7 @@
 #pragma once
 
 #include <array>
+#include <compare>
 #include <cstdint>
 #include <vector>
 
@@ -18,12 +19,7 @@ struct FreeKey {
   Bytes size = 0;
   std::int64_t rank = 0;  // unique among blocks of one size; lower is taken first
 
-  friend constexpr bool operator==(FreeKey, FreeKey) = default;
-  // Without a branch: this comparison is the inner loop of a replay, and ties of size are the rule in real traces.
-  friend constexpr bool operator<(FreeKey a, FreeKey b) {
-    return static_cast<bool>(static_cast<int>(a.size < b.size) |
-                             (static_cast<int>(a.size == b.size) & static_cast<int>(a.rank < b.rank)));
-  }
+  friend constexpr auto operator<=>(FreeKey, FreeKey) = default;
 };
 
 class FreeBlocks {
@@ -51,8 +47,12 @@ class FreeBlocks {
   static constexpr std::uint32_t kChunkKeys = 64;
   struct Chunk {
     std::uint32_t count = 0;
-    std::array<FreeKey, kChunkKeys> key;
+    std::array<Bytes, kChunkKeys> size;
+    std::array<std::int64_t, kChunkKeys> rank;
     std::array<BlockHandle, kChunkKeys> block;
+
+    FreeKey last() const { return {size[count - 1], rank[count - 1]}; }
+    std::uint32_t lower_bound(FreeKey key) const;
   };
 
   const Chunk& chunk(std::uint32_t index) const { return chunks_[order_[index]]; }
