@@ -1,0 +1,318 @@
+#include "allocators/caching_allocator.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cassert>
+#include <cmath>
+#include <stdexcept>
+#include <string>
+
+#include "allocators/device_memory.hpp"
+#include "allocators/rounding.hpp"
+#include "base/error.hpp"
+
+namespace xmem::allocators {
+namespace {
+
+void validate(const AllocatorOptions& options) {
+  if (options.large_segment <= kMinLargeAlloc) {
+    throw ConfigError("a large segment of " + std::to_string(options.large_segment) + " bytes", "more than 10 MiB");
+  }
+  if (options.max_split < options.large_segment) {
+    throw ConfigError("a maximum split size of " + std::to_string(options.max_split) + " bytes",
+                      "at least the size of a large segment, " + std::to_string(options.large_segment) + " bytes");
+  }
+  if (options.max_non_split_rounding < 0 || options.max_non_split_rounding > kUnlimitedBytes) {
+    throw ConfigError("a rounding without split of " + std::to_string(options.max_non_split_rounding) + " bytes",
+                      "between 0 and 2^60 bytes");
+  }
+  for (const std::int32_t divisions : options.roundup_divisions) {
+    if (divisions < 0 || (divisions > 0 && !std::has_single_bit(static_cast<std::uint32_t>(divisions)))) {
+      throw ConfigError(std::to_string(divisions) + " divisions between powers of two", "0 or a power of two");
+    }
+  }
+  if (!(options.gc_threshold >= 0 && options.gc_threshold < 1)) {
+    throw ConfigError("a garbage collection threshold of " + std::to_string(options.gc_threshold),
+                      "0 (off) or a fraction between 0 and 1");
+  }
+  if (options.memory_fraction && !(*options.memory_fraction >= 0 && *options.memory_fraction <= 1)) {
+    throw ConfigError("a memory fraction of " + std::to_string(*options.memory_fraction), "between 0 and 1");
+  }
+}
+
+}  // namespace
+
+CachingAllocator::CachingAllocator(const AllocatorOptions& options, DeviceReference device)
+    : options_(options), heap_(options, device), expandable_(heap_) {
+  validate(options);
+  if (options.memory_fraction) {
+    limit_ = static_cast<Bytes>(*options.memory_fraction * static_cast<double>(device.total_bytes()));
+  }
+}
+
+BlockHandle CachingAllocator::allocate(Bytes request, StreamHandle stream) {
+  assert(request > 0);
+  const Bytes size = round_size(request, options_);
+  const Pool pool = pool_of(size);
+  const std::int32_t stream_index = heap_.stream_index(stream);
+  BlockHandle found = find_free(stream_index, pool, size);
+  if (found.is_none()) found = obtain(stream_index, pool, size);
+  if (found.is_none()) {
+    last_out_of_memory_ = {size, heap_.device().free_bytes()};
+    assert((check_invariants(), true));
+    return found;
+  }
+  const BlockHandle taken = take(found, request, size);
+  assert((check_invariants(), true));
+  return taken;
+}
+
+// get_free_block
+BlockHandle CachingAllocator::find_free(std::int32_t stream_index, Pool pool, Bytes size) {
+  if (collects_garbage()) ++heap_.searches[static_cast<std::size_t>(pool)];
+  FreeBlocks& free = heap_.home(stream_index, pool).free;
+  FreeBlocks::Position best = free.lower_bound({size, 0});
+  if (best == free.end()) return {};
+  if (options_.expandable) best = expandable_.least_reach(free, best);
+  const BlockHandle block = free[best];
+  const Bytes found = heap_.table[block].size;
+  if (size < options_.max_split && found >= options_.max_split) return {};
+  if (size >= options_.max_split && found >= size + options_.max_non_split_rounding) return {};
+  free.erase(best);
+  return block;
+}
+
+// The rest of malloc: no cached block serves the request.
+BlockHandle CachingAllocator::obtain(std::int32_t stream_index, Pool pool, Bytes size) {
+  if (collects_garbage()) collect_garbage();
+  if (options_.reject_over_limit && exceeds_limit(segment_size(size, options_))) {
+    ++heap_.statistics.num_oom_rejections;
+    return {};
+  }
+  BlockHandle block = device_allocate(stream_index, pool, size);
+  if (block.is_none() && release_available(stream_index, pool, size)) {
+    block = device_allocate(stream_index, pool, size);
+  }
+  if (block.is_none()) {
+    release_cached();
+    ++heap_.statistics.num_alloc_retries;
+    block = device_allocate(stream_index, pool, size);
+  }
+  if (block.is_none()) {
+    ++heap_.statistics.num_ooms;
+    heap_.events.append(Action::kOutOfMemory, heap_.device().free_bytes(), size, heap_.stream_handle(stream_index));
+  }
+  return block;
+}
+
+// alloc_block
+BlockHandle CachingAllocator::device_allocate(std::int32_t stream_index, Pool pool, Bytes size) {
+  const Bytes bytes = segment_size(size, options_);
+  if (exceeds_limit(bytes)) return {};  // the device is not asked; tested so for expandable segments too
+  if (options_.expandable) return expandable_.allocate(stream_index, pool, size);
+  const std::optional<Bytes> address = heap_.device().allocate(bytes);
+  if (!address) return {};
+
+  Segment segment;
+  segment.address = *address;
+  segment.size = bytes;
+  segment.stream = heap_.stream_handle(stream_index);
+  segment.pool = pool;
+  const BlockHandle block = heap_.table.add(segment, stream_index, BlockState::kFree);
+  heap_.add_reserved(pool, bytes);
+  heap_.statistics.segment.increase(pool, 1);
+  if (bytes >= options_.max_split) heap_.statistics.oversize_segments.increase(1);
+  heap_.log(Action::kSegmentAlloc, heap_.table[block], bytes);
+  return block;
+}
+
+// alloc_found_block
+BlockHandle CachingAllocator::take(BlockHandle found, Bytes request, Bytes size) {
+  Statistics& statistics = heap_.statistics;
+  const Block before = heap_.table[found];
+  BlockHandle taken = found;
+  if (should_split(before.size, size, before.pool, options_)) {
+    taken = heap_.table.cut_front(found, size);
+    heap_.insert_free(found);
+    if (!options_.expandable && before.is_split()) {
+      statistics.inactive_split_bytes.decrease(before.pool, size);
+    } else if (!options_.expandable) {
+      statistics.inactive_split_bytes.increase(before.pool, before.size - size);
+      statistics.inactive_split.increase(before.pool, 1);
+    }
+  } else if (!options_.expandable && before.is_split()) {
+    statistics.inactive_split_bytes.decrease(before.pool, before.size);
+    statistics.inactive_split.decrease(before.pool, 1);
+  }
+
+  Block& block = heap_.table[taken];
+  block.state = BlockState::kAllocated;
+  block.used_elsewhere = false;
+  block.requested = request;
+  statistics.allocation.increase(block.pool, 1);
+  statistics.allocated_bytes.increase(block.pool, block.size);
+  statistics.active.increase(block.pool, 1);
+  statistics.active_bytes.increase(block.pool, block.size);
+  statistics.requested_bytes.increase(block.pool, request);
+  if (block.size >= options_.max_split) statistics.oversize_allocations.increase(1);
+  return taken;
+}
+
+void CachingAllocator::free(BlockHandle freed) {
+  Block& block = heap_.table[freed];
+  assert(block.state == BlockState::kAllocated);
+  heap_.statistics.allocation.decrease(block.pool, 1);
+  heap_.statistics.allocated_bytes.decrease(block.pool, block.size);
+  if (block.size >= options_.max_split) heap_.statistics.oversize_allocations.decrease(1);
+  if (block.used_elsewhere) {
+    block.state = BlockState::kPendingFree;
+    pending_.push_back(freed);
+  } else {
+    complete_free(freed);
+  }
+  assert((check_invariants(), true));
+}
+
+void CachingAllocator::record_stream(BlockHandle used, StreamHandle stream) {
+  Block& block = heap_.table[used];
+  assert(block.state == BlockState::kAllocated);
+  if (stream != heap_.stream_handle(block.stream_index)) block.used_elsewhere = true;
+}
+
+void CachingAllocator::complete(BlockHandle waiting) {
+  assert(heap_.table[waiting].state == BlockState::kPendingFree);
+  std::erase(pending_, waiting);
+  heap_.log(Action::kFreeCompleted, heap_.table[waiting], heap_.table[waiting].requested);
+  complete_free(waiting);
+  assert((check_invariants(), true));
+}
+
+// free_block: join at once, keep everything.
+void CachingAllocator::complete_free(BlockHandle freed) {
+  Block& block = heap_.table[freed];
+  Statistics& statistics = heap_.statistics;
+  statistics.active.decrease(block.pool, 1);
+  statistics.active_bytes.decrease(block.pool, block.size);
+  statistics.requested_bytes.decrease(block.pool, block.requested);
+
+  block.state = BlockState::kFree;
+  const Joined joined = heap_.join_neighbours(freed);
+  heap_.insert_free(freed);
+  if (options_.expandable) return;
+  const std::int64_t part_of_segment = block.is_split() ? 1 : 0;
+  statistics.inactive_split.change(block.pool, part_of_segment - joined.blocks);
+  statistics.inactive_split_bytes.change(block.pool, part_of_segment * block.size - joined.bytes);
+}
+
+void CachingAllocator::empty_cache() {
+  release_cached();
+  assert((check_invariants(), true));
+}
+
+// garbage_collect_cached_blocks: the large blocks that were not searched out for longest go first.
+void CachingAllocator::collect_garbage() {
+  const auto threshold = static_cast<Bytes>(options_.gc_threshold * static_cast<double>(*limit_));
+  const Bytes target = reserved_bytes() - threshold;
+  if (target <= 0) return;
+  const std::int64_t now = heap_.searches[static_cast<std::size_t>(Pool::kLarge)];
+
+  // Expandable blocks would be counted and never released: then there is nothing to do.
+  if (options_.expandable) return;
+  std::vector<BlockHandle> whole;  // unsplit free blocks in the order of the free set
+  double total_age = 0;
+  for (const std::int32_t stream_index : heap_.streams_in_order()) {
+    const FreeBlocks& free = heap_.home(stream_index, Pool::kLarge).free;
+    for (auto at = free.begin(); at != free.end(); at = free.next(at)) {
+      if (heap_.table[free[at]].is_split()) continue;
+      whole.push_back(free[at]);
+      total_age += static_cast<double>(now - heap_.table[free[at]].free_since);
+    }
+  }
+
+  Bytes reclaimed = 0;
+  bool released = true;
+  while (reclaimed < target && released && !whole.empty()) {
+    const double average_age = total_age / static_cast<double>(whole.size());
+    released = false;
+    std::vector<BlockHandle> kept;
+    for (const BlockHandle block : whole) {  // a pass does not stop at the target
+      const auto age = static_cast<double>(now - heap_.table[block].free_since);
+      if (age < average_age) {
+        kept.push_back(block);
+        continue;
+      }
+      released = true;
+      reclaimed += heap_.table[block].size;
+      total_age -= age;
+      heap_.erase_free(block);
+      release_segment(block);
+    }
+    whole = std::move(kept);
+  }
+}
+
+// release_available_cached_blocks: with max_split_size, give oversize blocks of the same stream back before flushing.
+bool CachingAllocator::release_available(std::int32_t stream_index, Pool pool, Bytes size) {
+  if (options_.max_split == kUnlimitedSplit || options_.expandable) return false;
+  FreeBlocks& free = heap_.home(stream_index, pool).free;
+  const Bytes wanted = std::max(size, options_.max_split);
+  const FreeBlocks::Position enough = free.lower_bound({wanted, 0});
+  if (enough != free.end()) {
+    const BlockHandle block = free[enough];
+    free.erase(enough);
+    release_segment(block);
+    return true;
+  }
+  Bytes released = 0;
+  while (released < wanted && !free.is_empty()) {
+    const FreeBlocks::Position largest = free.previous(free.end());
+    const BlockHandle block = free[largest];
+    if (heap_.table[block].size < options_.max_split) break;
+    released += heap_.table[block].size;
+    free.erase(largest);
+    release_segment(block);
+  }
+  return released >= wanted;
+}
+
+// release_cached_blocks: every stream and both pools, not just enough for the request.
+void CachingAllocator::release_cached() {
+  ++heap_.statistics.num_sync_all_streams;
+  for (const BlockHandle waiting : pending_) {
+    heap_.log(Action::kFreeCompleted, heap_.table[waiting], heap_.table[waiting].requested);
+    complete_free(waiting);
+  }
+  pending_.clear();
+  release_blocks(Pool::kLarge);
+  release_blocks(Pool::kSmall);
+}
+
+void CachingAllocator::release_blocks(Pool pool) {
+  std::vector<BlockHandle> found;  // releasing changes the free set
+  for (const std::int32_t stream_index : heap_.streams_in_order()) {
+    const FreeBlocks& free = heap_.home(stream_index, pool).free;
+    for (auto at = free.begin(); at != free.end(); at = free.next(at)) {
+      if (options_.expandable || !heap_.table[free[at]].is_split()) found.push_back(free[at]);
+    }
+  }
+  for (const BlockHandle block : found) {
+    if (options_.expandable) {
+      expandable_.unmap(block);
+    } else {
+      heap_.erase_free(block);
+      release_segment(block);
+    }
+  }
+}
+
+void CachingAllocator::release_segment(BlockHandle released) {
+  const Block block = heap_.table[released];
+  heap_.device().release(block.address, block.size);
+  heap_.remove_reserved(block.pool, block.size);
+  heap_.statistics.segment.decrease(block.pool, 1);
+  if (block.size >= options_.max_split) heap_.statistics.oversize_segments.decrease(1);
+  heap_.log(Action::kSegmentFree, block, block.size);
+  heap_.table.remove(block.segment);
+}
+
+}  // namespace xmem::allocators

@@ -1,0 +1,80 @@
+#include "allocators/device_memory.hpp"
+
+#include <algorithm>
+#include <string>
+
+#include "base/error.hpp"
+
+namespace xmem::allocators {
+namespace {
+// Where the CUDA driver usually maps device memory on Linux, so that exported snapshots look familiar.
+constexpr Bytes kFirstAddress = 0x7f0000000000;
+}  // namespace
+
+SimulatedDevice::SimulatedDevice(DeviceProperties properties) : properties_(properties) {
+  if (properties_.capacity <= 0 || properties_.capacity > kUnlimitedBytes) {
+    throw ConfigError("capacity of " + std::to_string(properties_.capacity) + " bytes",
+                      "a device capacity above 0 and at most 2^60 bytes; give the memory of the GPU");
+  }
+  if (properties_.other_bytes < 0 || properties_.other_bytes > properties_.capacity) {
+    throw ConfigError(std::to_string(properties_.other_bytes) + " bytes held by others",
+                      "between 0 and the capacity of " + std::to_string(properties_.capacity) + " bytes");
+  }
+  gaps_.push_back({kFirstAddress, std::numeric_limits<Bytes>::max()});
+}
+
+std::optional<Bytes> SimulatedDevice::allocate(Bytes size) {
+  const Bytes pages = whole_pages(size);
+  if (pages > free_bytes()) return std::nullopt;
+  used_ += pages;
+  return reserve(size);
+}
+
+void SimulatedDevice::release(Bytes address, Bytes size) {
+  used_ -= whole_pages(size);
+  unreserve(address, size);
+}
+
+Bytes SimulatedDevice::reserve(Bytes size) {
+  const Bytes length = whole_pages(size);
+  const auto gap = std::ranges::find_if(gaps_, [&](const Gap& g) { return g.end - g.begin >= length; });
+  const Bytes address = gap->begin;  // the last gap is endless: there is always one
+  gap->begin += length;
+  if (gap->begin == gap->end) gaps_.erase(gap);
+  return address;
+}
+
+void SimulatedDevice::unreserve(Bytes address, Bytes size) {
+  const Bytes end = address + whole_pages(size);
+  auto next = std::ranges::upper_bound(gaps_, address, {}, &Gap::begin);
+  const bool joins_previous = next != gaps_.begin() && std::prev(next)->end == address;
+  const bool joins_next = next->begin == end;
+  if (joins_previous && joins_next) {
+    std::prev(next)->end = next->end;
+    gaps_.erase(next);
+  } else if (joins_previous) {
+    std::prev(next)->end = end;
+  } else if (joins_next) {
+    next->begin = address;
+  } else {
+    gaps_.insert(next, {address, end});
+  }
+}
+
+bool SimulatedDevice::map(Bytes, Bytes size) {
+  const Bytes pages = whole_pages(size);
+  if (pages > free_bytes()) return false;
+  used_ += pages;
+  return true;
+}
+
+void SimulatedDevice::unmap(Bytes, Bytes size) {
+  used_ -= whole_pages(size);
+}
+
+Bytes SimulatedDevice::whole_pages(Bytes size) const {
+  const Bytes page = properties_.granularity;
+  return (size + page - 1) / page * page;
+}
+
+}  // namespace xmem::allocators

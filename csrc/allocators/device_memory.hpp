@@ -1,0 +1,51 @@
+// A device of a given capacity: what cudaMalloc and the driver's virtual memory calls would answer.
+//
+// Success is a matter of bytes alone: the driver pages physical memory, so contiguity is never the reason for a
+// failure. Addresses follow a fixed rule (aligned to the granularity, lowest free gap first, freed ranges coalesce).
+// Real drivers choose others; only the address tie-break of older PyTorch versions can notice.
+#pragma once
+
+#include <limits>
+#include <vector>
+
+#include "allocators/concepts.hpp"
+
+namespace xmem::allocators {
+
+// Far above any device and still far from overflowing sums of bytes.
+inline constexpr Bytes kUnlimitedBytes = Bytes{1} << 60;
+
+struct DeviceProperties {
+  Bytes capacity = kUnlimitedBytes;    // total physical memory
+  Bytes other_bytes = 0;               // held by others on the device: CUDA context, libraries, other processes
+  Bytes granularity = Bytes{2} << 20;  // physical page: 2 MiB on every GPU since Pascal
+};
+
+class SimulatedDevice {
+ public:
+  // Throws ConfigError when the capacity is not positive or the others leave nothing.
+  explicit SimulatedDevice(DeviceProperties properties = {});
+
+  std::optional<Bytes> allocate(Bytes size);
+  void release(Bytes address, Bytes size);
+  Bytes reserve(Bytes size);
+  void unreserve(Bytes address, Bytes size);
+  bool map(Bytes address, Bytes size);
+  void unmap(Bytes address, Bytes size);
+  Bytes free_bytes() const { return properties_.capacity - properties_.other_bytes - used_; }
+  Bytes total_bytes() const { return properties_.capacity; }
+
+ private:
+  struct Gap {
+    Bytes begin;
+    Bytes end;
+  };
+  Bytes whole_pages(Bytes size) const;
+
+  DeviceProperties properties_;
+  Bytes used_ = 0;
+  std::vector<Gap> gaps_;  // free address ranges, ascending and never touching; the last one has no end
+};
+static_assert(DeviceMemory<SimulatedDevice>);
+
+}  // namespace xmem::allocators

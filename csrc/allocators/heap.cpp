@@ -1,0 +1,87 @@
+#include "allocators/heap.hpp"
+
+#include <algorithm>
+
+#include "allocators/rounding.hpp"
+
+namespace xmem::allocators {
+namespace {
+// A rank by segment age holds the place in the segment, in units of the smallest block, below the age.
+constexpr int kPlaceBits = 36;  // 32 TiB of one segment
+}  // namespace
+
+FreeKey Heap::key_of(const Block& block) const {
+  switch (options_.tie_break) {
+    case TieBreak::kAddress:
+      return {block.size, block.address};
+    case TieBreak::kObjectAge:
+      return {block.size, block.object_age};
+    case TieBreak::kSegmentAge:
+      break;
+  }
+  const Bytes place = (block.address - table[block.segment].address) / kMinBlockSize;
+  return {block.size, (std::int64_t{block.segment.value} << kPlaceBits) | place};
+}
+
+void Heap::insert_free(BlockHandle block) {
+  Block& freed = table[block];
+  freed.free_since = searches[static_cast<std::size_t>(freed.pool)];
+  home(freed).free.insert(key_of(freed), block);
+}
+
+void Heap::erase_free(BlockHandle block) {
+  const Block& found = table[block];
+  home(found).free.erase(key_of(found));
+}
+
+void Heap::insert_unmapped(BlockHandle block) {
+  std::vector<BlockHandle>& unmapped = home(table[block]).unmapped;
+  const auto address = [&](BlockHandle b) { return table[b].address; };
+  unmapped.insert(std::ranges::upper_bound(unmapped, address(block), {}, address), block);
+}
+
+void Heap::erase_unmapped(BlockHandle block) {
+  std::erase(home(table[block]).unmapped, block);
+}
+
+Joined Heap::join_neighbours(BlockHandle block) {
+  Joined joined;
+  const BlockHandle neighbours[] = {table[block].previous, table[block].next};
+  for (const BlockHandle neighbour : neighbours) {
+    if (neighbour.is_none() || table[neighbour].state != table[block].state) continue;
+    if (table[neighbour].state == BlockState::kFree) {
+      erase_free(neighbour);
+    } else {
+      erase_unmapped(neighbour);
+    }
+    ++joined.blocks;
+    joined.bytes += table[neighbour].size;
+    table.absorb(block, neighbour);
+  }
+  return joined;
+}
+
+void Heap::add_reserved(Pool pool, Bytes size) {
+  statistics.reserved_bytes.increase(pool, size);
+  ++statistics.num_device_alloc;
+}
+
+void Heap::remove_reserved(Pool pool, Bytes size) {
+  statistics.reserved_bytes.decrease(pool, size);
+  ++statistics.num_device_free;
+}
+
+std::int32_t Heap::look_up_stream(StreamHandle stream) {
+  const auto handle = [&](std::int32_t index) { return stream_handle(index); };
+  auto place = std::ranges::lower_bound(streams_in_order_, stream, {}, handle);
+  if (place == streams_in_order_.end() || handle(*place) != stream) {
+    place = streams_in_order_.insert(place, static_cast<std::int32_t>(handles_.size()));
+    handles_.push_back(stream);
+    stream_pools_.emplace_back();
+  }
+  last_stream_ = stream;
+  last_stream_index_ = *place;
+  return *place;
+}
+
+}  // namespace xmem::allocators

@@ -1,0 +1,21 @@
+// Handles of the allocator level, and the two pools of PyTorch's allocator.
+#pragma once
+
+#include <cstdint>
+
+#include "base/ids.hpp"
+
+namespace xmem::allocators {
+
+// A block inside an allocator. Valid from allocate() until its free completes; then the number is used again.
+using BlockHandle = Id<struct AllocatorBlockTag>;
+
+// A segment (or expandable range) in order of creation; never used again, so it doubles as the age of the segment.
+using SegmentId = Id<struct SegmentTag>;
+
+// What CUDA calls cudaStream_t, as an integer. Free sets are ordered by this value.
+using StreamHandle = std::int64_t;
+
+enum class Pool : std::uint8_t { kSmall = 0, kLarge = 1 };
+
+}  // namespace xmem::allocators

@@ -1,0 +1,205 @@
+// Request sequences and replays: columns in, columns out.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include "numpy_view.hpp"
+#include "register.hpp"
+#include "sequence/request_sequence.hpp"
+#include "simulation/replay.hpp"
+
+namespace xmem::bindings {
+namespace py = pybind11;
+
+namespace {
+
+template <class T>
+using Column = py::array_t<T, py::array::c_style | py::array::forcecast>;
+
+template <class T>
+std::span<const T> span_of(const Column<T>& column) {
+  return {column.data(), static_cast<std::size_t>(column.size())};
+}
+
+// A column that the object behind `self` owns.
+template <class Owner, class T, class Find>
+auto column_of(Find find) {
+  return [find](const py::object& self) {
+    const std::vector<T>& column = find(self.cast<const Owner&>());
+    return numpy_view(std::span<const T>(column), self);
+  };
+}
+
+// An enum column is a column of its numbers.
+template <class Enum>
+py::array numbers_of(const std::vector<Enum>& column, py::handle owner) {
+  static_assert(sizeof(Enum) == 1);
+  return numpy_view(std::span<const std::uint8_t>(reinterpret_cast<const std::uint8_t*>(column.data()), column.size()),
+                    owner);
+}
+
+// The counters under the keys of torch.cuda.memory_stats().
+py::dict statistics_dict(const allocators::Statistics& statistics) {
+  py::dict out;
+  const auto add = [&](const std::string& name, const allocators::Stat& stat) {
+    out[py::str(name + ".current")] = stat.current;
+    out[py::str(name + ".peak")] = stat.peak;
+    out[py::str(name + ".allocated")] = stat.allocated;
+    out[py::str(name + ".freed")] = stat.freed();
+  };
+  const auto add_pools = [&](const std::string& name, const allocators::PooledStat& stat) {
+    add(name + ".all", stat.all);
+    add(name + ".small_pool", stat.of_pool[0]);
+    add(name + ".large_pool", stat.of_pool[1]);
+  };
+  add_pools("allocation", statistics.allocation);
+  add_pools("segment", statistics.segment);
+  add_pools("active", statistics.active);
+  add_pools("inactive_split", statistics.inactive_split);
+  add_pools("allocated_bytes", statistics.allocated_bytes);
+  add_pools("reserved_bytes", statistics.reserved_bytes);
+  add_pools("active_bytes", statistics.active_bytes);
+  add_pools("inactive_split_bytes", statistics.inactive_split_bytes);
+  add_pools("requested_bytes", statistics.requested_bytes);
+  add("oversize_allocations", statistics.oversize_allocations);
+  add("oversize_segments", statistics.oversize_segments);
+  out["num_alloc_retries"] = statistics.num_alloc_retries;
+  out["num_ooms"] = statistics.num_ooms;
+  out["num_sync_all_streams"] = statistics.num_sync_all_streams;
+  out["num_device_alloc"] = statistics.num_device_alloc;
+  out["num_device_free"] = statistics.num_device_free;
+  out["num_oom_rejections"] = statistics.num_oom_rejections;
+  return out;
+}
+
+py::tuple peak_tuple(const simulation::Peak& peak) {
+  return py::make_tuple(peak.bytes, peak.request);
+}
+
+void bind_options(py::module_& core) {
+  using allocators::AllocatorOptions;
+  py::class_<AllocatorOptions>(core, "AllocatorOptions")
+      .def(py::init<>())
+      .def_property(
+          "tie_break", [](const AllocatorOptions& o) { return static_cast<int>(o.tie_break); },
+          [](AllocatorOptions& o, std::uint8_t value) { o.tie_break = static_cast<allocators::TieBreak>(value); })
+      .def_readwrite("large_segment", &AllocatorOptions::large_segment)
+      .def_readwrite("max_split", &AllocatorOptions::max_split)
+      .def_readwrite("max_non_split_rounding", &AllocatorOptions::max_non_split_rounding)
+      .def_readwrite("roundup_divisions", &AllocatorOptions::roundup_divisions)
+      .def_readwrite("gc_threshold", &AllocatorOptions::gc_threshold)
+      .def_readwrite("expandable", &AllocatorOptions::expandable)
+      .def_readwrite("memory_fraction", &AllocatorOptions::memory_fraction)
+      .def_readwrite("reject_over_limit", &AllocatorOptions::reject_over_limit);
+}
+
+void bind_sequence(py::module_& core) {
+  using sequence::RequestSequence;
+  py::class_<RequestSequence>(core, "RequestSequence")
+      .def_property_readonly(
+          "kind",
+          [](const py::object& self) { return numbers_of(self.cast<const RequestSequence&>().kind, self); })
+      .def_property_readonly("block", column_of<RequestSequence, std::int32_t>(
+                                          [](const auto& s) -> const auto& { return s.block; }))
+      .def_property_readonly("time_ns", column_of<RequestSequence, Nanoseconds>(
+                                            [](const auto& s) -> const auto& { return s.time_ns; }));
+
+  core.def(
+      "make_request_sequence",
+      [](const Column<Nanoseconds>& alloc_ns, const Column<Nanoseconds>& free_ns, const Column<Bytes>& size_bytes,
+         const Column<Nanoseconds>& empty_cache_ns) {
+        const sequence::Lifetimes lifetimes{span_of(alloc_ns), span_of(free_ns), span_of(size_bytes)};
+        const auto emptied = span_of(empty_cache_ns);
+        const py::gil_scoped_release released;
+        return sequence::make_request_sequence(lifetimes, emptied);
+      },
+      py::arg("alloc_ns"), py::arg("free_ns"), py::arg("size_bytes"), py::arg("empty_cache_ns"));
+}
+
+template <class T, class Find>
+void add_replay_column(py::class_<simulation::Replay>& cls, const char* name, Find find) {
+  cls.def_property_readonly(name, column_of<simulation::Replay, T>(find));
+}
+
+void bind_replay(py::module_& core) {
+  using simulation::Replay;
+  py::class_<Replay> cls(core, "Replay");
+  add_replay_column<Bytes>(cls, "allocated_bytes", [](const auto& r) -> const auto& { return r.timeline.allocated; });
+  add_replay_column<Bytes>(cls, "active_bytes", [](const auto& r) -> const auto& { return r.timeline.active; });
+  add_replay_column<Bytes>(cls, "reserved_bytes", [](const auto& r) -> const auto& { return r.timeline.reserved; });
+  add_replay_column<Bytes>(cls, "requested_bytes", [](const auto& r) -> const auto& { return r.timeline.requested; });
+  add_replay_column<Bytes>(cls, "placed_address", [](const auto& r) -> const auto& { return r.placement.address; });
+  add_replay_column<std::int32_t>(cls, "placed_segment",
+                                  [](const auto& r) -> const auto& { return r.placement.segment; });
+  add_replay_column<Bytes>(cls, "placed_size", [](const auto& r) -> const auto& { return r.placement.size; });
+  add_replay_column<Bytes>(cls, "event_address", [](const auto& r) -> const auto& { return r.events.address; });
+  add_replay_column<Bytes>(cls, "event_size", [](const auto& r) -> const auto& { return r.events.size; });
+  add_replay_column<std::int64_t>(cls, "event_stream", [](const auto& r) -> const auto& { return r.events.stream; });
+  add_replay_column<std::int64_t>(cls, "event_request", [](const auto& r) -> const auto& { return r.event_request; });
+  cls.def_property_readonly(
+      "event_action", [](const py::object& self) { return numbers_of(self.cast<const Replay&>().events.action, self); });
+  add_replay_column<std::int32_t>(cls, "block_request_block",
+                                  [](const auto& r) -> const auto& { return r.state_block; });
+  cls.def_readonly("state", &Replay::state);
+  cls.def_property_readonly("statistics", [](const Replay& r) { return statistics_dict(r.statistics); });
+  cls.def_property_readonly("peaks", [](const Replay& r) {
+    return py::make_tuple(peak_tuple(r.peaks.allocated), peak_tuple(r.peaks.active), peak_tuple(r.peaks.reserved),
+                          peak_tuple(r.peaks.requested));
+  });
+  cls.def_property_readonly("failures", [](const Replay& r) {
+    py::list failures;
+    for (const simulation::FailedRequest& f : r.failures) {
+      failures.append(py::make_tuple(f.request, f.requested_bytes, f.rounded_bytes, f.device_free_bytes));
+    }
+    return failures;
+  });
+
+  core.def(
+      "replay",
+      [](const Column<std::uint8_t>& kind, const Column<std::int32_t>& block, const Column<Bytes>& size_bytes,
+         const Column<std::int64_t>& stream, const allocators::AllocatorOptions& options,
+         std::optional<Bytes> capacity_bytes, Bytes other_bytes, bool drop_failed, std::optional<std::int64_t> until) {
+        const simulation::Requests requests{span_of(kind), span_of(block), span_of(size_bytes), span_of(stream)};
+        simulation::ReplayOptions replay_options;
+        replay_options.allocator = options;
+        replay_options.device.capacity = capacity_bytes.value_or(allocators::kUnlimitedBytes);
+        replay_options.device.other_bytes = other_bytes;
+        replay_options.on_out_of_memory =
+            drop_failed ? simulation::OnOutOfMemory::kDrop : simulation::OnOutOfMemory::kStop;
+        replay_options.until = until;
+        const py::gil_scoped_release released;
+        return simulation::replay(requests, replay_options);
+      },
+      py::arg("kind"), py::arg("block"), py::arg("size_bytes"), py::arg("stream"), py::arg("options"),
+      py::arg("capacity_bytes"), py::arg("other_bytes"), py::arg("drop_failed"), py::arg("until"));
+}
+
+void bind_state(py::module_& core) {
+  using allocators::AllocatorState;
+  py::class_<AllocatorState> cls(core, "AllocatorState");
+  const auto add = [&]<class T>(const char* name, std::vector<T> AllocatorState::*column) {
+    cls.def_property_readonly(
+        name, column_of<AllocatorState, T>([column](const auto& s) -> const auto& { return s.*column; }));
+  };
+  add("segment_address", &AllocatorState::segment_address);
+  add("segment_size", &AllocatorState::segment_size);
+  add("segment_stream", &AllocatorState::segment_stream);
+  add("segment_pool", &AllocatorState::segment_pool);
+  add("segment_expandable", &AllocatorState::segment_expandable);
+  add("segment_id", &AllocatorState::segment_id);
+  add("block_segment", &AllocatorState::block_segment);
+  add("block_address", &AllocatorState::block_address);
+  add("block_size", &AllocatorState::block_size);
+  add("block_requested", &AllocatorState::block_requested);
+  add("block_state", &AllocatorState::block_state);
+}
+
+}  // namespace
+
+void register_simulation(py::module_& core) {
+  bind_options(core);
+  bind_sequence(core);
+  bind_state(core);
+  bind_replay(core);
+}
+
+}  // namespace xmem::bindings

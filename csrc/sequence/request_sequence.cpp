@@ -1,0 +1,133 @@
+#include "sequence/request_sequence.hpp"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <numeric>
+#include <ranges>
+#include <string>
+
+#include "base/error.hpp"
+
+namespace xmem::sequence {
+namespace {
+
+void validate(const Lifetimes& lifetimes) {
+  const std::size_t count = lifetimes.alloc_ns.size();
+  if (lifetimes.free_ns.size() != count || lifetimes.size_bytes.size() != count) {
+    throw ConfigError("columns of " + std::to_string(count) + ", " + std::to_string(lifetimes.free_ns.size()) +
+                          " and " + std::to_string(lifetimes.size_bytes.size()) + " rows",
+                      "one allocation time, free time and size for each block");
+  }
+  if (count > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max())) {
+    throw ConfigError(std::to_string(count) + " blocks", "at most 2^31 - 1; replay a part of them");
+  }
+  for (std::size_t b = 0; b < count; ++b) {
+    const std::string name = "block " + std::to_string(b);
+    if (lifetimes.size_bytes[b] < 0 || lifetimes.size_bytes[b] > kMaxBlockBytes) {
+      throw ConfigError(name + " of " + std::to_string(lifetimes.size_bytes[b]) + " bytes",
+                        "a size between 0 and 2^44 bytes");
+    }
+    if (lifetimes.free_ns[b] < lifetimes.alloc_ns[b]) {
+      throw ConfigError(name + ", allocated at " + std::to_string(lifetimes.alloc_ns[b]) + " ns and freed at " +
+                            std::to_string(lifetimes.free_ns[b]) + " ns",
+                        "a free at or after the allocation; give the largest int64 to a block that is never freed");
+    }
+  }
+}
+
+// Sorts blocks by time, stable, so that equal times stay in order of block. Radix of 11 bits, least significant first.
+class TimeOrder {
+ public:
+  TimeOrder(std::vector<std::int32_t> blocks, std::span<const Nanoseconds> time_ns) : blocks_(std::move(blocks)) {
+    const auto time_of = [&](std::int32_t b) { return time_ns[static_cast<std::size_t>(b)]; };
+    if (std::ranges::is_sorted(blocks_, {}, time_of)) return;
+    const auto [earliest, latest] = std::ranges::minmax(blocks_ | std::views::transform(time_of));
+    const auto since_earliest = [&, first = static_cast<std::uint64_t>(earliest)](std::int32_t b) {
+      return static_cast<std::uint64_t>(time_of(b)) - first;
+    };
+    const std::uint64_t span = static_cast<std::uint64_t>(latest) - static_cast<std::uint64_t>(earliest);
+    for (int shift = 0; shift < 64 && (span >> shift) > 0; shift += kDigitBits) sort_by_digit(since_earliest, shift);
+  }
+
+  std::vector<std::int32_t> take() && { return std::move(blocks_); }
+
+ private:
+  static constexpr int kDigitBits = 11;
+
+  template <class Key>
+  void sort_by_digit(const Key& key, int shift) {
+    const auto digit = [&](std::int32_t b) { return (key(b) >> shift) & ((1U << kDigitBits) - 1); };
+    std::array<std::size_t, (1U << kDigitBits) + 1> begin{};
+    for (const std::int32_t b : blocks_) ++begin[digit(b) + 1];
+    std::partial_sum(begin.begin(), begin.end(), begin.begin());
+    scratch_.resize(blocks_.size());
+    for (const std::int32_t b : blocks_) scratch_[begin[digit(b)]++] = b;
+    blocks_.swap(scratch_);
+  }
+
+  std::vector<std::int32_t> blocks_;
+  std::vector<std::int32_t> scratch_;
+};
+
+}  // namespace
+
+RequestSequence make_request_sequence(const Lifetimes& lifetimes, std::span<const Nanoseconds> empty_cache_ns) {
+  validate(lifetimes);
+  const auto [alloc_ns, free_ns, size_bytes] = lifetimes;
+  std::vector<std::int32_t> allocated;
+  std::vector<std::int32_t> freed_later;
+  std::size_t freed_at_once = 0;
+  for (std::size_t b = 0; b < alloc_ns.size(); ++b) {
+    if (size_bytes[b] == 0) continue;
+    allocated.push_back(static_cast<std::int32_t>(b));
+    if (free_ns[b] == kNever) continue;
+    if (free_ns[b] == alloc_ns[b]) {
+      ++freed_at_once;
+    } else {
+      freed_later.push_back(static_cast<std::int32_t>(b));
+    }
+  }
+  allocated = TimeOrder(std::move(allocated), alloc_ns).take();
+  freed_later = TimeOrder(std::move(freed_later), free_ns).take();
+  std::vector<Nanoseconds> emptied(empty_cache_ns.begin(), empty_cache_ns.end());
+  std::ranges::sort(emptied);
+
+  RequestSequence sequence;
+  const std::size_t count = allocated.size() + freed_later.size() + freed_at_once + emptied.size();
+  sequence.kind.reserve(count);
+  sequence.block.reserve(count);
+  sequence.time_ns.reserve(count);
+  const auto append = [&](RequestKind kind, std::int32_t block, Nanoseconds time) {
+    sequence.kind.push_back(kind);
+    sequence.block.push_back(block);
+    sequence.time_ns.push_back(time);
+  };
+
+  auto next_free = freed_later.begin();
+  auto next_empty = emptied.begin();
+  const auto append_up_to = [&](Nanoseconds time) {
+    while (true) {
+      const bool has_free = next_free != freed_later.end() && free_ns[static_cast<std::size_t>(*next_free)] <= time;
+      const bool has_empty = next_empty != emptied.end() && *next_empty <= time;
+      if (has_free && (!has_empty || free_ns[static_cast<std::size_t>(*next_free)] <= *next_empty)) {
+        append(RequestKind::kFree, *next_free, free_ns[static_cast<std::size_t>(*next_free)]);
+        ++next_free;
+      } else if (has_empty) {
+        append(RequestKind::kEmptyCache, -1, *next_empty++);
+      } else {
+        return;
+      }
+    }
+  };
+  for (const std::int32_t block : allocated) {
+    const auto b = static_cast<std::size_t>(block);
+    append_up_to(alloc_ns[b]);
+    append(RequestKind::kAlloc, block, alloc_ns[b]);
+    if (free_ns[b] == alloc_ns[b]) append(RequestKind::kFree, block, free_ns[b]);
+  }
+  append_up_to(kNever);
+  return sequence;
+}
+
+}  // namespace xmem::sequence

@@ -1,0 +1,374 @@
+"""A sequence of allocations and frees through PyTorch's CUDA caching allocator, without a GPU.
+
+    requests = make_requests(alloc_ns, free_ns, size_bytes)
+    result = replay(requests, options=alloc_conf.parse("expandable_segments:True"), capacity_bytes=24 * 2**30)
+    result.peak_reserved.bytes, result.oom
+
+Columns are read-only NumPy arrays over memory of the core. Sizes and addresses are int64 bytes, times int64
+nanoseconds, -1 means none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from types import MappingProxyType
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from xmem import _core
+from xmem.alloc_conf import AllocatorOptions
+from xmem.errors import ConfigError
+
+__all__ = [
+    "NEVER",
+    "AllocatorOptions",
+    "AllocatorState",
+    "BlockState",
+    "DeviceAction",
+    "DeviceEvents",
+    "OutOfMemory",
+    "Peak",
+    "Placement",
+    "Replay",
+    "RequestKind",
+    "Requests",
+    "Timeline",
+    "make_requests",
+    "replay",
+]
+
+NEVER = int(np.iinfo(np.int64).max)
+"""Free time of a block that is never freed."""
+
+Int64 = NDArray[np.int64]
+Int32 = NDArray[np.int32]
+UInt8 = NDArray[np.uint8]
+
+_TIE_BREAKS = {"address": 0, "object_age": 1, "segment_age": 2}
+
+
+class RequestKind(IntEnum):
+    """What a request asks of the allocator."""
+
+    ALLOC = 0
+    FREE = 1
+    EMPTY_CACHE = 2
+
+
+class DeviceAction(IntEnum):
+    """What the allocator asked of the device, or told about it; the actions of PyTorch's memory trace."""
+
+    SEGMENT_ALLOC = 0
+    SEGMENT_FREE = 1
+    SEGMENT_MAP = 2
+    SEGMENT_UNMAP = 3
+    FREE_COMPLETED = 4
+    OOM = 5
+
+
+class BlockState(IntEnum):
+    """State of a block of a segment; PyTorch's inactive, active_allocated and active_pending_free."""
+
+    FREE = 0
+    ALLOCATED = 1
+    PENDING_FREE = 2
+
+
+@dataclass(frozen=True)
+class Requests:
+    """Ordered requests and the blocks that they are about.
+
+    Attributes:
+        kind: uint8 a request, `RequestKind`.
+        block: int32 a request, index into the block columns; -1 for an emptied cache.
+        time_ns: int64 a request.
+        size_bytes: int64 a block, as requested, before any rounding.
+        stream: int64 a block, the CUDA stream that it is allocated on.
+    """
+
+    kind: UInt8
+    block: Int32
+    time_ns: Int64
+    size_bytes: Int64
+    stream: Int64
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Gauges after each request (int64 bytes), with the meaning of ``torch.cuda.memory_stats``."""
+
+    allocated_bytes: Int64
+    active_bytes: Int64
+    reserved_bytes: Int64
+    requested_bytes: Int64
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The highest value of a gauge and the first request that reached it (-1: no request did)."""
+
+    bytes: int
+    request: int
+
+
+@dataclass(frozen=True)
+class OutOfMemory:
+    """A request that both the allocator and the device refused.
+
+    Attributes:
+        request: Its index.
+        requested_bytes: As asked.
+        rounded_bytes: As PyTorch's memory trace reports it.
+        device_free_bytes: What the device had left, after all caches were given back.
+    """
+
+    request: int
+    requested_bytes: int
+    rounded_bytes: int
+    device_free_bytes: int
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where each block was placed, one row a block; -1 where it was never allocated.
+
+    Attributes:
+        address: int64.
+        segment: int32, number of the segment in order of creation.
+        size_bytes: int64, the rounded size and the slack of a block that was not split.
+    """
+
+    address: Int64
+    segment: Int32
+    size_bytes: Int64
+
+
+@dataclass(frozen=True)
+class DeviceEvents:
+    """Calls to the device and what else PyTorch's memory trace would show, in order.
+
+    Attributes:
+        action: uint8, `DeviceAction`.
+        address: int64; of an OOM the free bytes of the device, as in PyTorch.
+        size_bytes: int64; of an OOM the rounded request.
+        stream: int64.
+        request: int64, index of the request that caused it.
+    """
+
+    action: UInt8
+    address: Int64
+    size_bytes: Int64
+    stream: Int64
+    request: Int64
+
+
+@dataclass(frozen=True)
+class AllocatorState:
+    """Segments in ascending address and the blocks that tile them.
+
+    An expandable range appears as one segment per mapped stretch.
+
+    Attributes:
+        segment_address: int64.
+        segment_bytes: int64.
+        segment_stream: int64.
+        segment_pool: uint8, 0 small, 1 large.
+        segment_expandable: uint8, 0 or 1.
+        segment_id: int32, order of creation, as in `Placement.segment`.
+        block_segment: int32, index into the segment columns.
+        block_address: int64.
+        block_bytes: int64.
+        block_requested_bytes: int64, 0 when free.
+        block_state: uint8, `BlockState`.
+        block: int32, the replayed block that lies there, -1 when free.
+    """
+
+    segment_address: Int64
+    segment_bytes: Int64
+    segment_stream: Int64
+    segment_pool: UInt8
+    segment_expandable: UInt8
+    segment_id: Int32
+    block_segment: Int32
+    block_address: Int64
+    block_bytes: Int64
+    block_requested_bytes: Int64
+    block_state: UInt8
+    block: Int32
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What the allocator did with a sequence of requests.
+
+    Attributes:
+        timeline: One row for each replayed request.
+        peak_allocated: PyTorch's ``max_memory_allocated``.
+        peak_active: Peak of active bytes.
+        peak_reserved: PyTorch's ``max_memory_reserved``.
+        peak_requested: Peak of bytes before rounding.
+        placement: One row for each block.
+        events: Segments asked for and given back.
+        statistics: Counters under the keys of ``torch.cuda.memory_stats()``, such as
+            ``reserved_bytes.all.peak``.
+        failures: Requests that ran out of memory; at most one unless the replay was told to go on.
+        state: Segments and blocks after the last replayed request.
+    """
+
+    timeline: Timeline
+    peak_allocated: Peak
+    peak_active: Peak
+    peak_reserved: Peak
+    peak_requested: Peak
+    placement: Placement
+    events: DeviceEvents
+    statistics: Mapping[str, int]
+    failures: tuple[OutOfMemory, ...]
+    state: AllocatorState
+
+    @property
+    def oom(self) -> OutOfMemory | None:
+        """The first request that ran out of memory, None when all were served."""
+        return self.failures[0] if self.failures else None
+
+
+def make_requests(
+    alloc_ns: ArrayLike,
+    free_ns: ArrayLike,
+    size_bytes: ArrayLike,
+    stream: ArrayLike | None = None,
+    *,
+    empty_cache_ns: ArrayLike = (),
+) -> Requests:
+    """Order the allocations and frees of blocks as an allocator would see them.
+
+    By time; at equal times frees, then emptied caches, then allocations; among equals the lower block. A
+    block that is freed at the instant of its allocation is allocated and freed back to back in the place of
+    its allocation. Blocks of 0 bytes make no request.
+
+    Args:
+        alloc_ns: Allocation time of each block (int64).
+        free_ns: Free time of each block (int64), `NEVER` when it is never freed.
+        size_bytes: Requested size of each block (int64).
+        stream: CUDA stream of each block (int64); stream 0 for all when left out.
+        empty_cache_ns: Instants at which the program calls ``torch.cuda.empty_cache()``.
+
+    Raises:
+        ConfigError: Columns of different length, a negative size, or a free before its allocation; names the
+            block.
+    """
+    sizes = _column(size_bytes, "size_bytes")
+    streams = np.zeros(len(sizes), np.int64) if stream is None else _column(stream, "stream")
+    if len(streams) != len(sizes):
+        raise ConfigError(f"{len(streams)} streams", f"one for each of the {len(sizes)} blocks")
+    sequence = _core.make_request_sequence(
+        _column(alloc_ns, "alloc_ns"),
+        _column(free_ns, "free_ns"),
+        sizes,
+        _column(empty_cache_ns, "empty_cache_ns"),
+    )
+    return Requests(sequence.kind, sequence.block, sequence.time_ns, sizes, streams)
+
+
+def replay(
+    requests: Requests,
+    *,
+    options: AllocatorOptions = AllocatorOptions(),  # noqa: B008 (frozen)
+    capacity_bytes: int | None = None,
+    other_bytes: int = 0,
+    until: int | None = None,
+    on_oom: Literal["stop", "drop"] = "stop",
+) -> Replay:
+    """Replay requests through PyTorch's CUDA caching allocator over a device.
+
+    Args:
+        requests: From `make_requests`.
+        options: Settings of the allocator, from `xmem.alloc_conf.parse`.
+        capacity_bytes: Memory of the device; None for a device without limit.
+        other_bytes: What others hold on the device: the CUDA context, libraries, other processes.
+        until: Index of the last request to replay, for the state at that instant; None for all, -1 for none.
+        on_oom: ``stop`` at the first request that fails, or ``drop`` its block and go on.
+
+    Raises:
+        ConfigError: An option that PyTorch refuses, or requests that do not fit together.
+    """
+    if options.memory_fraction is not None and capacity_bytes is None:
+        raise ConfigError(
+            f"memory_fraction {options.memory_fraction} of a device without limit",
+            "a capacity to take the fraction of: pass capacity_bytes",
+        )
+    done = _core.replay(
+        requests.kind,
+        requests.block,
+        requests.size_bytes,
+        requests.stream,
+        _core_options(options),
+        capacity_bytes,
+        other_bytes,
+        on_oom == "drop",
+        until,
+    )
+    allocated, active, reserved, requested = (Peak(*peak) for peak in done.peaks)
+    return Replay(
+        timeline=Timeline(done.allocated_bytes, done.active_bytes, done.reserved_bytes, done.requested_bytes),
+        peak_allocated=allocated,
+        peak_active=active,
+        peak_reserved=reserved,
+        peak_requested=requested,
+        placement=Placement(done.placed_address, done.placed_segment, done.placed_size),
+        events=DeviceEvents(
+            done.event_action, done.event_address, done.event_size, done.event_stream, done.event_request
+        ),
+        statistics=MappingProxyType(done.statistics),
+        failures=tuple(OutOfMemory(*failure) for failure in done.failures),
+        state=_state(done.state, done.block_request_block),
+    )
+
+
+def _column(values: ArrayLike, name: str) -> Int64:
+    array = np.asarray(values)
+    if array.ndim != 1 or (array.size > 0 and array.dtype.kind not in "iu"):
+        raise ConfigError(
+            f"{name} of shape {array.shape} and dtype {array.dtype}", "one integer for each block"
+        )
+    column = array.astype(np.int64)
+    column.flags.writeable = False
+    return column
+
+
+def _core_options(options: AllocatorOptions) -> _core.AllocatorOptions:
+    core = _core.AllocatorOptions()
+    core.tie_break = _TIE_BREAKS[options.tie_break]
+    core.large_segment = options.large_segment_bytes
+    core.max_split = NEVER if options.max_split_bytes is None else options.max_split_bytes
+    core.max_non_split_rounding = options.max_non_split_rounding_bytes
+    core.roundup_divisions = options.roundup_power2_divisions
+    core.gc_threshold = options.garbage_collection_threshold
+    core.expandable = options.expandable_segments
+    core.memory_fraction = options.memory_fraction
+    core.reject_over_limit = options.throw_on_cudamalloc_oom
+    return core
+
+
+def _state(core: _core.AllocatorState, block: Int32) -> AllocatorState:
+    return AllocatorState(
+        core.segment_address,
+        core.segment_size,
+        core.segment_stream,
+        core.segment_pool,
+        core.segment_expandable,
+        core.segment_id,
+        core.block_segment,
+        core.block_address,
+        core.block_size,
+        core.block_requested,
+        core.block_state,
+        block,
+    )
