@@ -1,0 +1,203 @@
+"""``capture``: a command in, a complete trace (or none) and a ``CaptureResult`` out."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from xmem.capture.process import Ended, run_process
+from xmem.errors import CaptureError, ConfigError
+
+_CHILD = Path(__file__).parent / "child"
+
+
+@dataclass(frozen=True)
+class DescribedGpu:
+    """The GPU that ``torch.cuda`` describes to the script while it runs on the CPU."""
+
+    name: str = "NVIDIA GeForce RTX 3060"
+    total_memory_bytes: int = 12622168064
+    capability: tuple[int, int] = (8, 6)
+    multiprocessors: int = 28
+
+
+@dataclass(frozen=True)
+class CaptureResult:
+    """A finished capture.
+
+    Attributes:
+        path: The trace.
+        iterations: Complete iterations in it; fewer than asked for when the script ended before.
+        wall_s: How long the command ran, in seconds.
+        exit_status: How it ended; None when it had to be ended after the trace was complete.
+        metadata: The ``xmem`` object of the trace, without its ``tensors``.
+    """
+
+    path: Path
+    iterations: int
+    wall_s: float
+    exit_status: int | None
+    metadata: dict[str, Any] = field(repr=False)
+
+
+def capture(
+    command: Sequence[str],
+    output: str | os.PathLike[str],
+    *,
+    iterations: int = 3,
+    timeout_s: float | None = None,
+    stacks: bool = False,
+    env: Mapping[str, str] | None = None,
+    gpu: DescribedGpu | None = None,
+) -> CaptureResult:
+    """Run a training command on the CPU and write the profiler trace of its first iterations.
+
+    Args:
+        command: What one would type: ``["python", "train.py", "--epochs", "3"]``, a launcher, a shell script.
+        output: The trace to write; compressed when it ends in ``.gz``.
+        iterations: Optimizer steps to record before the script is stopped.
+        timeout_s: Give up after this many seconds.
+        stacks: Record every Python frame too (slow, large); spans of modules and source lines are there anyway.
+        env: The command's environment; this process's by default.
+        gpu: What ``torch.cuda`` describes to the script; an RTX 3060 by default.
+
+    Raises:
+        CaptureError: There is no trace: the script failed, never trained, took too long, or could not be started.
+        ConfigError: A setting cannot be meant.
+    """
+    if iterations < 1:
+        raise ConfigError(f"iterations={iterations}", "at least 1")
+    if not command:
+        raise ConfigError("an empty command", "a command such as python train.py")
+    target = Path(os.path.abspath(output))  # noqa: PTH100 - resolve() would replace a link by what it points to
+    _check_output(target)
+    began = time.monotonic()
+    with _workspace(target) as workspace:
+        environment = _child_environment(os.environ if env is None else env)
+        environment["XMEM_CAPTURE"] = json.dumps(
+            {
+                "workspace": str(workspace),
+                "iterations": iterations,
+                "stacks": stacks,
+                "gzip": target.suffix == ".gz",
+                "xmem_version": _own_version(),
+                "gpu": asdict(gpu or DescribedGpu()),
+            }
+        )
+        ended = run_process(_resolve(command, environment), environment, workspace / "status.json", timeout_s)
+        status = _outcome(workspace, ended, timeout_s)
+        _publish(workspace / ("trace.json.gz" if target.suffix == ".gz" else "trace.json"), target)
+    return CaptureResult(
+        path=target,
+        iterations=status["iterations"],
+        wall_s=time.monotonic() - began,
+        exit_status=ended.exit_status,
+        metadata=status["metadata"],
+    )
+
+
+def _check_output(target: Path) -> None:
+    """Before anything runs: a long profile that cannot be saved helps nobody."""
+    if target.is_dir():
+        raise CaptureError(f"{target} is a folder; name the trace file to write")
+    if not target.parent.is_dir():
+        raise CaptureError(f"{target.parent} does not exist; create the folder or choose another output")
+    if not os.access(target.parent, os.W_OK | os.X_OK):
+        raise CaptureError(f"{target.parent} is not writable; choose another output")
+
+
+@contextmanager
+def _workspace(target: Path) -> Iterator[Path]:
+    """A private folder beside the output, so that the finished trace can be renamed into place."""
+    try:
+        folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    except OSError as error:
+        raise CaptureError(f"cannot write to {target.parent} ({error.strerror}); choose another output") from error
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _child_environment(env: Mapping[str, str]) -> dict[str, str]:
+    environment = dict(env)
+    path = environment.get("PYTHONPATH")
+    environment["PYTHONPATH"] = f"{_CHILD}{os.pathsep}{path}" if path else str(_CHILD)
+    return environment
+
+
+def _resolve(command: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+    program = command[0]
+    if shutil.which(program, path=environment.get("PATH")) is None:
+        if program not in ("python", "python3"):
+            raise CaptureError(f"{program}: command not found; check its name and PATH")
+        program = sys.executable
+    return [program, *command[1:]]
+
+
+def _own_version() -> str:
+    try:
+        return version("xmem-fast")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def _outcome(workspace: Path, ended: Ended, timeout_s: float | None) -> dict[str, Any]:
+    """What the captured process reported, or the reason why there is no trace."""
+    status_file = workspace / "status.json"
+    status: dict[str, Any] = json.loads(status_file.read_text()) if status_file.exists() else {}
+    if status.get("state") == "failed":
+        raise CaptureError(f"{status['message']}", ended.exit_status, ended.last_output)
+    complete = status.get("state") == "complete"
+    if complete and (status["complete"] or ended.exit_status == 0):
+        return status
+    if ended.timed_out:
+        raise CaptureError(
+            f"the command did not finish its iterations within {timeout_s:g} s; "
+            "allow more time, ask for fewer iterations or use a smaller batch",
+            None,
+            ended.last_output,
+        )
+    raise CaptureError(_explain_missing(workspace, ended), ended.exit_status, ended.last_output)
+
+
+def _explain_missing(workspace: Path, ended: Ended) -> str:
+    exit_status = ended.exit_status
+    imported_torch = (workspace / "torch").exists()
+    if "No module named 'torch'" in ended.last_output:
+        return "the script's Python has no torch; run the command with the Python of the training environment"
+    if exit_status is not None and exit_status < 0:
+        return (
+            f"the command was ended by signal {-exit_status}; "
+            "if the machine ran out of memory, use a smaller batch or another machine"
+        )
+    if exit_status != 0:
+        return f"the script failed on its own (exit status {exit_status}); make it run on the CPU first"
+    if not imported_torch:
+        return (
+            "the command never imported torch where the capture could see it; "
+            "name the training script itself, without python -I, -E or -S"
+        )
+    return (
+        "the script ended without an optimizer step; "
+        "capture a command that trains, for long enough to complete one step"
+    )
+
+
+def _publish(trace: Path, target: Path) -> None:
+    try:
+        trace.replace(target)
+    except OSError as error:
+        raise CaptureError(
+            f"the trace could not be moved to {target} ({error.strerror}); choose another output"
+        ) from error

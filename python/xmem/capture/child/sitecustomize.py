@@ -1,0 +1,84 @@
+"""Loaded by every Python process of a captured command; waits for the script to import torch.
+
+The parent puts this folder first in ``PYTHONPATH``, so ``site`` finds this module at start-up. It steps aside for
+the ``sitecustomize`` that it shadows, leaves ``sys.path`` as it would have been, and costs one string comparison an
+import until torch appears. It is standard library only: the interpreter need not know xmem.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+
+_FOLDER = Path(__file__).resolve().parent
+
+
+def _load_shadowed_sitecustomize() -> None:
+    """Import the ``sitecustomize`` that would have been found without us, if there is one."""
+    ours = sys.modules.pop(__name__, None)
+    try:
+        importlib.import_module("sitecustomize")
+    except ModuleNotFoundError as error:
+        if error.name != "sitecustomize":
+            raise
+    finally:
+        if ours is not None:
+            sys.modules.setdefault(__name__, ours)
+
+
+def _load_child_package() -> ModuleType:
+    """Import the package beside this file by its path, without leaving the folder in ``sys.path``."""
+    package = _FOLDER / "xmem_child"
+    spec = importlib.util.spec_from_file_location(
+        "xmem_child", package / "__init__.py", submodule_search_locations=[str(package)]
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["xmem_child"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+class _TorchFinder:
+    """Meta-path finder that lets the others find torch, and arranges for what follows its import."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name != "torch":
+            return None
+        spec = None
+        for finder in sys.meta_path:
+            if finder is not self and hasattr(finder, "find_spec"):
+                spec = finder.find_spec(name, path, target)
+                if spec is not None:
+                    break
+        if spec is not None and spec.loader is not None:
+            self._follow(spec.loader)
+        return spec
+
+    def _follow(self, loader: object) -> None:
+        # On the instance, so that everything else about torch's loader stays as it is.
+        execute = loader.exec_module  # type: ignore[attr-defined]
+
+        def exec_module(module: ModuleType) -> None:
+            # Read once by torch's profiler library while it loads: keeps its own log lines off the script's stderr.
+            os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+            execute(module)
+            sys.meta_path.remove(self)  # type: ignore[arg-type]
+            _load_child_package().install()
+
+        loader.exec_module = exec_module  # type: ignore[attr-defined]
+
+
+sys.path[:] = [entry for entry in sys.path if not entry or Path(entry).resolve() != _FOLDER]
+_load_shadowed_sitecustomize()
+if "XMEM_CAPTURE" in os.environ:
+    sys.meta_path.insert(0, _TorchFinder())  # type: ignore[arg-type]

@@ -1,0 +1,54 @@
+"""The side of a capture that runs inside the user's process: standard library and torch only.
+
+Read in this order: ``settings`` (what the parent asks), ``device_memory`` (which tensors stand for GPU memory),
+``spans``, ``tensor_names`` and ``profiler`` (what is recorded), ``trace_writer``, ``session`` (when it begins and
+ends), ``modules`` and ``optimizers`` (what the script does), ``redirect``, ``cuda_answers``, ``autocast`` and
+``alignments`` (how the CPU stands for the GPU). A module imports only from those before it.
+"""
+
+from __future__ import annotations
+
+from .settings import Settings
+
+_OLDEST_TORCH = (2, 6)
+
+
+def install() -> None:
+    """Set everything up; called once, at the end of ``import torch``."""
+    import torch
+
+    settings = Settings.from_environment()
+    settings.note_torch(torch.__version__)
+    major, minor = torch.__version__.split(".")[:2]
+    if (int(major), int(minor)) < _OLDEST_TORCH:
+        settings.report(
+            state="failed",
+            message=f"the script's torch is {torch.__version__}; capturing needs torch 2.6 or newer",
+        )
+        return
+    _install(settings)
+
+
+# Overrides of operators last as long as these objects.
+_kept: list[object] = []
+
+
+def _install(settings: Settings) -> None:
+    # Only now: these need a torch that is known to be new enough.
+    from . import cuda_answers, optimizers, profiler, redirect
+    from .alignments import Alignments
+    from .autocast import CudaAutocast
+    from .modules import ModuleCalls
+    from .session import Session
+
+    session = Session(settings)
+    cuda_answers.install(session)
+    autocast, alignments = CudaAutocast(), Alignments(session)
+    autocast.install()
+    alignments.install()
+    _kept.extend([session, autocast, alignments])
+    profiler.switch_off_script_profiling(session.assume)
+    profiler.break_spans_at_annotations(session.spans)
+    optimizers.install(session)
+    ModuleCalls(session.spans, session.root_called).install()
+    redirect.install(session)

@@ -1,0 +1,78 @@
+"""Operators made to allocate on the CPU what they allocate on CUDA.
+
+Each alignment overrides an operator at the dispatcher, so that Python composites, C++ composites and models from
+libraries all meet it, and is counted in the trace's metadata.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.library import Library
+
+from .session import Session
+
+_SAVED_MASK = "F.dropout keeps a bool mask, as CUDA does, instead of noise in the input's dtype"
+_FUSED_ATTENTION = "attention dropout is left out, so that the CPU takes its flash kernel and saves what CUDA saves"
+_FLASH_FOR_EFFICIENT = "the CPU's flash kernel stands for CUDA's memory-efficient one, which the script selects"
+_EAGER_COMPILE = "torch.compile was skipped: the model ran eagerly, compiled code usually keeps less"
+
+_aten = torch.ops.aten
+
+
+class Alignments:
+    """The overrides, registered while this object lives."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._library = Library("aten", "IMPL")
+
+    def install(self) -> None:
+        """Register the overrides, for tensors that autograd may follow."""
+        self._library.impl("dropout", self._dropout, "AutogradCPU")
+        self._library.impl("scaled_dot_product_attention", self._attention, "AutogradCPU")
+        _compile_eagerly(self._session)
+
+    def _dropout(self, tensor: torch.Tensor, p: float, train: bool) -> torch.Tensor:
+        if train and 0 < p < 1 and tensor.numel() > 0:
+            self._session.align("native_dropout", _SAVED_MASK)
+            return _aten.native_dropout.default(tensor, p, True)[0]
+        return _aten.dropout.default.decompose(tensor, p, train)
+
+    def _attention(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attn_mask: torch.Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        **options: Any,
+    ) -> torch.Tensor:
+        if dropout_p > 0:
+            self._session.align("attention_dropout", _FUSED_ATTENTION)
+        backends = torch.backends.cuda
+        borrow_flash = backends.mem_efficient_sdp_enabled() and not backends.flash_sdp_enabled()
+        if borrow_flash:
+            self._session.align("flash_for_efficient_attention", _FLASH_FOR_EFFICIENT)
+            backends.enable_flash_sdp(True)
+        try:
+            return _aten.scaled_dot_product_attention.default.decompose(
+                query, key, value, attn_mask, 0.0, is_causal, **options
+            )
+        finally:
+            if borrow_flash:
+                backends.enable_flash_sdp(False)
+
+
+def _compile_eagerly(session: Session) -> None:
+    def compile(model: Any = None, *args: Any, **options: Any) -> Any:
+        session.assume(_EAGER_COMPILE)
+        return model if model is not None else lambda decorated: decorated
+
+    def compile_module(self: torch.nn.Module, *args: Any, **options: Any) -> None:
+        session.assume(_EAGER_COMPILE)
+
+    torch.compile = compile
+    torch.nn.Module.compile = compile_module

@@ -1,0 +1,95 @@
+"""Which tensors stand for GPU memory.
+
+Everything lives on the CPU during a capture, so the fact is kept as an attribute of the tensor's Python
+``UntypedStorage`` object, which torch keeps alive as long as the storage itself. Views share it, ``param.data = x``
+carries it over, and a reused address never inherits it. Memory that came out of C++ (a gradient, say) has no mark
+until Python first sees it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import torch
+
+CPU = torch.device("cpu")
+CUDA = torch.device("cuda", 0)
+
+_storage_of = torch._C.TensorBase.untyped_storage
+_MARK = "_xmem_device"
+
+
+class _EngineState(threading.local):
+    """Whether this thread runs autograd's engine on a device tensor: its unknown tensors are then device memory."""
+
+    on_device = False
+
+
+engine = _EngineState()
+
+
+def names_gpu(device: object) -> bool:
+    """Whether a device argument means the GPU: ``"cuda"``, ``"cuda:0"``, ``torch.device("cuda")``, ``0``."""
+    if isinstance(device, torch.device):
+        return bool(device.type == "cuda")
+    if isinstance(device, str):
+        return device.startswith("cuda")
+    return isinstance(device, int) and not isinstance(device, bool)
+
+
+def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
+    """The storage of a tensor (of its values, if it is sparse); None for tensors that have none."""
+    try:
+        return _storage_of(tensor)
+    except (RuntimeError, NotImplementedError):
+        if tensor.layout is torch.sparse_coo:
+            return _storage_of(tensor._values())
+        return None
+
+
+def storage_is_device(storage: torch.UntypedStorage | None) -> bool:
+    """Whether a storage stands for GPU memory; settles it for storages that the engine hands to Python."""
+    known: bool | None = getattr(storage, _MARK, None)
+    if known is not None:
+        return known
+    if engine.on_device and storage is not None:
+        setattr(storage, _MARK, True)
+        return True
+    return False
+
+
+def mark_storage(storage: torch.UntypedStorage | None, on_device: bool) -> None:
+    """Say where a storage lies, unless it is known."""
+    if storage is not None and getattr(storage, _MARK, None) is None:
+        setattr(storage, _MARK, on_device)
+
+
+def is_device(tensor: torch.Tensor) -> bool:
+    """Whether a tensor stands for GPU memory."""
+    return storage_is_device(storage_of(tensor))
+
+
+def tensors_in(value: object) -> Iterator[torch.Tensor]:
+    """All tensors of a value as functions take and return them: nested lists, tuples and dictionaries."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from tensors_in(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from tensors_in(item)
+
+
+def mark(value: object, on_device: bool) -> bool:
+    """Say where memory first seen in a result lies; what is known already stays.
+
+    Returns:
+        Whether the value holds any tensor.
+    """
+    found = False
+    for tensor in tensors_in(value):
+        found = True
+        mark_storage(storage_of(tensor), on_device)
+    return found

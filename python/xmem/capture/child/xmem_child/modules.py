@@ -1,0 +1,82 @@
+"""Dotted names of modules while they run: ``GPT.transformer.h.3.attn``, rooted at the outermost one called."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from weakref import WeakKeyDictionary
+
+import torch
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+from .spans import SpanRecorder, now_ns
+
+
+class _Root:
+    """A module that was called from outside any other, and the paths of what it holds."""
+
+    def __init__(self, name: str, module: torch.nn.Module) -> None:
+        self.name = name
+        self.paths: WeakKeyDictionary[torch.nn.Module, str] = WeakKeyDictionary()
+        self.learn(module)
+
+    def learn(self, module: torch.nn.Module) -> None:
+        for path, submodule in module.named_modules():
+            self.paths[submodule] = f"{self.name}.{path}" if path else self.name
+
+
+class _Stack(threading.local):
+    def __init__(self) -> None:
+        self.calls: list[tuple[torch.nn.Module, str, int, _Root]] = []
+
+
+class ModuleCalls:
+    """Global forward hooks that name every module call and tell of the outermost ones."""
+
+    def __init__(self, spans: SpanRecorder, on_root_call: Callable[[torch.nn.Module, str], None]) -> None:
+        self._spans = spans
+        self._on_root_call = on_root_call
+        self._stack = _Stack()
+        self._roots: WeakKeyDictionary[torch.nn.Module, _Root] = WeakKeyDictionary()
+        self._names: Counter[str] = Counter()
+
+    def install(self) -> None:
+        """Register the hooks; they stay for the life of the process."""
+        register_module_forward_pre_hook(self._enter)
+        register_module_forward_hook(self._leave, always_call=True)
+
+    def _enter(self, module: torch.nn.Module, args: object) -> None:
+        calls = self._stack.calls
+        if calls:
+            owner, parent, _, root = calls[0][0], calls[-1][1], calls[-1][2], calls[0][3]
+            name = root.paths.get(module)
+            if name is None:
+                root.learn(owner)
+                name = root.paths.setdefault(module, f"{parent}.{type(module).__name__}")
+        else:
+            root = self._root_of(module)
+            name = root.name
+            self._on_root_call(module, name)
+        self._spans.flush()
+        calls.append((module, name, now_ns(), root))
+
+    def _leave(self, module: torch.nn.Module, args: object, result: object) -> None:
+        calls = self._stack.calls
+        self._spans.flush()
+        # A call that was left by an exception may still be on top.
+        while calls:
+            called, name, begin, _ = calls.pop()
+            if called is module:
+                self._spans.add("xmem_module", name, begin, now_ns())
+                return
+
+    def _root_of(self, module: torch.nn.Module) -> _Root:
+        root = self._roots.get(module)
+        if root is None:
+            class_name = type(module).__name__
+            self._names[class_name] += 1
+            count = self._names[class_name]
+            root = _Root(class_name if count == 1 else f"{class_name}#{count}", module)
+            self._roots[module] = root
+        return root

@@ -1,0 +1,108 @@
+"""Optimizer steps as events: what an iteration is counted by."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch.optim.optimizer import Optimizer, _default_to_fused_or_foreach
+
+
+class StepObserver(Protocol):
+    """Told about the optimizers of the script."""
+
+    def optimizer_built(self, optimizer: Optimizer) -> None:
+        """Before an optimizer is set up."""
+
+    def before_step(self, optimizer: Optimizer) -> None:
+        """Before an outermost ``step``: the gradients are there."""
+
+    def after_step(self, optimizer: Optimizer, skipped: bool) -> None:
+        """After it, outside its annotation; skipped when a ``GradScaler`` found no finite gradients."""
+
+
+class _Depth(threading.local):
+    steps = 0
+
+
+def install(observer: StepObserver) -> None:
+    """Follow every optimizer built from now on, and ``GradScaler.step``."""
+    _follow_steps(observer)
+    _follow_construction(observer)
+    _follow_scaler(observer)
+
+
+def _follow_steps(observer: StepObserver) -> None:
+    # torch wraps the step of each class once, at the first construction: this adds an outer layer to its wrapper,
+    # so that the observer may end the recording with the step's annotation closed.
+    wrap_step = Optimizer.profile_hook_step
+    depth = _Depth()
+
+    def wrap_followed(step: Callable[..., Any]) -> Callable[..., Any]:
+        wrapped = wrap_step(step)
+
+        @functools.wraps(wrapped)
+        def followed(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
+            if depth.steps:
+                return wrapped(self, *args, **kwargs)
+            observer.before_step(self)
+            depth.steps += 1
+            try:
+                result = wrapped(self, *args, **kwargs)
+            finally:
+                depth.steps -= 1
+            observer.after_step(self, skipped=False)
+            return result
+
+        return followed
+
+    Optimizer.profile_hook_step = staticmethod(wrap_followed)
+
+
+def _follow_construction(observer: StepObserver) -> None:
+    build = Optimizer.__init__
+
+    @functools.wraps(build)
+    def build_followed(self: Optimizer, *args: Any, **kwargs: Any) -> None:
+        observer.optimizer_built(self)
+        build(self, *args, **kwargs)
+
+    Optimizer.__init__ = build_followed
+
+
+def _follow_scaler(observer: StepObserver) -> None:
+    scaler = torch.amp.GradScaler
+    maybe_step = scaler._maybe_opt_step
+
+    @functools.wraps(maybe_step)
+    def maybe_step_followed(
+        self: Any, optimizer: Optimizer, optimizer_state: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        # The same sum decides inside whether the step is skipped.
+        skipped = any(found.item() for found in optimizer_state["found_inf_per_device"].values())
+        result = maybe_step(self, optimizer, optimizer_state, *args, **kwargs)
+        if skipped:
+            observer.after_step(optimizer, skipped=True)
+        return result
+
+    scaler._maybe_opt_step = maybe_step_followed
+
+
+def describe(optimizer: Optimizer, steps: int) -> dict[str, Any]:
+    """The row of an optimizer in the trace's metadata."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    defaults = optimizer.param_groups[0]
+    foreach, fused = defaults.get("foreach"), bool(defaults.get("fused"))
+    if foreach is None and "foreach" in defaults and not fused:
+        differentiable = bool(defaults.get("differentiable"))
+        _, foreach = _default_to_fused_or_foreach(parameters, differentiable, use_fused=False)
+    return {
+        "name": type(optimizer).__name__,
+        "foreach": bool(foreach),
+        "fused": fused,
+        "steps": steps,
+        "parameters": len(parameters),
+    }

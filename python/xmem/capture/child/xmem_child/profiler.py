@@ -1,0 +1,73 @@
+"""torch's profiler, set up as a capture needs it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.autograd.profiler
+import torch.profiler
+
+from .spans import SpanRecorder
+
+# The engine behind torch.profiler, whose own start-up would import all of inductor.
+_Profile = torch.autograd.profiler.profile
+_begin, _end = _Profile.__enter__, _Profile.__exit__
+
+
+class Profiler:
+    """One recording of operators and allocations of the thread that starts it (and its engine)."""
+
+    def __init__(self, stacks: bool) -> None:
+        self._profile = _Profile(
+            use_kineto=True, profile_memory=True, record_shapes=True, with_stack=stacks, with_modules=stacks
+        )
+
+    def start(self) -> None:
+        """Begin; whatever happened before is not in the trace."""
+        _begin(self._profile)
+
+    def stop(self) -> None:
+        """End the recording and keep it."""
+        _end(self._profile, None, None, None)
+
+    def export(self, path: Path) -> None:
+        """Write what was recorded as Chrome JSON."""
+        self._profile.export_chrome_trace(str(path))
+
+
+def break_spans_at_annotations(spans: SpanRecorder) -> None:
+    """Keep merged spans from crossing the border of an annotation (a step, a batch, the script's own)."""
+    annotation = torch.autograd.profiler.record_function
+    for name in ("__enter__", "__exit__"):
+        setattr(annotation, name, _after_flush(getattr(annotation, name), spans))
+
+
+def _after_flush(method: Callable[..., Any], spans: SpanRecorder) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def flushed(*args: Any) -> Any:
+        spans.flush()
+        return method(*args)
+
+    return flushed
+
+
+def switch_off_script_profiling(assume: Callable[[str], None]) -> None:
+    """Two profilers cannot run at once: the script's own becomes one that never starts."""
+    for profile, names in (
+        (torch.profiler.profile, ("start", "stop", "step")),
+        (_Profile, ("__enter__", "__exit__")),
+    ):
+        for name in names:
+            setattr(profile, name, _idle(assume))
+
+
+def _idle(assume: Callable[[str], None]) -> Callable[..., Any]:
+    def idle(self: Any, *exception: object, **options: Any) -> Any:
+        assume("the script's own profiling was switched off")
+        return None if exception else self
+
+    return idle

@@ -1,0 +1,354 @@
+"""Requests for the GPU end on the CPU, and the script cannot tell.
+
+A ``TorchFunctionMode`` sees every call into torch that Python makes. It rewrites device arguments, answers
+``.device`` and its relatives for tensors that stand for GPU memory (``device_memory``), and makes moves between host
+and GPU real copies, so that both blocks appear in the trace. Inside a call torch switches the mode off, so Python
+composites (``F.multi_head_attention_forward``) see plain CPU tensors; what they return is marked from what they
+were given. The autograd engine calls user code again (hooks, custom functions, checkpoints): for it the mode is
+switched back on.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.overrides
+import torch.utils._device
+
+from .device_memory import CPU, CUDA, engine, is_device, mark, mark_storage, names_gpu, storage_is_device, storage_of, tensors_in
+from .session import Session
+from .spans import now_ns
+
+# Reading these allocates nothing and says nothing about the device.
+_QUERY_PROPERTIES = """
+    shape dtype requires_grad grad_fn is_leaf ndim layout names is_sparse is_sparse_csr is_quantized is_meta is_nested
+    is_mkldnn is_mps is_xpu is_xla is_ipu is_hpu is_mtia is_vulkan is_maia itemsize nbytes _version output_nr name
+    _backward_hooks _post_accumulate_grad_hooks volatile _base retains_grad
+""".split()
+_QUERY_METHODS = """
+    size dim ndimension numel nelement stride is_contiguous is_floating_point is_complex is_signed element_size
+    storage_offset data_ptr untyped_storage storage __len__ is_inference requires_grad_ register_hook
+    register_post_accumulate_grad_hook retain_grad is_conj is_neg _is_view item tolist __hash__ __bool__ __float__
+    __int__ __index__ __contains__ is_nonzero is_same_size has_names __format__ __repr__
+""".split()
+_QUERY_FUNCTIONS = "is_floating_point is_complex is_signed is_tensor is_same_size result_type numel".split()
+
+_PINNED = "_xmem_pinned"
+
+Handler = Callable[..., Any]
+
+
+class _ModuleMove(threading.local):
+    """Whether this thread is inside ``Module._apply``: what moves then is the model, not input."""
+
+    active = False
+
+
+_module_move = _ModuleMove()
+
+
+class Redirection(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
+    """The mode; one object serves all threads, as it keeps no state of its own."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__()
+        self._session = session
+        self._spans = session.spans
+        self._constructors = torch.utils._device._device_constructors()
+        self._handlers = self._handler_table()
+
+    def __torch_function__(
+        self, func: Handler, types: tuple[type, ...], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        handler = self._handlers.get(func, self._call)
+        if handler is None:
+            return func(*args, **(kwargs or {}))
+        return handler(func, args, kwargs or {})
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """The mode switched on for this thread, once."""
+        if self in torch.overrides._get_current_function_mode_stack():
+            yield
+        else:
+            with self:
+                yield
+
+    def _handler_table(self) -> dict[Any, Handler | None]:
+        tensor = torch.Tensor
+        table: dict[Any, Handler | None] = {}
+        for name in _QUERY_PROPERTIES:
+            if hasattr(tensor, name):
+                table[getattr(tensor, name).__get__] = None
+        for name in _QUERY_METHODS:
+            if hasattr(tensor, name):
+                table[getattr(tensor, name)] = None
+        for name in _QUERY_FUNCTIONS:
+            table[getattr(torch, name)] = None
+        table.update(
+            {
+                tensor.device.__get__: _answer(lambda real, yes: CUDA if yes else real),
+                tensor.is_cuda.__get__: _answer(lambda real, yes: yes or real),
+                tensor.is_cpu.__get__: _answer(lambda real, yes: real and not yes),
+                tensor.get_device: _answer(lambda real, yes: 0 if yes else real),
+                torch.get_device: _answer(lambda real, yes: 0 if yes else real),
+                tensor.to: self._to,
+                tensor.cuda: self._cuda,
+                tensor.cpu: self._cpu,
+                tensor.type: self._type,
+                tensor.pin_memory: self._pin_memory,
+                tensor.is_pinned: _is_pinned,
+                tensor.record_stream: lambda func, args, kwargs: None,
+                tensor.share_memory_: self._share_memory,
+                torch.as_tensor: self._as_tensor,
+                torch.asarray: self._as_tensor,
+            }
+        )
+        return table
+
+    def _call(self, func: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Any other function: the result lies where it was asked for, else where the arguments lie."""
+        wanted: bool | None = None
+        device = kwargs.get("device")
+        if device is not None:
+            wanted = names_gpu(device)
+            if wanted:
+                kwargs = {**kwargs, "device": CPU}
+        elif func in self._constructors and names_gpu(torch.utils._device.CURRENT_DEVICE):
+            wanted = True
+            kwargs = {**kwargs, "device": CPU}
+        if kwargs.get("pin_memory"):
+            kwargs = {**kwargs, "pin_memory": False}
+        if wanted:
+            self._session.request_device()
+        touches_device = has_tensors = False
+        for tensor in tensors_in(args):
+            has_tensors = True
+            if is_device(tensor):
+                touches_device = True
+                break
+        if not touches_device and kwargs:
+            for tensor in tensors_in(kwargs):
+                has_tensors = True
+                if is_device(tensor):
+                    touches_device = True
+                    break
+        on_device = touches_device if wanted is None else wanted
+        begin = now_ns()
+        result = func(*args, **kwargs)
+        has_tensors |= mark(result, on_device)
+        if has_tensors and self._spans.active:
+            self._spans.note_call(begin, now_ns(), not (touches_device or on_device))
+        return result
+
+    def _move(self, tensor: torch.Tensor, to_device: bool, copy: bool = False, **options: Any) -> torch.Tensor:
+        """``tensor.to``: a real copy between host and GPU, otherwise whatever torch would do."""
+        if to_device:
+            self._session.request_device()
+        from_device = is_device(tensor)
+        crosses = from_device != to_device
+        begin = now_ns()
+        result: torch.Tensor = tensor.to(device=CPU, copy=copy or crosses, **options)
+        mark(result, to_device)
+        if self._spans.active:
+            self._spans.note_call(begin, now_ns(), not to_device)
+            if crosses and to_device and not _module_move.active:
+                self._session.input_arrived(result, begin, self._spans.user_line(sys._getframe()))
+        return result
+
+    def _to(self, func: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        tensor, *rest = args
+        options = dict(kwargs)
+        if rest and isinstance(rest[0], torch.Tensor):
+            options["other"] = rest.pop(0)
+        elif rest and isinstance(rest[0], torch.dtype):
+            options["dtype"] = rest.pop(0)
+        else:
+            for name in ("device", "dtype")[: len(rest)]:
+                options[name] = rest.pop(0)
+        for name in ("non_blocking", "copy")[: len(rest)]:
+            options[name] = rest.pop(0)
+        device: object
+        if "other" in options:
+            other = options.pop("other")
+            device = CUDA if is_device(other) else other.device
+            options["dtype"] = other.dtype
+        else:
+            device = options.pop("device", None)
+        if names_gpu(device):
+            return self._move(tensor, True, **options)
+        if device is not None and torch.device(device) == CPU:
+            return self._move(tensor, False, **options)
+        return self._call(func, args, kwargs)
+
+    def _cuda(self, func: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self._move(args[0], True, memory_format=kwargs.get("memory_format", torch.preserve_format))
+
+    def _cpu(self, func: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self._move(args[0], False, memory_format=kwargs.get("memory_format", torch.preserve_format))
+
+    def _type(self, func: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """``tensor.type()`` and ``tensor.type("torch.cuda.HalfTensor")``: the name tells the device."""
+        dtype = args[1] if len(args) > 1 else kwargs.get("dtype")
+        if dtype is None:
+            name: str = func(*args)
+            return name.replace("torch.", "torch.cuda.", 1) if is_device(args[0]) else name
+        if isinstance(dtype, str) and dtype.startswith("torch.cuda."):
+            host_type = "torch." + dtype.removeprefix("torch.cuda.")
+            return self._move(args[0], True, dtype=torch.empty(0).type(host_type).dtype)
+        return self._call(func, args, kwargs)
+
+    def _pin_memory(self, func: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Pinned memory is host memory, from an allocator of its own."""
+        pinned = self._move(args[0], False, copy=True)
+        setattr(storage_of(pinned), _PINNED, True)
+        return pinned
+
+    def _share_memory(self, func: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return args[0] if is_device(args[0]) else func(*args, **kwargs)
+
+    def _as_tensor(self, func: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """On the CPU these share the memory of what they are given; towards the GPU they copy."""
+        result = self._call(func, args, {key: value for key, value in kwargs.items() if key != "device"})
+        device = kwargs.get("device")
+        if device is None and names_gpu(torch.utils._device.CURRENT_DEVICE):
+            device = CUDA
+        return self._move(result, True) if names_gpu(device) else result
+
+
+def _answer(say: Callable[[Any, bool], Any]) -> Handler:
+    def handler(func: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return say(func(*args, **kwargs), is_device(args[0]))
+
+    return handler
+
+
+def _is_pinned(func: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    return bool(getattr(storage_of(args[0]), _PINNED, False))
+
+
+def install(session: Session) -> Redirection:
+    """Switch the redirection on for this thread and for those that start later."""
+    mode = Redirection(session)
+    _follow_engine(mode, session)
+    _follow_threads(mode)
+    _follow_module_moves()
+    _redirect_device_contexts()
+    _redirect_device_groups()
+    _redirect_serialization()
+    mode.__enter__()
+    return mode
+
+
+def _follow_engine(mode: Redirection, session: Session) -> None:
+    """Keep the mode on while the engine runs, and know whether its tensors are device memory."""
+    run_engine = torch.autograd._engine_run_backward
+
+    @functools.wraps(run_engine)
+    def run(roots: Any, *args: Any, **kwargs: Any) -> Any:
+        outer = engine.on_device
+        engine.on_device = outer or any(is_device(root) for root in tensors_in(roots))
+        session.spans.flush()
+        try:
+            with mode.entered():
+                result = run_engine(roots, *args, **kwargs)
+            mark(result, engine.on_device)
+        finally:
+            session.spans.flush()
+            engine.on_device = outer
+        return result
+
+    torch.autograd._engine_run_backward = run
+
+
+def _follow_threads(mode: Redirection) -> None:
+    start = threading.Thread.start
+
+    @functools.wraps(start)
+    def start_redirected(self: threading.Thread) -> None:
+        run = self.run
+
+        def run_redirected() -> None:
+            with mode.entered():
+                run()
+
+        self.run = run_redirected  # type: ignore[method-assign]
+        start(self)
+
+    threading.Thread.start = start_redirected  # type: ignore[method-assign]
+
+
+def _follow_module_moves() -> None:
+    apply = torch.nn.Module._apply
+
+    @functools.wraps(apply)
+    def apply_to_model(self: torch.nn.Module, *args: Any, **kwargs: Any) -> torch.nn.Module:
+        outer = _module_move.active
+        _module_move.active = True
+        try:
+            return apply(self, *args, **kwargs)
+        finally:
+            _module_move.active = outer
+
+    torch.nn.Module._apply = apply_to_model
+
+
+def _redirect_device_contexts() -> None:
+    """``with torch.device("cuda")`` sits below our mode and would add its device after it."""
+    context = torch.utils._device.DeviceContext
+    add_device = context.__torch_function__
+    constructors = torch.utils._device._device_constructors()
+
+    def add_redirected_device(
+        self: Any, func: Handler, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in constructors and kwargs.get("device") is None and names_gpu(self.device):
+            kwargs = {**kwargs, "device": CPU}
+        return add_device(self, func, types, args, kwargs)
+
+    context.__torch_function__ = add_redirected_device
+
+
+def _redirect_device_groups() -> None:
+    """The grouping behind foreach and fused optimizers asks C++ for the device."""
+    group_tensors = torch.utils._foreach_utils._group_tensors_by_device_and_dtype
+
+    @functools.wraps(group_tensors)
+    def group(*args: Any, **kwargs: Any) -> dict[tuple[Any, Any], Any]:
+        groups = {}
+        for (device, dtype), (lists, indices) in group_tensors(*args, **kwargs).items():
+            first = next(tensors_in(lists), None)
+            on_gpu = first is not None and is_device(first)
+            groups[CUDA if on_gpu else device, dtype] = (lists, indices)
+        return groups
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith("torch.") and vars(module).get("_group_tensors_by_device_and_dtype") is group_tensors:
+            module._group_tensors_by_device_and_dtype = group  # type: ignore[attr-defined]
+
+
+def _redirect_serialization() -> None:
+    """Checkpoints remember GPU tensors as such, and load to where they or ``map_location`` say."""
+
+    def tag(storage: Any) -> str | None:
+        return "cuda:0" if storage_is_device(_untyped(storage)) else None
+
+    def restore(storage: Any, location: str) -> Any:
+        if not location.startswith("cuda"):
+            return None
+        mark_storage(_untyped(storage), True)
+        return storage
+
+    # The first package to answer counts; the CPU's, which claims every storage, has 10.
+    torch.serialization.register_package(5, tag, restore)
+
+
+def _untyped(storage: Any) -> Any:
+    return getattr(storage, "_untyped_storage", storage)

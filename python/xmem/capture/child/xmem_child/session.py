@@ -1,0 +1,276 @@
+"""One captured process: when recording begins, what counts as an iteration, and how the script is stopped."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import importlib
+import os
+import platform
+import sys
+import threading
+import warnings
+from enum import Enum
+from typing import Any
+
+import torch
+from torch.optim.optimizer import Optimizer
+
+from . import optimizers
+from .device_memory import engine
+from .profiler import Profiler
+from .settings import Settings
+from .spans import Span, SpanRecorder, now_ns
+from .tensor_names import TensorNames
+from .trace_writer import ProfilerFile
+
+# An optimizer may step more often than another, or skip steps while the loss scale settles: this often, at most.
+_PATIENCE = 8
+_STOPS_BEFORE_EXIT = 3
+
+
+class CaptureComplete(SystemExit):
+    """Unwinds the script once its trace is written: prints nothing, ends with status 0."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+
+class State(Enum):
+    """What this process is doing."""
+
+    IDLE = "idle"
+    RECORDING = "recording"
+    DONE = "done"  # the trace is written, the script is being unwound
+    BYSTANDER = "bystander"  # another process is the captured one
+
+
+class _Steps:
+    """What one optimizer did."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self.optimizer = optimizer
+        self.ends_ns: list[int] = []
+        self.real = 0
+
+
+class Session:
+    """Decides for its process; redirection, modules and optimizers report to it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.spans = SpanRecorder()
+        self.names = TensorNames()
+        self.state = State.IDLE
+        self.device_requests = 0
+        self._profiler = Profiler(settings.stacks)
+        self._process = os.getpid()
+        self._thread = 0
+        self._argv = list(sys.argv)
+        self._owner = False
+        self._steps: dict[int, _Steps] = {}
+        self._first_iteration_ns = -1
+        self._alignments: dict[str, tuple[int, str]] = {}
+        self._assumptions: dict[str, None] = {}
+        self._stops = 0
+        atexit.register(self._at_exit)
+        os.register_at_fork(after_in_child=self._in_fork)
+
+    # What the others report.
+
+    def request_device(self) -> None:
+        """The script asked for the GPU."""
+        self.device_requests += 1
+        self.names.only_device = True
+        self._ensure_recording()
+
+    def input_arrived(self, tensor: torch.Tensor, time_ns: int, line: tuple[str, int] | None) -> None:
+        """A tensor that is no part of a model was copied to the GPU."""
+        self._note_training(time_ns)
+        self.names.add("input", f"{line[0]}:{line[1]}" if line else "input", tensor)
+
+    def root_called(self, module: torch.nn.Module, name: str) -> None:
+        """A module is called from outside any other."""
+        self._ensure_recording()
+        if self.state is State.RECORDING:
+            self._yield_to_owner()
+            self._note_training(now_ns())
+            self.names.add_root(module, name)
+
+    def optimizer_built(self, optimizer: Optimizer) -> None:
+        """An optimizer is being constructed; some allocate their state there."""
+        self._ensure_recording()
+
+    def before_step(self, optimizer: Optimizer) -> None:
+        """See ``optimizers.StepObserver``."""
+        if self.state is State.RECORDING:
+            self.names.before_step(optimizer)
+
+    def after_step(self, optimizer: Optimizer, skipped: bool) -> None:
+        """See ``optimizers.StepObserver``."""
+        if self.state is State.DONE:
+            self._unwind()
+        if self.state is not State.RECORDING or threading.get_native_id() != self._thread:
+            return
+        if not self._owner and not self._claim():
+            return
+        if not skipped:
+            self.names.after_step(optimizer)
+        steps = self._steps.setdefault(id(optimizer), _Steps(optimizer))
+        steps.ends_ns.append(now_ns())
+        steps.real += not skipped
+        if self._is_complete():
+            self._finish()
+            self._unwind()
+
+    def align(self, name: str, note: str) -> None:
+        """Count one place where the CPU was made to allocate as CUDA would."""
+        if self.state is State.RECORDING:
+            count, _ = self._alignments.get(name, (0, note))
+            self._alignments[name] = (count + 1, note)
+
+    def assume(self, text: str) -> None:
+        """Remember an assumption for the metadata."""
+        self._assumptions[text] = None
+
+    def fail(self, message: str) -> None:
+        """Give up for good: the parent ends the command and says why."""
+        self.settings.report(state="failed", message=message)
+        self.state = State.DONE
+        self._unwind()
+
+    # Recording.
+
+    def _ensure_recording(self) -> None:
+        if self.state is not State.IDLE or engine.on_device:
+            return
+        self.state = State.RECORDING
+        self._thread = threading.get_native_id()
+        # What lived before the recording and ends during it is no concern of the script's.
+        warnings.filterwarnings("ignore", message="Memory block of unknown size was allocated before")
+        # The first optimizer would import it, and its tensors are not the script's.
+        with contextlib.suppress(ImportError):
+            importlib.import_module("torch._dynamo")
+        self._profiler.start()
+        self.spans.active = True
+
+    def _note_training(self, time_ns: int) -> None:
+        if self._first_iteration_ns < 0:
+            self._first_iteration_ns = time_ns
+
+    def _claim(self) -> bool:
+        if self.settings.take_claim():
+            self._owner = True
+        else:
+            self._abandon()
+        return self._owner
+
+    def _yield_to_owner(self) -> None:
+        """Stop recording in a process that only computes beside the captured one."""
+        if not self._owner and self.settings.claim.exists():
+            self._abandon()
+
+    def _abandon(self) -> None:
+        self.state = State.BYSTANDER
+        self.spans.active = False
+        if threading.get_native_id() == self._thread:
+            self._profiler.stop()
+
+    def _in_fork(self) -> None:
+        # A fork of a recording process is a DataLoader worker or the like. The profiler cannot be stopped in it.
+        if self.state is State.RECORDING:
+            self.state = State.BYSTANDER
+            self.spans.active = False
+            torch.autograd._enable_record_function(False)
+        self._process = os.getpid()
+
+    # The end.
+
+    def _is_complete(self) -> bool:
+        enough = self.settings.iterations
+        if max(len(steps.ends_ns) for steps in self._steps.values()) >= _PATIENCE * enough:
+            return True
+        return all(len(steps.ends_ns) >= enough and steps.real for steps in self._steps.values())
+
+    def _at_exit(self) -> None:
+        """A script that ends early leaves the trace of what it did, if it trained at all."""
+        if self.state is not State.RECORDING or threading.get_native_id() != self._thread:
+            return
+        if self._owner:
+            self._finish()
+        else:
+            self._abandon()
+
+    def _finish(self) -> None:
+        end_ns = now_ns()
+        self.state = State.DONE
+        self.spans.finish()
+        try:
+            self._profiler.stop()
+            metadata = self._write(end_ns)
+        except (OSError, RuntimeError) as error:
+            self.settings.report(state="failed", message=f"the trace could not be written: {error}")
+            return
+        iterations = metadata["iterations"]
+        self.settings.report(
+            state="complete",
+            iterations=iterations,
+            complete=self._is_complete(),
+            metadata={key: value for key, value in metadata.items() if key != "tensors"},
+        )
+
+    def _write(self, end_ns: int) -> dict[str, Any]:
+        raw = self.settings.raw_trace
+        self._profiler.export(raw)
+        file = ProfilerFile(raw)
+        iterations = self._iteration_spans(end_ns)
+        # Without a single request for the GPU all tensors stand for device memory.
+        recorded = (span for span in self.spans.spans if self.device_requests or span[0] != "xmem_host")
+        metadata = self._metadata(len(iterations), file.base_ns)
+        file.complete(self.settings.trace, metadata, [*iterations, *recorded], self._process)
+        raw.unlink()
+        return metadata
+
+    def _iteration_spans(self, end_ns: int) -> list[Span]:
+        """An iteration ends with the step of the optimizer that steps least often (of several: the last in a round)."""
+        slowest = min(self._steps.values(), key=lambda steps: (len(steps.ends_ns), -steps.ends_ns[0]))
+        begin = self._first_iteration_ns if self._first_iteration_ns >= 0 else end_ns
+        spans = []
+        for number, end in enumerate(slowest.ends_ns):
+            spans.append(("xmem_iteration", f"iteration {number}", self._thread, min(begin, end), end))
+            begin = end
+        return spans
+
+    def _metadata(self, iterations: int, base_ns: int) -> dict[str, Any]:
+        if iterations < self.settings.iterations:
+            self.assume(f"the script made {iterations} of the {self.settings.iterations} iterations asked for")
+        return {
+            "format": 1,
+            "mode": "real",
+            "versions": {
+                "xmem": self.settings.xmem_version,
+                "torch": torch.__version__,
+                "python": platform.python_version(),
+            },
+            "argv": self._argv,
+            "iterations": iterations,
+            "device_requests": self.device_requests,
+            "alignments": [
+                {"name": name, "count": count, "note": note} for name, (count, note) in self._alignments.items()
+            ],
+            "assumptions": list(self._assumptions),
+            "modules": self.names.modules,
+            "tensors": self.names.columns(base_ns),
+            "optimizers": [
+                optimizers.describe(steps.optimizer, len(steps.ends_ns)) for steps in self._steps.values()
+            ],
+        }
+
+    def _unwind(self) -> None:
+        """Leave the script; one that catches everything is left again at its next step, then for good."""
+        self._stops += 1
+        if self._stops >= _STOPS_BEFORE_EXIT:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(0)
+        raise CaptureComplete

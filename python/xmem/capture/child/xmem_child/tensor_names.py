@@ -1,0 +1,131 @@
+"""The name and role of tensors by the address of their memory, as rows of the trace's metadata.
+
+A row is written once for each (role, storage): the note is kept on the storage object, so an address that is
+reused by another tensor gets a row of its own. ``time_ns`` is when the tensor was seen alive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch.optim.optimizer import Optimizer
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from .device_memory import storage_is_device, storage_of
+from .spans import now_ns
+
+_ROLES = "_xmem_roles"
+
+
+class TensorNames:
+    """Columns of (role, name, address, size, time, dtype)."""
+
+    def __init__(self) -> None:
+        self.role: list[str] = []
+        self.name: list[str] = []
+        self.address: list[int] = []
+        self.size_bytes: list[int] = []
+        self.time_ns: list[int] = []
+        self.dtype: list[str] = []
+        self.modules: list[dict[str, Any]] = []
+        self._roots: WeakKeyDictionary[torch.nn.Module, str] = WeakKeyDictionary()
+        self._parameter_names = WeakTensorKeyDictionary()
+        self.only_device = False
+
+    def add(self, role: str, name: str, tensor: torch.Tensor, time_ns: int | None = None) -> None:
+        """Write a row, unless this storage has one in this role or lies on the host."""
+        storage = storage_of(tensor)
+        if storage is None or (self.only_device and not storage_is_device(storage)):
+            return
+        roles: set[str] | None = getattr(storage, _ROLES, None)
+        if roles is None:
+            roles = set()
+            setattr(storage, _ROLES, roles)
+        if role in roles:
+            return
+        roles.add(role)
+        self.role.append(role)
+        self.name.append(name)
+        self.address.append(storage.data_ptr())
+        self.size_bytes.append(storage.nbytes())
+        self.time_ns.append(now_ns() if time_ns is None else time_ns)
+        self.dtype.append(str(tensor.dtype).removeprefix("torch."))
+
+    def add_root(self, module: torch.nn.Module, name: str) -> None:
+        """Learn an outermost module; its parameters and buffers get rows now and whenever they move."""
+        if module in self._roots:
+            return
+        self._roots[module] = name
+        parameters = list(module.parameters())
+        if parameters:
+            self.modules.append(
+                {
+                    "name": name,
+                    "parameters": sum(parameter.numel() for parameter in parameters),
+                    "parameter_bytes": sum(parameter.numel() * parameter.element_size() for parameter in parameters),
+                }
+            )
+        self._name_root(module, name)
+
+    def before_step(self, optimizer: Optimizer) -> None:
+        """Name the model, and the gradients that the optimizer is about to use."""
+        for module, name in list(self._roots.items()):
+            self._name_root(module, name)
+        for name, parameter in self._parameters_of(optimizer):
+            self.add("parameter", name, parameter)
+            if parameter.grad is not None:
+                self.add("gradient", name, parameter.grad)
+
+    def after_step(self, optimizer: Optimizer) -> None:
+        """Name the optimizer's state."""
+        for name, parameter in self._parameters_of(optimizer):
+            state = optimizer.state.get(parameter)
+            if state:
+                for key, tensor in _tensors_of(state):
+                    self.add("optimizer_state", f"{name}.{key}", tensor)
+
+    def columns(self, base_ns: int) -> dict[str, list[Any]]:
+        """The rows as columns, with times since ``base_ns``."""
+        return {
+            "role": self.role,
+            "name": self.name,
+            "address": self.address,
+            "size_bytes": self.size_bytes,
+            "time_ns": [time - base_ns for time in self.time_ns],
+            "dtype": self.dtype,
+        }
+
+    def _name_root(self, module: torch.nn.Module, root: str) -> None:
+        for path, parameter in module.named_parameters():
+            if parameter not in self._parameter_names:
+                self._parameter_names[parameter] = f"{root}.{path}"
+            self.add("parameter", self._parameter_names[parameter], parameter)
+        for path, buffer in module.named_buffers():
+            self.add("buffer", f"{root}.{path}", buffer)
+
+    def _parameters_of(self, optimizer: Optimizer) -> Iterator[tuple[str, torch.Tensor]]:
+        unnamed = 0
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                name = self._parameter_names.get(parameter)
+                if name is None:
+                    name = f"{type(optimizer).__name__}.params.{unnamed}"
+                    unnamed += 1
+                yield name, parameter
+
+
+def _tensors_of(state: object, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+    """Tensors of nested dictionaries and lists, with the path of keys that leads to each."""
+    if isinstance(state, torch.Tensor):
+        yield path, state
+        return
+    items: Any = ()
+    if isinstance(state, dict):
+        items = state.items()
+    elif isinstance(state, (list, tuple)):
+        items = enumerate(state)
+    for key, value in items:
+        yield from _tensors_of(value, f"{path}.{key}" if path else str(key))

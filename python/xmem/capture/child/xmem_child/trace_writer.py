@@ -1,0 +1,67 @@
+"""The profiler's file, completed: metadata and our spans go in at its head, the rest is copied as a stream."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import IO, Any
+
+from .spans import Span
+
+_HEAD_BYTES = 1 << 16
+_COPY_BYTES = 1 << 20
+_BASE = re.compile(rb'"baseTimeNanoseconds":\s*(\d+)')
+_EVENTS = re.compile(rb'"traceEvents":\s*\[')
+
+
+class ProfilerFile:
+    """A file that the profiler wrote, and where its events begin."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            head = file.read(_HEAD_BYTES)
+            file.seek(max(0, size - 64))
+            # The profiler does not say when the disk was full.
+            if not file.read().rstrip().endswith(b"}"):
+                raise OSError(f"the profiler could not write its whole trace ({size:,} bytes arrived)")
+        base, events = _BASE.search(head), _EVENTS.search(head)
+        if events is None:
+            raise OSError("the profiler wrote a trace without events")
+        self.base_ns = int(base[1]) if base else 0
+        self._keys_end = events.start()
+        self._events_begin = events.end()
+
+    def complete(self, output: Path, metadata: dict[str, Any], spans: Iterable[Span], process: int) -> None:
+        """Write the trace with ``metadata`` under the key ``xmem`` and ``spans`` as its first events."""
+        with self.path.open("rb") as raw, _open_trace(output) as out:
+            out.write(raw.read(self._keys_end))
+            out.write(b'"xmem": ' + json.dumps(metadata).encode() + b',\n  "traceEvents": [\n')
+            for span in spans:
+                out.write(self._event(span, process))
+            raw.seek(self._events_begin)
+            shutil.copyfileobj(raw, out, _COPY_BYTES)
+
+    def _event(self, span: Span, process: int) -> bytes:
+        category, name, thread, begin_ns, end_ns = span
+        return (
+            f'{{"ph": "X", "cat": "{category}", "name": {json.dumps(name)}, "pid": {process}, "tid": {thread}, '
+            f'"ts": {_microseconds(begin_ns - self.base_ns)}, "dur": {_microseconds(end_ns - begin_ns)}}},\n'
+        ).encode()
+
+
+def _open_trace(path: Path) -> IO[bytes]:
+    if path.suffix == ".gz":
+        # Fixed time stamp and no name: the same capture gives the same bytes.
+        return gzip.GzipFile(filename="", fileobj=path.open("wb"), mode="wb", compresslevel=1, mtime=0)  # type: ignore[return-value]
+    return path.open("wb", buffering=_COPY_BYTES)
+
+
+def _microseconds(nanoseconds: int) -> str:
+    """Exact, with the three decimals that torch writes."""
+    return f"{nanoseconds // 1000}.{nanoseconds % 1000:03d}"
