@@ -4,6 +4,7 @@
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 
+#include <span>
 #include <type_traits>
 #include <vector>
 
@@ -27,13 +28,18 @@ struct PlainElement<Id<Tag>> {
 };
 
 template <class T>
-pybind11::array numpy_view(const std::vector<T>& column, const pybind11::handle& owner) {
+pybind11::array numpy_view(std::span<const T> column, const pybind11::handle& owner) {
   using Plain = typename PlainElement<T>::type;
   static_assert(sizeof(Plain) == sizeof(T));
   pybind11::array_t<Plain> view(static_cast<pybind11::ssize_t>(column.size()),
                                 reinterpret_cast<const Plain*>(column.data()), owner);
   view.attr("setflags")(pybind11::arg("write") = false);
   return view;
+}
+
+template <class T>
+pybind11::array numpy_view(const std::vector<T>& column, const pybind11::handle& owner) {
+  return numpy_view(std::span<const T>(column), owner);
 }
 
 }  // namespace xmem::bindings
