@@ -87,7 +87,7 @@ def test_2021_is_a_bare_list_in_other_words() -> None:
     operator, annotation, memory = json.loads(trace.json("2021"))
     assert operator["cat"] == annotation["cat"] == "Operator"
     assert "cat" not in memory
-    assert memory["args"] == {"Device Type": 0, "Device Id": -1, "Bytes": 512}
+    assert memory["args"] == {"Bytes": 512, "Device Id": -1, "Device Type": 0}
 
 
 def test_2021_has_no_place_for_metadata() -> None:

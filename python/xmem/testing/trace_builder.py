@@ -350,9 +350,13 @@ def pretty_event(event: Mapping[str, Any], dump: Callable[[object], str]) -> str
 
 def _in_words_of_2021(event: Mapping[str, Any]) -> dict[str, Any]:
     """Operators and annotations share a category, memory events have neither category, `Addr` nor totals."""
-    args = {key: value for key, value in event.get("args", {}).items() if key != "Ev Idx"}
+    unknown = {"Ev Idx"}
+    event = dict(event)
     if event.get("name") == "[memory]":
-        args = {key: args[key] for key in ("Device Type", "Device Id", "Bytes")}
-        return {key: value for key, value in event.items() if key not in ("cat", "args")} | {"args": args}
-    is_operator = event.get("cat") in ("cpu_op", "user_annotation")
-    return {**event, **({"cat": "Operator"} if is_operator else {}), "args": args}
+        event.pop("cat", None)
+        unknown |= {"Addr", "Total Allocated", "Total Reserved", "finished"}
+    elif event.get("cat") in ("cpu_op", "user_annotation"):
+        event["cat"] = "Operator"
+    if "args" in event:
+        event["args"] = {key: value for key, value in event["args"].items() if key not in unknown}
+    return event
