@@ -3,6 +3,19 @@
 from xmem.attribution import attribute
 from xmem.blocks import pair_blocks
 from xmem.errors import CaptureError, ConfigError, TraceError, XmemError
+from xmem.estimate import estimate
+from xmem.simulation import make_requests, replay
 from xmem.trace import read_trace
 
-__all__ = ["CaptureError", "ConfigError", "TraceError", "XmemError", "attribute", "pair_blocks", "read_trace"]
+__all__ = [
+    "CaptureError",
+    "ConfigError",
+    "TraceError",
+    "XmemError",
+    "attribute",
+    "estimate",
+    "make_requests",
+    "pair_blocks",
+    "read_trace",
+    "replay",
+]

@@ -81,6 +81,7 @@ def attribute(
     tensor_time_ns: NDArray[np.int64],
 ) -> Attribution: ...
 def operator_parents(trace: Trace) -> NDArray[np.int32]: ...
+
 # Sequence, allocators, simulation (csrc/bindings/bind_simulation.cpp).
 
 class AllocatorOptions:

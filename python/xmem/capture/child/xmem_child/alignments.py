@@ -14,8 +14,12 @@ from torch.library import Library
 from .session import Session
 
 _SAVED_MASK = "F.dropout keeps a bool mask, as CUDA does, instead of noise in the input's dtype"
-_FUSED_ATTENTION = "attention dropout is left out, so that the CPU takes its flash kernel and saves what CUDA saves"
-_FLASH_FOR_EFFICIENT = "the CPU's flash kernel stands for CUDA's memory-efficient one, which the script selects"
+_FUSED_ATTENTION = (
+    "attention dropout is left out, so that the CPU takes its flash kernel and saves what CUDA saves"
+)
+_FLASH_FOR_EFFICIENT = (
+    "the CPU's flash kernel stands for CUDA's memory-efficient one, which the script selects"
+)
 _EAGER_COMPILE = "torch.compile was skipped: the model ran eagerly, compiled code usually keeps less"
 
 _aten = torch.ops.aten

@@ -21,7 +21,18 @@ import torch
 import torch.overrides
 import torch.utils._device
 
-from .device_memory import CPU, CUDA, engine, is_device, mark, mark_storage, names_gpu, storage_is_device, storage_of, tensors_in
+from .device_memory import (
+    CPU,
+    CUDA,
+    engine,
+    is_device,
+    mark,
+    mark_storage,
+    names_gpu,
+    storage_is_device,
+    storage_of,
+    tensors_in,
+)
 from .session import Session
 from .spans import now_ns
 
@@ -64,7 +75,11 @@ class Redirection(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
         self._handlers = self._handler_table()
 
     def __torch_function__(
-        self, func: Handler, types: tuple[type, ...], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Handler,
+        types: tuple[type, ...],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         handler = self._handlers.get(func, self._call)
         if handler is None:
@@ -147,7 +162,9 @@ class Redirection(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
             self._spans.note_call(begin, now_ns(), not (touches_device or on_device))
         return result
 
-    def _move(self, tensor: torch.Tensor, to_device: bool, copy: bool = False, **options: Any) -> torch.Tensor:
+    def _move(
+        self, tensor: torch.Tensor, to_device: bool, copy: bool = False, **options: Any
+    ) -> torch.Tensor:
         """``tensor.to``: a real copy between host and GPU, otherwise whatever torch would do."""
         if to_device:
             self._session.request_device()
@@ -330,7 +347,10 @@ def _redirect_device_groups() -> None:
         return groups
 
     for name, module in list(sys.modules.items()):
-        if name.startswith("torch.") and vars(module).get("_group_tensors_by_device_and_dtype") is group_tensors:
+        if (
+            name.startswith("torch.")
+            and vars(module).get("_group_tensors_by_device_and_dtype") is group_tensors
+        ):
             module._group_tensors_by_device_and_dtype = group  # type: ignore[attr-defined]
 
 

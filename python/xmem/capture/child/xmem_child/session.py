@@ -243,7 +243,9 @@ class Session:
 
     def _metadata(self, iterations: int, base_ns: int) -> dict[str, Any]:
         if iterations < self.settings.iterations:
-            self.assume(f"the script made {iterations} of the {self.settings.iterations} iterations asked for")
+            self.assume(
+                f"the script made {iterations} of the {self.settings.iterations} iterations asked for"
+            )
         return {
             "format": 1,
             "mode": "real",
@@ -256,7 +258,8 @@ class Session:
             "iterations": iterations,
             "device_requests": self.device_requests,
             "alignments": [
-                {"name": name, "count": count, "note": note} for name, (count, note) in self._alignments.items()
+                {"name": name, "count": count, "note": note}
+                for name, (count, note) in self._alignments.items()
             ],
             "assumptions": list(self._assumptions),
             "modules": self.names.modules,

@@ -65,7 +65,9 @@ class TensorNames:
                 {
                     "name": name,
                     "parameters": sum(parameter.numel() for parameter in parameters),
-                    "parameter_bytes": sum(parameter.numel() * parameter.element_size() for parameter in parameters),
+                    "parameter_bytes": sum(
+                        parameter.numel() * parameter.element_size() for parameter in parameters
+                    ),
                 }
             )
         self._name_root(module, name)

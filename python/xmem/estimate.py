@@ -1,0 +1,276 @@
+"""From a trace to the answer: one page, a call a stage.
+
+read -> pair -> attribute -> choose the device -> policies -> request sequence -> replay -> verdict and evidence
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from xmem import alloc_conf as allocator_settings
+from xmem import evidence
+from xmem.alloc_conf import AllocatorOptions
+from xmem.attribution import Attribution, Phase, attribute
+from xmem.blocks import CPU, BlockTable, pair_blocks
+from xmem.devices import Device, custom_device, find_device
+from xmem.errors import TraceError
+from xmem.estimate_result import Estimate, PolicyRecord, Target, Verdict
+from xmem.orchestration import plan, policy
+from xmem.orchestration.policy import PolicyChange, apply_policies
+from xmem.orchestration.workload import Workload, workload_of
+from xmem.simulation import Replay, Requests, make_requests
+from xmem.simulation import replay as replay_requests
+from xmem.trace import Progress, Trace, TraceSource, read_trace
+from xmem.units import parse_bytes
+
+_UNKNOWN_COMPUTE_CAPABILITY = (8, 0)
+
+
+@dataclass(frozen=True)
+class Stages:
+    """Every intermediate result of an estimate, for inspection.
+
+    Attributes:
+        trace: As read.
+        blocks: Allocations paired with frees.
+        attribution: Who allocated each block, and when in the training step.
+        workload: The device's blocks after all policies.
+        changes: What each policy changed.
+        requests: The order in which the allocator sees them.
+        unlimited: The replay on a device without limit: what the job would take if it could.
+        assumptions: What had to be assumed, in words.
+        timings_s: Seconds by stage.
+    """
+
+    trace: Trace
+    blocks: BlockTable
+    attribution: Attribution
+    workload: Workload
+    changes: list[PolicyChange]
+    requests: Requests
+    unlimited: Replay
+    assumptions: tuple[str, ...]
+    timings_s: dict[str, float]
+
+
+@dataclass
+class _Clock:
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        begin = time.perf_counter()
+        yield
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - begin
+
+
+def estimate(
+    trace: Trace | TraceSource,
+    *,
+    gpu: str | None = None,
+    capacity: int | str | None = None,
+    alloc_conf: str | None = None,
+    torch_version: str | None = None,
+    progress: Progress | None = None,
+) -> Estimate:
+    """Say how much GPU memory a training job will need, and whether it fits.
+
+    Args:
+        trace: A trace, or what ``read_trace`` reads.
+        gpu: Name of a GPU (``xmem-fast gpus``).
+        capacity: Memory of the GPU in bytes or as text (``"11.5GiB"``); wins over that of ``gpu``.
+        alloc_conf: ``PYTORCH_CUDA_ALLOC_CONF`` of the job; none by default.
+        torch_version: PyTorch that will run the job; by default the one that wrote the trace, else 2.13.
+        progress: Called now and then with the bytes of the trace read so far.
+
+    Raises:
+        TraceError: The trace cannot be used.
+        ConfigError: The GPU, the capacity, the settings or the version cannot be meant.
+    """
+    device = _device(gpu, capacity)
+    stages = run_stages(
+        trace, device=device, alloc_conf=alloc_conf, torch_version=torch_version, progress=progress
+    )
+    return conclude(stages, device=device, alloc_conf=alloc_conf, torch_version=torch_version)
+
+
+def run_stages(
+    trace: Trace | TraceSource,
+    *,
+    device: Device | None = None,
+    alloc_conf: str | None = None,
+    torch_version: str | None = None,
+    progress: Progress | None = None,
+) -> Stages:
+    """Run the pipeline up to the replay on a device without limit.
+
+    Raises:
+        TraceError: The trace cannot be used.
+        ConfigError: The settings or the version cannot be meant.
+    """
+    clock = _Clock()
+    if alloc_conf:  # before the long part
+        allocator_settings.parse(alloc_conf, torch_version or allocator_settings.DEFAULT_TORCH_VERSION)
+    with clock.stage("read"):
+        read = trace if isinstance(trace, Trace) else read_trace(trace, progress=progress)
+    with clock.stage("pair"):
+        blocks = pair_blocks(read)
+    with clock.stage("attribute"):
+        attribution = attribute(read, blocks)
+    _require_training(read, attribution)
+
+    with clock.stage("orchestrate"):
+        device_type, device_index = _traced_device(blocks)
+        target = _policy_target(device, _torch_version(read, torch_version))
+        context = policy.Context(read, blocks, attribution, target)
+        policies = plan.CPU_TRACE if device_type == CPU else plan.GPU_TRACE
+        workload, changes = apply_policies(
+            policies, workload_of(blocks, attribution, device_type, device_index), context
+        )
+    if len(workload) == 0:
+        raise TraceError(
+            "no device memory is left after host memory was set aside: the script trained on the CPU "
+            "although it asked for a GPU; check where its model is moved to",
+            read.path,
+        )
+    with clock.stage("sequence"):
+        requests = make_requests(workload.alloc_ns, workload.free_ns, workload.size_bytes)
+    with clock.stage("replay"):
+        unlimited = replay_requests(requests, options=_options(read, alloc_conf, torch_version))
+    return Stages(
+        trace=read,
+        blocks=blocks,
+        attribution=attribution,
+        workload=workload,
+        changes=changes,
+        requests=requests,
+        unlimited=unlimited,
+        assumptions=tuple(evidence.assumptions(context, device_type, device)),
+        timings_s=clock.seconds,
+    )
+
+
+def conclude(
+    stages: Stages, *, device: Device | None, alloc_conf: str | None, torch_version: str | None
+) -> Estimate:
+    """Turn the stages into the answer; with a device, replay on it too."""
+    clock = _Clock(dict(stages.timings_s))
+    version = _torch_version(stages.trace, torch_version)
+    context_bytes = 0 if device is None else device.context_bytes
+    replayed = stages.unlimited
+    failed = None
+    if device is not None and replayed.peak_reserved.bytes > device.usable_bytes:
+        # Less memory changes the run: caches are given back and requests retried before it fails.
+        with clock.stage("replay"):
+            limited = replay_requests(
+                stages.requests,
+                options=_options(stages.trace, alloc_conf, torch_version),
+                capacity_bytes=device.total_memory_bytes,
+                other_bytes=context_bytes,
+            )
+        if limited.oom is None:
+            replayed = limited
+        else:
+            failed = limited
+    with clock.stage("evidence"):
+        device_peak = context_bytes + replayed.peak_reserved.bytes
+        witness = evidence.Witness(stages.trace, stages.attribution, stages.workload, stages.requests)
+        return Estimate(
+            peak_reserved_bytes=replayed.peak_reserved.bytes,
+            peak_allocated_bytes=replayed.peak_allocated.bytes,
+            peak_requested_bytes=replayed.peak_requested.bytes,
+            context_bytes=context_bytes,
+            device_peak_bytes=device_peak,
+            verdict=None
+            if device is None
+            else Verdict(
+                gpu=device.name,
+                capacity_bytes=device.total_memory_bytes,
+                fits=failed is None,
+                margin_bytes=device.total_memory_bytes - device_peak,
+            ),
+            peak=witness.peak(replayed),
+            breakdown=witness.breakdown(replayed),
+            target=Target(
+                gpu=device.slug if device and device.slug else None,
+                capacity_bytes=-1 if device is None else device.total_memory_bytes,
+                compute_capability=_capability_text(device),
+                context_bytes=context_bytes,
+                torch_version=version,
+                alloc_conf=alloc_conf or "",
+            ),
+            policies=tuple(
+                PolicyRecord(change.name, change.blocks_changed, change.bytes_changed, change.description)
+                for change in stages.changes
+            ),
+            assumptions=stages.assumptions,
+            simulation=witness.simulation(replayed, failed),
+            diagnostics=evidence.diagnostics(stages.trace, stages.blocks),
+            trace=evidence.trace_summary(stages.trace, stages.attribution),
+            timings_s=clock.seconds,
+        )
+
+
+def _device(gpu: str | None, capacity: int | str | None) -> Device | None:
+    named = None if gpu is None else find_device(gpu)
+    if capacity is None:
+        return named
+    size_bytes = parse_bytes(capacity) if isinstance(capacity, str) else capacity
+    return custom_device(size_bytes, like=named)
+
+
+def _require_training(trace: Trace, attribution: Attribution) -> None:
+    if len(trace.memory) == 0:
+        raise TraceError(
+            "the trace holds no [memory] events; record it with profile_memory=True, or with: "
+            "xmem-fast capture -o trace.json.gz -- python train.py",
+            trace.path,
+        )
+    trained = attribution.optimizer_steps > 0 or bool((attribution.phase == Phase.OPTIMIZER_STEP).any())
+    if not trained and not (trace.metadata or {}).get("iterations"):
+        raise TraceError(
+            "the training loop was not seen: the trace holds no optimizer step; profile at least one whole "
+            "iteration, or use: xmem-fast capture -o trace.json.gz -- python train.py",
+            trace.path,
+        )
+
+
+def _traced_device(blocks: BlockTable) -> tuple[int, int]:
+    """The GPU that the trace saw most bytes on; the CPU where it saw none."""
+    on_gpu = np.flatnonzero(blocks.device_type != CPU)
+    if len(on_gpu) == 0:
+        return CPU, int(blocks.device_index[0])
+    keys = np.stack([blocks.device_type[on_gpu].astype(np.int64), blocks.device_index[on_gpu]])
+    devices, which = np.unique(keys, axis=1, return_inverse=True)
+    bytes_on = np.bincount(which.ravel(), weights=blocks.size_bytes[on_gpu])
+    busiest = devices[:, int(np.argmax(bytes_on))]
+    return int(busiest[0]), int(busiest[1])
+
+
+def _torch_version(trace: Trace, given: str | None) -> str:
+    if given is not None:
+        return given
+    recorded = (trace.metadata or {}).get("versions", {}).get("torch")
+    return str(recorded).partition("+")[0] if recorded else allocator_settings.DEFAULT_TORCH_VERSION
+
+
+def _options(trace: Trace, alloc_conf: str | None, torch_version: str | None) -> AllocatorOptions:
+    return allocator_settings.parse(alloc_conf or "", _torch_version(trace, torch_version))
+
+
+def _policy_target(device: Device | None, torch_version: str) -> policy.Target:
+    capability = (device.compute_capability if device else None) or _UNKNOWN_COMPUTE_CAPABILITY
+    major, minor = (int(part) for part in torch_version.split(".")[:2])
+    return policy.Target(compute_capability=capability, torch_version=(major, minor))
+
+
+def _capability_text(device: Device | None) -> str | None:
+    if device is None or device.compute_capability is None:
+        return None
+    major, minor = device.compute_capability
+    return f"{major}.{minor}"

@@ -1,0 +1,216 @@
+"""The evidence of an estimate: where the peak is, who holds what there, what was assumed, what was wrong with the input."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xmem.attribution import Attribution, Category, Phase
+from xmem.blocks import CPU, BlockTable
+from xmem.devices import Device
+from xmem.estimate_result import Breakdown, Diagnostic, OutOfMemory, Peak, SimulationSummary, TraceSummary
+from xmem.orchestration.policy import Context
+from xmem.orchestration.workload import Workload
+from xmem.simulation import DeviceAction, Replay, RequestKind, Requests
+from xmem.trace import Trace
+
+_GRANULE_BYTES = 512  # the caching allocator's rounding, kMinBlockSize
+_NOWHERE = "(none)"
+_SLACK = "allocator_slack"
+
+
+@dataclass(frozen=True)
+class Witness:
+    """What the workload says about instants of a replay."""
+
+    trace: Trace
+    attribution: Attribution
+    workload: Workload
+    requests: Requests
+
+    def peak(self, replay: Replay) -> Peak:
+        """The instant of the peak of allocated bytes, the first of equal ones."""
+        request = replay.peak_allocated.request
+        block = int(self.requests.block[request])
+        return Peak(
+            iteration=int(self.workload.iteration[block]),
+            phase=Phase(int(self.workload.phase[block])).label,
+            operator=self._operator(block),
+            module=self._modules[self._module_of_row[block]] or None,
+            source_line=self._lines[self.workload.source_line[block]] or None,
+            time_ns=int(self.requests.time_ns[request]),
+            request_index=request,
+        )
+
+    def breakdown(self, replay: Replay) -> Breakdown:
+        """Who holds the bytes allocated at the peak, by category, module, operator and source line.
+
+        Bytes are those of blocks: the request rounded to 512 bytes, and the slack of blocks that were not split.
+        """
+        rows = self._alive_at(replay.peak_allocated.request)
+        held = replay.placement.size_bytes[rows]
+        rounded = -(-self.workload.size_bytes[rows] // _GRANULE_BYTES) * _GRANULE_BYTES
+        categories = _sums(
+            self.workload.category[rows], rounded, [Category(value).label for value in Category]
+        )
+        slack = int((held - rounded).sum())
+        return Breakdown(
+            category=categories | ({_SLACK: slack} if slack else {}),
+            module=_sums(self._module_of_row[rows], held, self._modules),
+            operator=_sums(self._operator_name[rows], held, self._operator_names),
+            source_line=_sums(self.workload.source_line[rows], held, self._lines),
+        )
+
+    def simulation(self, replay: Replay, failed: Replay | None) -> SimulationSummary:
+        """What the allocator did, in the words of ``torch.cuda.memory_stats``."""
+        shown = failed or replay
+        at = replay.peak_reserved.request
+        so_far = replay.events.action[replay.events.request <= at]
+        opened = int((so_far == DeviceAction.SEGMENT_ALLOC).sum())
+        closed = int((so_far == DeviceAction.SEGMENT_FREE).sum())
+        timeline = replay.timeline
+        return SimulationSummary(
+            segments=opened - closed,
+            num_alloc_retries=shown.statistics["num_alloc_retries"],
+            num_ooms=shown.statistics["num_ooms"],
+            fragmentation_bytes=int(timeline.reserved_bytes[at] - timeline.allocated_bytes[at]),
+            oom=None if failed is None else self._out_of_memory(failed),
+        )
+
+    def _out_of_memory(self, failed: Replay) -> OutOfMemory:
+        assert failed.oom is not None
+        block = int(self.requests.block[failed.oom.request])
+        return OutOfMemory(
+            request_index=failed.oom.request,
+            requested_bytes=failed.oom.requested_bytes,
+            device_free_bytes=failed.oom.device_free_bytes,
+            operator=self._operator(block),
+            module=self._modules[self._module_of_row[block]] or None,
+            source_line=self._lines[self.workload.source_line[block]] or None,
+            iteration=int(self.workload.iteration[block]),
+            phase=Phase(int(self.workload.phase[block])).label,
+        )
+
+    def _alive_at(self, request: int) -> NDArray[np.intp]:
+        """Rows of the workload that are allocated after the request."""
+        kind, block = self.requests.kind[: request + 1], self.requests.block[: request + 1]
+        alive = np.zeros(len(self.workload), np.bool_)
+        alive[block[kind == RequestKind.ALLOC]] = True
+        alive[block[kind == RequestKind.FREE]] = False
+        return np.flatnonzero(alive)
+
+    def _operator(self, block: int) -> str | None:
+        return self._operator_names[self._operator_name[block]] or None
+
+    @cached_property
+    def _operator_name(self) -> NDArray[np.intp]:
+        """Index into ``_operator_names`` of the outermost operator of each row, -1 = none."""
+        root = self.workload.root_operator
+        names = np.where(root >= 0, self.trace.events.name[root], -1)
+        return np.searchsorted(self._name_ids, names) - 1
+
+    @cached_property
+    def _name_ids(self) -> NDArray[np.int32]:
+        root = self.workload.root_operator
+        used = self.trace.events.name[root[root >= 0]]
+        return np.unique(np.append(used, np.int32(-1)))
+
+    @cached_property
+    def _operator_names(self) -> list[str]:
+        return [*(self.trace.names[int(name)] for name in self._name_ids[1:]), ""]
+
+    @cached_property
+    def _lines(self) -> list[str]:
+        return [*self.attribution.lines, ""]
+
+    @cached_property
+    def _modules(self) -> list[str]:
+        """Paths of ``_module_of_row``; the last is for -1."""
+        return [*self._module_ids, ""]
+
+    @cached_property
+    def _module_ids(self) -> dict[str, int]:
+        return {path: index for index, path in enumerate(self.attribution.modules)}
+
+    @cached_property
+    def _module_of_row(self) -> NDArray[np.int32]:
+        """The module of each row: the one whose tensor it is, else the one that ran when it was allocated."""
+        modules = self.workload.module.copy()
+        tensors = (self.trace.metadata or {}).get("tensors", {"role": [], "name": []})
+        owners = [
+            _module_of_tensor(role, name) for role, name in zip(tensors["role"], tensors["name"], strict=True)
+        ]
+        for row in np.flatnonzero(self.workload.tensor >= 0):
+            owner = owners[self.workload.tensor[row]]
+            if owner:
+                modules[row] = self._module_ids.setdefault(owner, len(self._module_ids))
+        return modules
+
+
+def _module_of_tensor(role: str, name: str) -> str:
+    """``GPT.h.0.attn.weight`` belongs to ``GPT.h.0.attn``; so do its gradient and its optimizer state."""
+    return "" if role == "input" else name.partition(" ")[0].rpartition(".")[0]
+
+
+def _sums(keys: NDArray[np.integer], bytes_: NDArray[np.int64], names: list[str]) -> dict[str, int]:
+    """Bytes by name, most first; keys of -1 count under a name of their own."""
+    totals: dict[str, int] = {}
+    found, where = np.unique(keys, return_inverse=True)
+    sums = np.zeros(len(found), np.int64)
+    np.add.at(sums, where, bytes_)
+    for key, total in sorted(zip(found, sums, strict=True), key=lambda pair: -pair[1]):
+        name = names[key] if key >= 0 else ""
+        totals[name or _NOWHERE] = totals.get(name or _NOWHERE, 0) + int(total)
+    return totals
+
+
+def diagnostics(trace: Trace, blocks: BlockTable) -> tuple[Diagnostic, ...]:
+    """What was wrong with the input."""
+    return tuple(
+        Diagnostic(
+            kind=problem.kind,
+            severity="info" if problem.severity == "info" else "data_loss",
+            count=problem.count,
+            first_byte_offset=problem.first_byte_offset,
+            message=problem.message,
+        )
+        for problem in [*trace.problems, *blocks.problems]
+    )
+
+
+def trace_summary(trace: Trace, attribution: Attribution) -> TraceSummary:
+    """The trace that the estimate rests on."""
+    metadata = trace.metadata
+    return TraceSummary(
+        path=trace.path or "",
+        bytes=trace.bytes,
+        events=trace.counts,
+        iterations=int(metadata["iterations"]) if metadata else attribution.optimizer_steps,
+        source="capture" if metadata else "foreign",
+        command=tuple(metadata.get("argv", ())) if metadata else (),
+    )
+
+
+def assumptions(context: Context, device_type: int, device: Device | None) -> Iterator[str]:
+    """What had to be assumed, in words for the person who asks."""
+    metadata = context.metadata
+    if device_type != CPU:
+        yield "the trace was recorded on a GPU: its allocations are replayed as they were"
+    elif metadata is None:
+        yield "the trace was not made by xmem-fast capture: what each block holds is inferred from when it lives"
+        yield (
+            "parameters made before the recording began are not in the trace and not counted; "
+            "capture the script with xmem-fast to have them"
+        )
+    elif not metadata.get("device_requests"):
+        yield "the script never asks for a GPU: all its tensors were taken as GPU memory"
+    if metadata is not None:
+        yield from metadata.get("assumptions", ())
+    if device_type == CPU:
+        yield "cuDNN workspaces of convolutions are not counted yet"
+    if device is not None and device.context_basis == "assumed":
+        yield f"the CUDA context of the {device.name} is an assumption, not a measurement"
