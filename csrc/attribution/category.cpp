@@ -71,7 +71,7 @@ Category inferred(const blocks::BlockTable& blocks, const Attribution& a, Nanose
     case Phase::load:
       return never || died != born ? Category::input : Category::temporary;
     case Phase::optimizer_step: {
-      const bool later = a.free_iteration[block] > a.iteration[block] && blocks.free_ns[block] >= step_end;
+      const bool later = !same_iteration && blocks.free_ns[block] >= step_end;
       return never || later ? Category::optimizer_state : Category::temporary;
     }
     case Phase::backward:

@@ -96,12 +96,11 @@ void bind_sequence(py::module_& core) {
   using sequence::RequestSequence;
   py::class_<RequestSequence>(core, "RequestSequence")
       .def_property_readonly(
-          "kind",
-          [](const py::object& self) { return numbers_of(self.cast<const RequestSequence&>().kind, self); })
-      .def_property_readonly("block", column_of<RequestSequence, std::int32_t>(
-                                          [](const auto& s) -> const auto& { return s.block; }))
-      .def_property_readonly("time_ns", column_of<RequestSequence, Nanoseconds>(
-                                            [](const auto& s) -> const auto& { return s.time_ns; }));
+          "kind", [](const py::object& self) { return numbers_of(self.cast<const RequestSequence&>().kind, self); })
+      .def_property_readonly(
+          "block", column_of<RequestSequence, std::int32_t>([](const auto& s) -> const auto& { return s.block; }))
+      .def_property_readonly(
+          "time_ns", column_of<RequestSequence, Nanoseconds>([](const auto& s) -> const auto& { return s.time_ns; }));
 
   core.def(
       "make_request_sequence",
@@ -135,8 +134,9 @@ void bind_replay(py::module_& core) {
   add_replay_column<Bytes>(cls, "event_size", [](const auto& r) -> const auto& { return r.events.size; });
   add_replay_column<std::int64_t>(cls, "event_stream", [](const auto& r) -> const auto& { return r.events.stream; });
   add_replay_column<std::int64_t>(cls, "event_request", [](const auto& r) -> const auto& { return r.event_request; });
-  cls.def_property_readonly(
-      "event_action", [](const py::object& self) { return numbers_of(self.cast<const Replay&>().events.action, self); });
+  cls.def_property_readonly("event_action", [](const py::object& self) {
+    return numbers_of(self.cast<const Replay&>().events.action, self);
+  });
   add_replay_column<std::int32_t>(cls, "block_request_block",
                                   [](const auto& r) -> const auto& { return r.state_block; });
   cls.def_readonly("state", &Replay::state);
@@ -176,7 +176,7 @@ void bind_replay(py::module_& core) {
 void bind_state(py::module_& core) {
   using allocators::AllocatorState;
   py::class_<AllocatorState> cls(core, "AllocatorState");
-  const auto add = [&]<class T>(const char* name, std::vector<T> AllocatorState::*column) {
+  const auto add = [&]<class T>(const char* name, std::vector<T> AllocatorState::* column) {
     cls.def_property_readonly(
         name, column_of<AllocatorState, T>([column](const auto& s) -> const auto& { return s.*column; }));
   };

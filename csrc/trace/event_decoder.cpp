@@ -75,17 +75,6 @@ bool is_old_annotation(std::string_view name) {
          name.starts_with("enumerate(DataLoader)");
 }
 
-// `PATH(LINE): FUNCTION` of a file that is the user's own.
-bool is_user_frame(std::string_view name) {
-  const auto file_end = python_file_end(name);
-  if (file_end == std::string_view::npos || name.starts_with('<') || name.starts_with("torch/")) return false;
-  const std::string_view path = name.substr(0, file_end);
-  for (const std::string_view installed : {"site-packages/", "dist-packages/", "lib/python3"}) {
-    if (path.find(installed) != std::string_view::npos) return false;
-  }
-  return true;
-}
-
 Decision decide_span(std::string_view category, std::string_view name) {
   if (category == "cpu_op") return {Keep::span, SpanKind::operation};
   if (category == "python_function") {

@@ -7,14 +7,9 @@
 namespace xmem::trace {
 
 // Length of PATH, which ends in ".py"; npos when the name is of another form.
-inline std::size_t python_file_end(std::string_view frame) {
-  constexpr std::string_view kOpen = ".py(";
-  for (std::size_t at = frame.find(kOpen); at != std::string_view::npos; at = frame.find(kOpen, at + 1)) {
-    const std::size_t line = at + kOpen.size();
-    const std::size_t after = frame.find_first_not_of("0123456789", line);
-    if (after != std::string_view::npos && after > line && frame.substr(after).starts_with("): ")) return line - 1;
-  }
-  return std::string_view::npos;
-}
+std::size_t python_file_end(std::string_view frame);
+
+// Whether the frame runs a file of the user's own, not of the standard library or of an installed package.
+bool is_user_frame(std::string_view frame);
 
 }  // namespace xmem::trace

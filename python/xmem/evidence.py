@@ -40,7 +40,7 @@ class Witness:
             iteration=int(self.workload.iteration[block]),
             phase=Phase(int(self.workload.phase[block])).label,
             operator=self._operator(block),
-            module=self._modules[self._module_of_row[block]] or None,
+            module=self._module(block),
             source_line=self._lines[self.workload.source_line[block]] or None,
             time_ns=int(self.requests.time_ns[request]),
             request_index=request,
@@ -58,9 +58,10 @@ class Witness:
             self.workload.category[rows], rounded, [Category(value).label for value in Category]
         )
         slack = int((held - rounded).sum())
+        module, paths = self._modules
         return Breakdown(
             category=categories | ({_SLACK: slack} if slack else {}),
-            module=_sums(self._module_of_row[rows], held, self._modules),
+            module=_sums(module[rows], held, paths),
             operator=_sums(self._operator_name[rows], held, self._operator_names),
             source_line=_sums(self.workload.source_line[rows], held, self._lines),
         )
@@ -89,7 +90,7 @@ class Witness:
             requested_bytes=failed.oom.requested_bytes,
             device_free_bytes=failed.oom.device_free_bytes,
             operator=self._operator(block),
-            module=self._modules[self._module_of_row[block]] or None,
+            module=self._module(block),
             source_line=self._lines[self.workload.source_line[block]] or None,
             iteration=int(self.workload.iteration[block]),
             phase=Phase(int(self.workload.phase[block])).label,
@@ -102,6 +103,10 @@ class Witness:
         alive[block[kind == RequestKind.ALLOC]] = True
         alive[block[kind == RequestKind.FREE]] = False
         return np.flatnonzero(alive)
+
+    def _module(self, block: int) -> str | None:
+        module, paths = self._modules
+        return paths[module[block]] or None
 
     def _operator(self, block: int) -> str | None:
         return self._operator_names[self._operator_name[block]] or None
@@ -128,32 +133,24 @@ class Witness:
         return [*self.attribution.lines, ""]
 
     @cached_property
-    def _modules(self) -> list[str]:
-        """Paths of ``_module_of_row``; the last is for -1."""
-        return [*self._module_ids, ""]
-
-    @cached_property
-    def _module_ids(self) -> dict[str, int]:
-        return {path: index for index, path in enumerate(self.attribution.modules)}
-
-    @cached_property
-    def _module_of_row(self) -> NDArray[np.int32]:
-        """The module of each row: the one whose tensor it is, else the one that ran when it was allocated."""
-        modules = self.workload.module.copy()
+    def _modules(self) -> tuple[NDArray[np.int32], list[str]]:
+        """The module of each row, and the paths: the one whose tensor it is, else the one that ran at its birth."""
+        module = self.workload.module.copy()
+        ids = {path: index for index, path in enumerate(self.attribution.modules)}
         tensors = (self.trace.metadata or {}).get("tensors", {"role": [], "name": []})
-        owners = [
-            _module_of_tensor(role, name) for role, name in zip(tensors["role"], tensors["name"], strict=True)
-        ]
         for row in np.flatnonzero(self.workload.tensor >= 0):
-            owner = owners[self.workload.tensor[row]]
+            tensor = self.workload.tensor[row]
+            owner = _module_of_tensor(tensors["role"][tensor], tensors["name"][tensor])
             if owner:
-                modules[row] = self._module_ids.setdefault(owner, len(self._module_ids))
-        return modules
+                module[row] = ids.setdefault(owner, len(ids))
+        return module, [*ids, ""]
 
 
 def _module_of_tensor(role: str, name: str) -> str:
-    """``GPT.h.0.attn.weight`` belongs to ``GPT.h.0.attn``; so do its gradient and its optimizer state."""
-    return "" if role == "input" else name.partition(" ")[0].rpartition(".")[0]
+    """``GPT.h.0.attn.weight`` belongs to ``GPT.h.0.attn``; so do its gradient and its ``....weight.exp_avg``."""
+    if role == "input":
+        return ""
+    return name.rsplit(".", 2 if role == "optimizer_state" else 1)[0]
 
 
 def _sums(keys: NDArray[np.integer], bytes_: NDArray[np.int64], names: list[str]) -> dict[str, int]:

@@ -171,9 +171,9 @@ def test_threads_are_numbered_by_first_kept_event() -> None:
     assert [row.thread for row in trace.spans] == [0, 1]
 
 
-def test_the_last_of_duplicate_keys_counts() -> None:
-    event = '{"ph":"B","ph":"X","cat":"cpu_op","name":"a","name":"b","ts":7,"ts":1,"dur":1}'
-    assert [(row.name, row.begin_ns) for row in read(f"[{event}]".encode()).spans] == [("b", 1000)]
+def test_the_first_of_duplicate_keys_counts() -> None:
+    event = '{"ph":"X","ph":"B","cat":"cpu_op","name":"a","name":"b","ts":7,"ts":1,"dur":1}'
+    assert [(row.name, row.begin_ns) for row in read(f"[{event}]".encode()).spans] == [("a", 7000)]
 
 
 def test_metadata_is_kept_and_other_keys_are_skipped() -> None:

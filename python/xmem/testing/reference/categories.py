@@ -71,7 +71,7 @@ def category(block: Block, lifetime: Lifetime, metadata: Mapping[str, Any] | Non
         kept = freed_in_phase != lifetime.phase
         return Category.INPUT if kept else Category.TEMPORARY
     if lifetime.phase == Phase.OPTIMIZER_STEP:
-        freed_later = lifetime.free_iteration > lifetime.iteration and not lifetime.freed_in_own_step
+        freed_later = not same_iteration and not lifetime.freed_in_own_step
         return Category.OPTIMIZER_STATE if never_freed or freed_later else Category.TEMPORARY
     if lifetime.phase == Phase.BACKWARD:
         used_up = freed_in_phase == Phase.BACKWARD and same_iteration

@@ -50,7 +50,20 @@ _KIND_OF_CATEGORY = {
 }
 _ANNOTATIONS_OF_2021 = ("ProfilerStep#", "Optimizer.", "enumerate(DataLoader)")
 _FRAME = re.compile(r"(?P<path>.*?\.py)\((?P<line>[0-9]+)\): .*", re.DOTALL)
-_INSTALLED = ("site-packages/", "dist-packages/", "lib/python3")
+_INSTALLED_FOLDERS = ("site-packages/", "dist-packages/", "lib/python3")
+_INSTALLED_NAMES = frozenset(
+    """
+    abc ast asyncio bisect codecs collections concurrent contextlib copy copyreg ctypes dataclasses
+    datetime decimal enum functools genericpath gzip hashlib heapq importlib inspect io json linecache
+    locale logging multiprocessing numbers operator os pathlib pickle platform posixpath pprint queue
+    random re reprlib runpy selectors shutil signal site socket sre_compile sre_parse ssl statistics
+    string subprocess tempfile textwrap threading tokenize traceback types typing unittest urllib uuid
+    warnings weakref zipfile accelerate apex datasets deepspeed diffusers einops filelock fsspec
+    huggingface_hub ignite lightning lightning_fabric matplotlib numpy packaging pandas peft PIL
+    pytorch_lightning safetensors scipy sklearn sympy tensorboard timm tokenizers torch torchaudio
+    torchdata torchmetrics torchvision tqdm transformers triton trl wandb xmem yaml
+    """.split()
+)
 MODULE_FRAME = "nn.Module: "
 
 
@@ -173,7 +186,8 @@ def frame_line(name: str) -> str | None:
     if match is None:
         return None
     path = match["path"]
-    if path.startswith(("<", "torch/")) or any(folder in path for folder in _INSTALLED):
+    first = path.partition("/")[0].removesuffix(".py")
+    if path.startswith("<") or first in _INSTALLED_NAMES or any(part in path for part in _INSTALLED_FOLDERS):
         return None
     return f"{path}:{match['line']}"
 
