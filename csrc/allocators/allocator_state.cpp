@@ -46,4 +46,62 @@ AllocatorState CachingAllocator::state() const {
   return state;
 }
 
+std::vector<BlockHandle> CachingAllocator::restore(const AllocatorState& state) {
+  std::vector<BlockHandle> handles(state.block_address.size());
+  std::vector<BlockHandle> range_rests;  // the part of each expandable range that no stretch has taken yet
+  std::size_t b = 0;
+  for (std::size_t s = 0; s < state.segment_address.size(); ++s) {
+    const bool expandable = state.segment_expandable[s] != 0;
+    Segment segment;
+    segment.address = state.segment_address[s];
+    segment.size = state.segment_size[s];
+    segment.stream = state.segment_stream[s];
+    segment.pool = static_cast<Pool>(state.segment_pool[s]);
+    segment.expandable = expandable;
+    const std::int32_t stream_index = heap_.stream_index(segment.stream);
+    heap_.add_reserved(segment.pool, segment.size);
+
+    BlockHandle rest;
+    if (expandable) {
+      rest = expandable_.restore_range(segment, stream_index, range_rests);
+    } else {
+      heap_.statistics.segment.increase(segment.pool, 1);
+      if (segment.size >= options_.max_split) heap_.statistics.oversize_segments.increase(1);
+      rest = heap_.table.add(segment, stream_index, BlockState::kFree);
+    }
+    for (; b < state.block_segment.size() && static_cast<std::size_t>(state.block_segment[b]) == s; ++b) {
+      const bool is_last = !expandable && heap_.table[rest].size == state.block_size[b];
+      const BlockHandle block = is_last ? rest : heap_.table.cut_front(rest, state.block_size[b]);
+      heap_.table[block].state = static_cast<BlockState>(state.block_state[b]);
+      restore_block(block, state.block_requested[b]);
+      if (heap_.table[block].state != BlockState::kFree) handles[b] = block;
+    }
+  }
+  for (const BlockHandle rest : range_rests) heap_.insert_unmapped(rest);
+  return handles;
+}
+
+void CachingAllocator::restore_block(BlockHandle restored, Bytes requested) {
+  Block& block = heap_.table[restored];
+  Statistics& statistics = heap_.statistics;
+  if (block.state == BlockState::kFree) {
+    heap_.insert_free(restored);
+    if (options_.expandable || !block.is_split()) return;
+    statistics.inactive_split.increase(block.pool, 1);
+    statistics.inactive_split_bytes.increase(block.pool, block.size);
+    return;
+  }
+  block.requested = requested;
+  statistics.active.increase(block.pool, 1);
+  statistics.active_bytes.increase(block.pool, block.size);
+  statistics.requested_bytes.increase(block.pool, requested);
+  if (block.state == BlockState::kPendingFree) {
+    pending_.push_back(restored);
+    return;
+  }
+  statistics.allocation.increase(block.pool, 1);
+  statistics.allocated_bytes.increase(block.pool, block.size);
+  if (block.size >= options_.max_split) statistics.oversize_allocations.increase(1);
+}
+
 }  // namespace xmem::allocators

@@ -67,17 +67,30 @@ BlockHandle CachingAllocator::allocate(Bytes request, StreamHandle stream) {
   return taken;
 }
 
-// get_free_block
+bool CachingAllocator::is_cached(Bytes request, StreamHandle stream) {
+  const Bytes size = round_size(request, options_);
+  const FreeBlocks& free = heap_.home(heap_.stream_index(stream), pool_of(size)).free;
+  return best_fit(free, size) != free.end();
+}
+
+// get_free_block, without taking it: the smallest block that is large enough. No larger one is tried when it may not
+// serve, for none could.
+FreeBlocks::Position CachingAllocator::best_fit(const FreeBlocks& free, Bytes size) const {
+  FreeBlocks::Position best = free.lower_bound({size, 0});
+  if (best == free.end()) return best;
+  if (options_.expandable) best = expandable_.least_reach(free, best);
+  const Bytes found = heap_.table[free[best]].size;
+  if (size < options_.max_split && found >= options_.max_split) return free.end();
+  if (size >= options_.max_split && found >= size + options_.max_non_split_rounding) return free.end();
+  return best;
+}
+
 BlockHandle CachingAllocator::find_free(std::int32_t stream_index, Pool pool, Bytes size) {
   if (collects_garbage()) ++heap_.searches[static_cast<std::size_t>(pool)];
   FreeBlocks& free = heap_.home(stream_index, pool).free;
-  FreeBlocks::Position best = free.lower_bound({size, 0});
+  const FreeBlocks::Position best = best_fit(free, size);
   if (best == free.end()) return {};
-  if (options_.expandable) best = expandable_.least_reach(free, best);
   const BlockHandle block = free[best];
-  const Bytes found = heap_.table[block].size;
-  if (size < options_.max_split && found >= options_.max_split) return {};
-  if (size >= options_.max_split && found >= size + options_.max_non_split_rounding) return {};
   free.erase(best);
   return block;
 }

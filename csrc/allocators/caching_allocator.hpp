@@ -32,8 +32,8 @@ class CachingAllocator {
   CachingAllocator(const CachingAllocator&) = delete;
   CachingAllocator& operator=(const CachingAllocator&) = delete;
 
-  // Rebuilds the state of a running allocator, with counters as if everything had just been allocated. On a fresh
-  // allocator only. Returns the handle of each block of `state`, in its order; none for free ones.
+  // Rebuilds a running allocator inside a fresh one, with counters as if everything had just been allocated. The device
+  // is not asked: it must count these segments already. Returns the handle of each block of `state`; none when free.
   std::vector<BlockHandle> restore(const AllocatorState& state);
 
   // `request` bytes, above 0. None when out of memory at both levels: caches are flushed then, live blocks untouched.
@@ -52,6 +52,9 @@ class CachingAllocator {
   const Statistics& statistics() const { return heap_.statistics; }
   const EventLog& events() const { return heap_.events; }
   const Block& block(BlockHandle block) const { return heap_.table[block]; }
+  StreamHandle stream_of(BlockHandle block) const { return heap_.stream_handle(heap_.table[block].stream_index); }
+  // Whether a cached block would serve the request, so that the device would not be asked.
+  bool is_cached(Bytes request, StreamHandle stream);
   const OutOfMemory& last_out_of_memory() const { return last_out_of_memory_; }
   AllocatorState state() const;
 
@@ -59,11 +62,13 @@ class CachingAllocator {
   void check_invariants() const;
 
  private:
+  FreeBlocks::Position best_fit(const FreeBlocks& free, Bytes size) const;  // free.end() when none may serve
   BlockHandle find_free(std::int32_t stream_index, Pool pool, Bytes size);
   BlockHandle obtain(std::int32_t stream_index, Pool pool, Bytes size);
   BlockHandle device_allocate(std::int32_t stream_index, Pool pool, Bytes size);
   BlockHandle take(BlockHandle found, Bytes request, Bytes size);
   void complete_free(BlockHandle block);
+  void restore_block(BlockHandle block, Bytes requested);
 
   void collect_garbage();
   bool release_available(std::int32_t stream_index, Pool pool, Bytes size);

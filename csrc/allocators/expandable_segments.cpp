@@ -73,11 +73,8 @@ BlockHandle ExpandableSegments::find_space(std::int32_t stream_index, Pool pool,
 }
 
 BlockHandle ExpandableSegments::reserve_range(std::int32_t stream_index, Pool pool) {
-  // PyTorch reserves an eighth more addresses than the device has memory, for pages that move to the end.
-  const Bytes total = heap_.device().total_bytes();
-  const Bytes page = expandable_page(pool, heap_.options());
   Segment range;
-  range.size = std::min(round_up(total + total / 8, page), kMaxRangeBytes / page * page);
+  range.size = range_bytes(pool);
   range.address = heap_.device().reserve(range.size);
   range.stream = heap_.stream_handle(stream_index);
   range.pool = pool;
@@ -85,6 +82,33 @@ BlockHandle ExpandableSegments::reserve_range(std::int32_t stream_index, Pool po
   const BlockHandle block = heap_.table.add(range, stream_index, BlockState::kUnmapped);
   heap_.insert_unmapped(block);
   return block;
+}
+
+// PyTorch reserves an eighth more addresses than the device has memory, for pages that move to the end.
+Bytes ExpandableSegments::range_bytes(Pool pool) const {
+  const Bytes total = heap_.device().total_bytes();
+  const Bytes page = expandable_page(pool, heap_.options());
+  return std::min(round_up(total + total / 8, page), kMaxRangeBytes / page * page);
+}
+
+BlockHandle ExpandableSegments::restore_range(const Segment& stretch, std::int32_t stream_index,
+                                              std::vector<BlockHandle>& rests) {
+  SegmentTable& table = heap_.table;
+  const auto holds_stretch = [&](BlockHandle rest) {
+    const Block& block = table[rest];
+    return block.stream_index == stream_index && block.pool == stretch.pool && block.address <= stretch.address &&
+           stretch.address + stretch.size < block.address + block.size;
+  };
+  const auto found = std::ranges::find_if(rests, holds_stretch);
+  if (found == rests.end()) {
+    Segment range = stretch;
+    range.size = std::max(range_bytes(stretch.pool), stretch.size + expandable_page(stretch.pool, heap_.options()));
+    rests.push_back(table.add(range, stream_index, BlockState::kUnmapped));
+    return rests.back();
+  }
+  const Bytes gap = stretch.address - table[*found].address;
+  if (gap > 0) heap_.insert_unmapped(table.cut_front(*found, gap));
+  return *found;
 }
 
 bool ExpandableSegments::has_space(BlockHandle first, Bytes size) const {

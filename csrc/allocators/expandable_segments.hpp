@@ -24,9 +24,14 @@ class ExpandableSegments {
   // Gives the whole pages inside a free block back, and the range with them if nothing else is left of it.
   void unmap(BlockHandle block);
 
+  // For CachingAllocator::restore: the unmapped rest of the range that a mapped stretch lies in, from the stretch on.
+  // A new range starts at the first stretch of a pool and stream that lies in none of `rests`.
+  BlockHandle restore_range(const Segment& stretch, std::int32_t stream_index, std::vector<BlockHandle>& rests);
+
  private:
   BlockHandle find_space(std::int32_t stream_index, Pool pool, Bytes size) const;
   BlockHandle reserve_range(std::int32_t stream_index, Pool pool);
+  Bytes range_bytes(Pool pool) const;
   bool has_space(BlockHandle first, Bytes size) const;
   bool map(BlockHandle block, Bytes size);
   Bytes reach(BlockHandle block) const;

@@ -2,9 +2,13 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <numeric>
+
 #include "numpy_view.hpp"
 #include "register.hpp"
 #include "sequence/request_sequence.hpp"
+#include "simulation/recording.hpp"
+#include "simulation/recording_start.hpp"
 #include "simulation/replay.hpp"
 
 namespace xmem::bindings {
@@ -193,6 +197,75 @@ void bind_state(py::module_& core) {
   add("block_state", &AllocatorState::block_state);
 }
 
+// The columns of AllocatorState that a snapshot has; the others number what the snapshot does not name.
+allocators::AllocatorState make_state(const Column<Bytes>& segment_address, const Column<Bytes>& segment_size,
+                                      const Column<std::int64_t>& segment_stream,
+                                      const Column<std::uint8_t>& segment_pool,
+                                      const Column<std::uint8_t>& segment_expandable,
+                                      const Column<std::int32_t>& block_segment, const Column<Bytes>& block_address,
+                                      const Column<Bytes>& block_size, const Column<Bytes>& block_requested,
+                                      const Column<std::uint8_t>& block_state) {
+  const auto copy = [](const auto& column) { return std::vector(column.data(), column.data() + column.size()); };
+  allocators::AllocatorState state;
+  state.segment_address = copy(segment_address);
+  state.segment_size = copy(segment_size);
+  state.segment_stream = copy(segment_stream);
+  state.segment_pool = copy(segment_pool);
+  state.segment_expandable = copy(segment_expandable);
+  state.segment_id.resize(state.segment_address.size());
+  std::iota(state.segment_id.begin(), state.segment_id.end(), 0);
+  state.block_segment = copy(block_segment);
+  state.block_address = copy(block_address);
+  state.block_size = copy(block_size);
+  state.block_requested = copy(block_requested);
+  state.block_state = copy(block_state);
+  state.block_handle.assign(state.block_address.size(), -1);
+  return state;
+}
+
+void bind_recording(py::module_& core) {
+  using simulation::Recording;
+  using simulation::RecordingReplay;
+  const auto recording_of = [](const Column<std::uint8_t>& action, const Column<Bytes>& address,
+                               const Column<Bytes>& size, const Column<std::int64_t>& stream) {
+    return Recording{span_of(action), span_of(address), span_of(size), span_of(stream)};
+  };
+  py::class_<RecordingReplay>(core, "RecordingReplay")
+      .def_property_readonly("reserved_bytes",
+                             column_of<RecordingReplay, Bytes>([](const auto& r) -> const auto& { return r.reserved; }))
+      .def_property_readonly("allocated_bytes", column_of<RecordingReplay, Bytes>(
+                                                    [](const auto& r) -> const auto& { return r.allocated; }))
+      .def_property_readonly("statistics", [](const RecordingReplay& r) { return statistics_dict(r.statistics); })
+      .def_readonly("state", &RecordingReplay::state)
+      .def_property_readonly("difference", [](const RecordingReplay& r) -> py::object {
+        if (!r.difference) return py::none();
+        return py::make_tuple(r.difference->event, static_cast<int>(r.difference->action), r.difference->address,
+                              r.difference->size, r.difference->stream);
+      });
+  core.def("make_allocator_state", &make_state);
+  core.def(
+      "replay_recording",
+      [recording_of](const Column<std::uint8_t>& action, const Column<Bytes>& address, const Column<Bytes>& size,
+                     const Column<std::int64_t>& stream, const allocators::AllocatorOptions& options,
+                     const allocators::AllocatorState& start, Bytes capacity_bytes) {
+        const Recording recording = recording_of(action, address, size, stream);
+        const py::gil_scoped_release released;
+        return simulation::replay_recording(recording, options, start, capacity_bytes);
+      },
+      py::arg("action"), py::arg("address"), py::arg("size"), py::arg("stream"), py::arg("options"), py::arg("start"),
+      py::arg("capacity_bytes"));
+  core.def(
+      "state_before",
+      [recording_of](const Column<std::uint8_t>& action, const Column<Bytes>& address, const Column<Bytes>& size,
+                     const Column<std::int64_t>& stream, const allocators::AllocatorOptions& options,
+                     const allocators::AllocatorState& end) {
+        const Recording recording = recording_of(action, address, size, stream);
+        const py::gil_scoped_release released;
+        return simulation::state_before(recording, options, end);
+      },
+      py::arg("action"), py::arg("address"), py::arg("size"), py::arg("stream"), py::arg("options"), py::arg("end"));
+}
+
 }  // namespace
 
 void register_simulation(py::module_& core) {
@@ -200,6 +273,7 @@ void register_simulation(py::module_& core) {
   bind_sequence(core);
   bind_state(core);
   bind_replay(core);
+  bind_recording(core);
 }
 
 }  // namespace xmem::bindings

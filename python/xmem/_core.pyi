@@ -148,3 +148,46 @@ def replay(
     drop_failed: bool,
     until: int | None,
 ) -> Replay: ...
+
+class RecordingReplay:
+    @property
+    def reserved_bytes(self) -> NDArray[np.int64]: ...
+    @property
+    def allocated_bytes(self) -> NDArray[np.int64]: ...
+    @property
+    def statistics(self) -> dict[str, int]: ...
+    @property
+    def state(self) -> AllocatorState: ...
+    @property
+    def difference(self) -> tuple[int, int, int, int, int] | None: ...
+
+def make_allocator_state(
+    segment_address: NDArray[np.int64],
+    segment_size: NDArray[np.int64],
+    segment_stream: NDArray[np.int64],
+    segment_pool: NDArray[np.uint8],
+    segment_expandable: NDArray[np.uint8],
+    block_segment: NDArray[np.int32],
+    block_address: NDArray[np.int64],
+    block_size: NDArray[np.int64],
+    block_requested: NDArray[np.int64],
+    block_state: NDArray[np.uint8],
+    /,
+) -> AllocatorState: ...
+def replay_recording(
+    action: NDArray[np.uint8],
+    address: NDArray[np.int64],
+    size: NDArray[np.int64],
+    stream: NDArray[np.int64],
+    options: AllocatorOptions,
+    start: AllocatorState,
+    capacity_bytes: int,
+) -> RecordingReplay: ...
+def state_before(
+    action: NDArray[np.uint8],
+    address: NDArray[np.int64],
+    size: NDArray[np.int64],
+    stream: NDArray[np.int64],
+    options: AllocatorOptions,
+    end: AllocatorState,
+) -> AllocatorState: ...

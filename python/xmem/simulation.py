@@ -309,7 +309,7 @@ def replay(
         requests.block,
         requests.size_bytes,
         requests.stream,
-        _core_options(options),
+        core_options(options),
         capacity_bytes,
         other_bytes,
         on_oom == "drop",
@@ -328,7 +328,7 @@ def replay(
         ),
         statistics=MappingProxyType(done.statistics),
         failures=tuple(OutOfMemory(*failure) for failure in done.failures),
-        state=_state(done.state, done.block_request_block),
+        state=allocator_state(done.state, done.block_request_block),
     )
 
 
@@ -343,7 +343,8 @@ def _column(values: ArrayLike, name: str) -> Int64:
     return column
 
 
-def _core_options(options: AllocatorOptions) -> _core.AllocatorOptions:
+def core_options(options: AllocatorOptions) -> _core.AllocatorOptions:
+    """The same settings for the core."""
     core = _core.AllocatorOptions()
     core.tie_break = _TIE_BREAKS[options.tie_break]
     core.large_segment = options.large_segment_bytes
@@ -357,7 +358,8 @@ def _core_options(options: AllocatorOptions) -> _core.AllocatorOptions:
     return core
 
 
-def _state(core: _core.AllocatorState, block: Int32) -> AllocatorState:
+def allocator_state(core: _core.AllocatorState, block: Int32) -> AllocatorState:
+    """The columns of a state of the core, and the replayed block of each of its blocks."""
     return AllocatorState(
         core.segment_address,
         core.segment_size,

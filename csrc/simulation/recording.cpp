@@ -1,0 +1,258 @@
+#include "simulation/recording.hpp"
+
+#include <string>
+#include <unordered_map>
+
+#include "base/error.hpp"
+
+namespace xmem::simulation {
+namespace {
+
+using allocators::Action;
+using allocators::BlockHandle;
+using allocators::CachingAllocator;
+
+RecordedAction recorded(Action action) {
+  switch (action) {
+    case Action::kSegmentAlloc:
+      return RecordedAction::kSegmentAlloc;
+    case Action::kSegmentFree:
+      return RecordedAction::kSegmentFree;
+    case Action::kSegmentMap:
+      return RecordedAction::kSegmentMap;
+    case Action::kSegmentUnmap:
+      return RecordedAction::kSegmentUnmap;
+    case Action::kFreeCompleted:
+      return RecordedAction::kFreeCompleted;
+    case Action::kOutOfMemory:
+      return RecordedAction::kOutOfMemory;
+  }
+  return RecordedAction::kOther;
+}
+
+bool gives_back(RecordedAction action) {
+  return action == RecordedAction::kSegmentFree || action == RecordedAction::kSegmentUnmap;
+}
+
+bool asks_device(RecordedAction action) {
+  return action == RecordedAction::kSegmentAlloc || action == RecordedAction::kSegmentMap || gives_back(action);
+}
+
+// Answers what the recording answered during one call of the allocator: an event that stands next succeeds.
+class RecordedDevice {
+ public:
+  RecordedDevice(const Recording& recording, Bytes capacity) : recording_(recording), capacity_(capacity) {}
+
+  // The events of the next call are [begin, end).
+  void set_call(std::size_t begin, std::size_t end, Bytes free_bytes) {
+    next_ = begin;
+    end_ = end;
+    free_bytes_ = free_bytes;
+  }
+
+  std::optional<Bytes> allocate(Bytes size) {
+    if (!is_next(RecordedAction::kSegmentAlloc) || recording_.size[next_] != size) return std::nullopt;
+    return recording_.address[next_++];
+  }
+  void release(Bytes, Bytes) {
+    if (is_next(RecordedAction::kSegmentFree)) ++next_;
+  }
+  // A range is reserved right before its first page is mapped.
+  Bytes reserve(Bytes) { return is_next(RecordedAction::kSegmentMap) ? recording_.address[next_] : 0; }
+  void unreserve(Bytes, Bytes) {}
+  bool map(Bytes address, Bytes size) {
+    const bool granted =
+        is_next(RecordedAction::kSegmentMap) && recording_.size[next_] == size && recording_.address[next_] == address;
+    if (granted) ++next_;
+    return granted;
+  }
+  void unmap(Bytes, Bytes) {
+    if (is_next(RecordedAction::kSegmentUnmap)) ++next_;
+  }
+  Bytes free_bytes() const { return free_bytes_; }
+  Bytes total_bytes() const { return capacity_; }
+
+ private:
+  bool is_next(RecordedAction action) {
+    while (next_ < end_ && !asks_device(static_cast<RecordedAction>(recording_.action[next_]))) ++next_;
+    return next_ < end_ && static_cast<RecordedAction>(recording_.action[next_]) == action;
+  }
+
+  const Recording& recording_;
+  Bytes capacity_;
+  std::size_t next_ = 0;
+  std::size_t end_ = 0;
+  Bytes free_bytes_ = 0;
+};
+static_assert(allocators::DeviceMemory<RecordedDevice>);
+
+class Driver {
+ public:
+  Driver(const Recording& recording, const allocators::AllocatorOptions& options,
+         const allocators::AllocatorState& start, Bytes capacity)
+      : recording_(recording), device_(recording, capacity), allocator_(options, allocators::DeviceReference(device_)) {
+    const std::vector<BlockHandle> handles = allocator_.restore(start);
+    for (std::size_t b = 0; b < handles.size(); ++b) {
+      if (!handles[b].is_none()) live_.emplace(start.block_address[b], handles[b]);
+    }
+  }
+
+  RecordingReplay run() {
+    while (next_ < recording_.action.size() && !result_.difference) {
+      switch (action(next_)) {
+        case RecordedAction::kOther:
+          agree();
+          break;
+        case RecordedAction::kFreeRequested:
+          free();
+          break;
+        case RecordedAction::kFreeCompleted:
+          complete();
+          break;
+        default:
+          call_with_device_events();
+      }
+    }
+    result_.statistics = allocator_.statistics();
+    result_.state = allocator_.state();
+    return std::move(result_);
+  }
+
+ private:
+  RecordedAction action(std::size_t event) const { return static_cast<RecordedAction>(recording_.action[event]); }
+
+  void agree() {
+    result_.reserved.push_back(allocator_.reserved_bytes());
+    result_.allocated.push_back(allocator_.allocated_bytes());
+    ++next_;
+  }
+
+  void skip_others() {
+    while (next_ < recording_.action.size() && action(next_) == RecordedAction::kOther) agree();
+  }
+
+  // The simulator did this: the next recorded event must be it.
+  void expect(RecordedAction what, Bytes address, Bytes size, std::int64_t stream) {
+    if (result_.difference) return;
+    skip_others();
+    const bool same = next_ < recording_.action.size() && action(next_) == what &&
+                      recording_.address[next_] == address && recording_.size[next_] == size &&
+                      recording_.stream[next_] == stream;
+    if (same) return agree();
+    result_.difference = Difference{static_cast<std::int64_t>(next_), what, address, size, stream};
+  }
+
+  // The simulator did nothing that the next recorded event could be.
+  void differ_by_silence() { result_.difference = Difference{static_cast<std::int64_t>(next_)}; }
+
+  void expect_logged() {
+    const allocators::EventLog& log = allocator_.events();
+    for (; seen_ < log.count(); ++seen_) {
+      if (log.action[seen_] == Action::kFreeCompleted) live_.erase(log.address[seen_]);
+      expect(recorded(log.action[seen_]), log.address[seen_], log.size[seen_], log.stream[seen_]);
+    }
+  }
+
+  void free() {
+    const auto found = live_.find(recording_.address[next_]);
+    if (found == live_.end()) return differ_by_silence();
+    const BlockHandle block = found->second;
+    const allocators::Block before = allocator_.block(block);
+    if (before.state != allocators::BlockState::kAllocated) return differ_by_silence();
+    const std::int64_t stream = allocator_.stream_of(block);
+    const bool at_once = completes_at_once();
+    if (!at_once) allocator_.record_stream(block, stream + 1);  // any other stream defers it
+    allocator_.free(block);
+    expect(RecordedAction::kFreeRequested, before.address, before.requested, stream);
+    if (!at_once) return;
+    expect(RecordedAction::kFreeCompleted, before.address, before.requested, stream);
+    live_.erase(found);
+  }
+
+  bool completes_at_once() const {
+    std::size_t after = next_ + 1;
+    while (after < recording_.action.size() && action(after) == RecordedAction::kOther) ++after;
+    return after < recording_.action.size() && action(after) == RecordedAction::kFreeCompleted &&
+           recording_.address[after] == recording_.address[next_];
+  }
+
+  // A free that had waited; or, where requests of frees were not recorded, all there is of a free.
+  void complete() {
+    const auto found = live_.find(recording_.address[next_]);
+    if (found == live_.end()) return differ_by_silence();
+    const BlockHandle block = found->second;
+    const allocators::Block before = allocator_.block(block);
+    if (before.state == allocators::BlockState::kPendingFree) {
+      allocator_.complete(block);
+      expect_logged();
+    } else {
+      live_.erase(found);
+      const std::int64_t stream = allocator_.stream_of(block);
+      allocator_.free(block);
+      expect(RecordedAction::kFreeCompleted, before.address, before.requested, stream);
+    }
+  }
+
+  // An allocation with what it asks of the device, or an emptied cache.
+  void call_with_device_events() {
+    const std::size_t first = next_;
+    std::size_t end = first;
+    bool gave_back = false;
+    while (end < recording_.action.size() &&
+           (asks_device(action(end)) || action(end) == RecordedAction::kOther || is_flushed(end))) {
+      gave_back = gave_back || gives_back(action(end));
+      ++end;
+    }
+    const bool is_request = end < recording_.action.size() &&
+                            (action(end) == RecordedAction::kAlloc || action(end) == RecordedAction::kOutOfMemory);
+    if (!is_request) {
+      device_.set_call(first, end, 0);
+      allocator_.empty_cache();
+      expect_logged();
+      if (next_ == first && !result_.difference) differ_by_silence();
+      return;
+    }
+    const bool failed = action(end) == RecordedAction::kOutOfMemory;
+    device_.set_call(first, end, failed ? recording_.address[end] : 0);
+    // A miss that flushes, or an emptied cache and then an allocation: alike, unless the cache would have served it.
+    if (gave_back && allocator_.is_cached(recording_.size[end], recording_.stream[end])) allocator_.empty_cache();
+    allocate(recording_.size[end], recording_.stream[end]);
+  }
+
+  // A free that had waited and completes in the middle of a flush.
+  bool is_flushed(std::size_t event) const {
+    if (action(event) != RecordedAction::kFreeCompleted || event == next_) return false;
+    const auto found = live_.find(recording_.address[event]);
+    return found != live_.end() && allocator_.block(found->second).state == allocators::BlockState::kPendingFree;
+  }
+
+  void allocate(Bytes size, std::int64_t stream) {
+    const BlockHandle block = allocator_.allocate(size, stream);
+    expect_logged();
+    if (block.is_none()) return;
+    const allocators::Block& placed = allocator_.block(block);
+    live_.insert_or_assign(placed.address, block);
+    expect(RecordedAction::kAlloc, placed.address, size, stream);
+  }
+
+  const Recording& recording_;
+  RecordedDevice device_;
+  CachingAllocator allocator_;
+  std::unordered_map<Bytes, BlockHandle> live_;  // allocated and waiting blocks by address; looked up, never listed
+  std::size_t next_ = 0;
+  std::size_t seen_ = 0;  // of the allocator's log
+  RecordingReplay result_;
+};
+
+}  // namespace
+
+RecordingReplay replay_recording(const Recording& recording, const allocators::AllocatorOptions& options,
+                                 const allocators::AllocatorState& start, Bytes capacity) {
+  const std::size_t count = recording.action.size();
+  if (recording.address.size() != count || recording.size.size() != count || recording.stream.size() != count) {
+    throw ConfigError("columns of different length", "one action, address, size and stream for each event");
+  }
+  return Driver(recording, options, start, capacity).run();
+}
+
+}  // namespace xmem::simulation

@@ -1,0 +1,213 @@
+"""The core's allocator against the slow reference, request by request, on random histories.
+
+XMEM_HYPOTHESIS_EXAMPLES sets the number of histories a test (default 150).
+"""
+
+import os
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from xmem.alloc_conf import AllocatorOptions
+from xmem.simulation import NEVER, DeviceAction, Replay, RequestKind, Requests, make_requests, replay
+from xmem.testing.reference.caching_allocator import UNLIMITED, Block, CachingAllocator, Device
+
+MIB = 1 << 20
+GAUGES = ("allocated_bytes", "active_bytes", "reserved_bytes", "requested_bytes")
+
+histories = settings(
+    max_examples=int(os.environ.get("XMEM_HYPOTHESIS_EXAMPLES", "150")),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+
+# Around every threshold: 512 B, 1 MiB, 2 MiB, 10 MiB, 20 MiB; few distinct sizes, so that ties happen.
+sizes = st.one_of(
+    st.sampled_from([1, 511, 512, 513, 4096, MIB - 1, MIB, MIB + 1, 2 * MIB, 3 * MIB, 5 * MIB, 8 * MIB]),
+    st.sampled_from([9 * MIB, 10 * MIB - 512, 10 * MIB - 1, 10 * MIB, 10 * MIB + 1, 11 * MIB, 16 * MIB]),
+    st.sampled_from([20 * MIB, 20 * MIB + 1, 24 * MIB, 30 * MIB, 41 * MIB, 60 * MIB]),
+    st.integers(1, 64 * MIB),
+)
+options = st.builds(
+    AllocatorOptions,
+    tie_break=st.sampled_from(["address", "object_age", "segment_age"]),
+    large_segment_bytes=st.sampled_from([20 * MIB, 12 * MIB, 50 * MIB]),
+    max_split_bytes=st.one_of(st.none(), st.sampled_from([50 * MIB, 64 * MIB])),
+    max_non_split_rounding_bytes=st.sampled_from([20 * MIB, 30 * MIB]),
+    roundup_power2_divisions=st.one_of(
+        st.just((0,) * 16), st.lists(st.sampled_from([0, 1, 2, 4, 8]), min_size=16, max_size=16).map(tuple)
+    ),
+    garbage_collection_threshold=st.sampled_from([0.0, 0.0, 0.3, 0.8]),
+    expandable_segments=st.booleans(),
+    memory_fraction=st.sampled_from([None, None, 0.5, 0.95, 1.0]),
+    throw_on_cudamalloc_oom=st.sampled_from([False, False, False, True]),
+)
+capacities = st.sampled_from([48 * MIB, 100 * MIB, 101 * MIB, 150 * MIB, 256 * MIB])
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> Requests:
+    """Blocks of random lifetimes on one or two streams, and a few emptied caches."""
+    count = draw(st.integers(1, 40))
+    horizon = 3 * count
+    alloc = draw(st.lists(st.integers(0, horizon), min_size=count, max_size=count))
+    length = st.one_of(st.integers(0, 12), st.integers(0, horizon), st.none())
+    lengths = draw(st.lists(length, min_size=count, max_size=count))
+    free = [NEVER if n is None else a + n for a, n in zip(alloc, lengths, strict=True)]
+    size = draw(st.lists(sizes, min_size=count, max_size=count))
+    stream = draw(st.lists(st.sampled_from([0, 0, 0, 9, 5]), min_size=count, max_size=count))
+    emptied = draw(st.lists(st.integers(0, horizon), max_size=3))
+    return make_requests(alloc, free, size, stream, empty_cache_ns=emptied)
+
+
+class Reference:
+    """The reference allocator, fed with requests; failed blocks are dropped."""
+
+    def __init__(self, requests: Requests, options: AllocatorOptions, capacity: int) -> None:
+        self.requests = requests
+        self.allocator = CachingAllocator(options, Device(capacity))
+        self.live: dict[int, Block] = {}
+        self.placed: dict[int, tuple[int, int]] = {}
+        self.failed: list[int] = []
+
+    def step(self, index: int) -> None:
+        block = int(self.requests.block[index])
+        kind = self.requests.kind[index]
+        if kind == RequestKind.EMPTY_CACHE:
+            self.allocator.empty_cache()
+        elif kind == RequestKind.FREE:
+            if block in self.live:
+                self.allocator.free(self.live.pop(block))
+        else:
+            size, stream = int(self.requests.size_bytes[block]), int(self.requests.stream[block])
+            found = self.allocator.malloc(size, stream)
+            if found is None:
+                self.failed.append(index)
+            else:
+                self.live[block] = found
+                self.placed[block] = (found.address, found.size)
+
+    def segments(self) -> list[tuple[int, int, int]]:
+        """Address, size and stream of each mapped stretch."""
+        stretches: list[tuple[int, int, int]] = []
+        for segment in sorted(self.allocator.segments, key=lambda s: s.address):
+            touching = False
+            for block in segment.blocks:
+                if block.state == "unmapped":
+                    touching = False
+                elif touching:
+                    address, size, stream = stretches[-1]
+                    stretches[-1] = (address, size + block.size, stream)
+                else:
+                    stretches.append((block.address, block.size, segment.stream))
+                    touching = True
+        return stretches
+
+    def blocks(self) -> list[tuple[int, int, bool]]:
+        """Address, size and whether it is free, of each mapped block."""
+        return sorted(
+            (b.address, b.size, b.state == "free")
+            for segment in self.allocator.segments
+            for b in segment.blocks
+            if b.state != "unmapped"
+        )
+
+
+def events_of(result: Replay) -> list[tuple[str, int, int, int]]:
+    e = result.events
+    return [
+        (DeviceAction(action).name.lower(), int(address), int(size), int(stream))
+        for action, address, size, stream in zip(e.action, e.address, e.size_bytes, e.stream, strict=True)
+    ]
+
+
+def require_equal_state(result: Replay, reference: Reference) -> None:
+    state = result.state
+    segments = zip(state.segment_address, state.segment_bytes, state.segment_stream, strict=True)
+    assert [tuple(map(int, s)) for s in segments] == reference.segments()
+    blocks = zip(state.block_address, state.block_bytes, state.block_state == 0, strict=True)
+    assert [(int(a), int(n), bool(f)) for a, n, f in blocks] == reference.blocks()
+
+
+@histories
+@given(requests(), options, st.one_of(st.none(), capacities), st.data())
+def test_core_and_reference_agree(
+    requests: Requests, options: AllocatorOptions, capacity: int | None, data: st.DataObject
+) -> None:
+    if capacity is None:
+        options = replace(options, memory_fraction=None)
+    result = replay(requests, options=options, capacity_bytes=capacity, on_oom="drop")
+    look = data.draw(st.integers(-1, len(requests) - 1), label="look closely after request")
+    close = replay(requests, options=options, capacity_bytes=capacity, on_oom="drop", until=look)
+
+    reference = Reference(requests, options, UNLIMITED if capacity is None else capacity)
+    for index in range(len(requests)):
+        if index == look + 1:
+            require_equal_state(close, reference)
+            require_equal_statistics(close, reference)
+        reference.step(index)
+        for gauge in GAUGES:
+            assert getattr(result.timeline, gauge)[index] == reference.allocator.gauge(gauge), (index, gauge)
+    assert events_of(result) == reference.allocator.events
+    assert [failure.request for failure in result.failures] == reference.failed
+    require_equal_state(result, reference)
+    require_equal_statistics(result, reference)
+    for block, (address, size) in reference.placed.items():
+        assert (result.placement.address[block], result.placement.size_bytes[block]) == (address, size)
+
+
+def require_equal_statistics(result: Replay, reference: Reference) -> None:
+    expected = {name: reference.allocator.statistics[name] for name in result.statistics}
+    assert dict(result.statistics) == expected
+
+
+@histories
+@given(requests(), options, capacities)
+def test_laws_that_need_no_reference(requests: Requests, options: AllocatorOptions, capacity: int) -> None:
+    result = replay(requests, options=options, capacity_bytes=capacity, on_oom="drop")
+    timeline = result.timeline
+    assert np.all(timeline.requested_bytes <= timeline.active_bytes)
+    assert np.all(timeline.active_bytes <= timeline.reserved_bytes)
+    assert np.all(timeline.allocated_bytes == timeline.active_bytes)  # nothing waits for another stream
+    assert np.all(timeline.reserved_bytes <= capacity)
+    assert result.state.segment_bytes.sum() == timeline.reserved_bytes[-1:].sum()
+    assert result.state.block_bytes.sum() == result.state.segment_bytes.sum()
+    for gauge in GAUGES:
+        peak = getattr(result, f"peak_{gauge.removesuffix('_bytes')}")
+        assert peak.bytes == result.statistics[f"{gauge}.all.peak"]
+        assert peak.bytes >= getattr(timeline, gauge).max(initial=0)
+
+
+@histories
+@given(requests(), options)
+def test_everything_freed_and_emptied_leaves_nothing(requests: Requests, options: AllocatorOptions) -> None:
+    options = replace(options, memory_fraction=None)
+    ends = make_requests(
+        np.arange(len(requests.size_bytes)),
+        np.full(len(requests.size_bytes), 1000),
+        requests.size_bytes,
+        requests.stream,
+        empty_cache_ns=[2000],
+    )
+    before = replay(ends, options=options, until=len(ends) - 2)
+    assert before.timeline.active_bytes[-1] == 0
+    assert np.all(before.state.block_state == 0)
+    after = replay(ends, options=options)
+    if not options.expandable_segments:
+        assert after.timeline.reserved_bytes[-1] == 0
+        assert len(after.state.segment_address) == 0
+    assert after.timeline.active_bytes[-1] == 0
+
+
+@histories
+@given(requests(), options)
+def test_a_device_as_large_as_the_peak_serves_the_same(requests: Requests, options: AllocatorOptions) -> None:
+    options = replace(options, memory_fraction=None, expandable_segments=False)
+    unlimited = replay(requests, options=options)
+    pages = -(-unlimited.peak_reserved.bytes // (2 * MIB)) * 2 * MIB
+    if options.large_segment_bytes == 20 * MIB and pages > 0:
+        limited = replay(requests, options=options, capacity_bytes=pages)
+        assert limited.oom is None
+        assert limited.peak_reserved == unlimited.peak_reserved
