@@ -6,7 +6,8 @@
 
 namespace xmem::attribution {
 
-ForwardLinks::ForwardLinks(const trace::EventTable& events, const SpanRoles& roles) : events_(events) {
+ForwardLinks::ForwardLinks(const trace::EventTable& events, const SpanRoles& roles)
+    : events_(events), backward_(events.size(), false) {
   std::int32_t thread = -1;
   Nanoseconds backward_until = std::numeric_limits<Nanoseconds>::min();  // end of the backward spans begun so far
   for (std::size_t row = 0; row < events.size(); ++row) {
@@ -15,12 +16,9 @@ ForwardLinks::ForwardLinks(const trace::EventTable& events, const SpanRoles& rol
       backward_until = std::numeric_limits<Nanoseconds>::min();
     }
     if (events.kind[row] != trace::SpanKind::operation) continue;
-    if (roles[row] == Role::evaluate_function) {
-      backward_until = std::max(backward_until, events.end_ns[row]);
-      continue;
-    }
-    const bool below_backward = events.begin_ns[row] < backward_until;
-    if (below_backward || events.sequence_number[row] < 0) continue;
+    backward_[row] = roles[row] == Role::evaluate_function || events.begin_ns[row] < backward_until;
+    if (roles[row] == Role::evaluate_function) backward_until = std::max(backward_until, events.end_ns[row]);
+    if (backward_[row] || events.sequence_number[row] < 0) continue;
     forward_.push_back({events.sequence_number[row], events.begin_ns[row], static_cast<std::int32_t>(row)});
   }
   std::ranges::sort(forward_, {},
@@ -29,7 +27,7 @@ ForwardLinks::ForwardLinks(const trace::EventTable& events, const SpanRoles& rol
 
 std::int32_t ForwardLinks::of(std::size_t row) const {
   const std::int64_t sequence_number = events_.sequence_number[row];
-  if (sequence_number < 0) return -1;
+  if (sequence_number < 0 || !backward_[row]) return -1;
   // The first that does not qualify: same number, beginning with or after the backward operator.
   const auto after =
       std::ranges::lower_bound(forward_, std::tuple(sequence_number, events_.begin_ns[row]), {},

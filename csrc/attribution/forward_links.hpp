@@ -17,7 +17,8 @@ class ForwardLinks {
  public:
   ForwardLinks(const trace::EventTable& events, const SpanRoles& roles);
 
-  // Row of the forward operator of the operator in `row`, -1 where there is none.
+  // Row of the forward operator of the backward operator in `row`, -1 where there is none or the operator is not a
+  // backward one.
   std::int32_t of(std::size_t row) const;
 
  private:
@@ -29,6 +30,7 @@ class ForwardLinks {
 
   const trace::EventTable& events_;
   std::vector<Forward> forward_;  // by sequence number, begin, row
+  std::vector<bool> backward_;    // rows that are, or lie below, an evaluation of the autograd engine
 };
 
 }  // namespace xmem::attribution

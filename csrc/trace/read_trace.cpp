@@ -171,7 +171,7 @@ Trace TraceReader::finish() {
   if (!saw_events_) {
     throw TraceError(
         "this JSON holds no \"traceEvents\" array, so it is not a profiler trace; "
-        "make one with: xmem-fast capture -o trace.json.gz -- python train.py");
+        "record one with: xmem-fast capture -o trace.json.gz -- python train.py");
   }
   trace_.bytes = size;
   decoder_.finish();
@@ -180,7 +180,7 @@ Trace TraceReader::finish() {
 
 void TraceReader::fail_not_a_trace(std::size_t index) const {
   throw TraceError(
-      "not the JSON of a profiler trace; make one with: xmem-fast capture -o trace.json.gz -- python train.py",
+      "not the JSON of a profiler trace; record one with: xmem-fast capture -o trace.json.gz -- python train.py",
       offset_of(index));
 }
 

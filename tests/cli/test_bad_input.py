@@ -262,9 +262,9 @@ def test_settings_that_cannot_be_meant(options: tuple[str, ...], says: str, tmp_
 def test_capacity_wins_over_the_gpus_own(tmp_path: Path) -> None:
     path = training().write(tmp_path / "good.json")
     fits = run("estimate", path, *GPU, "--json")
-    too_small = run("estimate", path, *GPU, "--capacity", "1MiB", "--json")
+    too_small = run("estimate", path, *GPU, "--capacity", "147MiB", "--json")
     assert (fits.returncode, too_small.returncode) == (DONE, TOO_BIG), too_small.stderr
-    assert json.loads(too_small.stdout)["verdict"]["capacity_bytes"] == 1 << 20
+    assert json.loads(too_small.stdout)["verdict"]["capacity_bytes"] == 147 << 20
 
 
 def test_no_file_at_all_is_usage() -> None:

@@ -7,13 +7,11 @@ import os
 import subprocess
 import sys
 import types
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -22,6 +20,7 @@ from estimate_samples import DOES_NOT_FIT, FITS, NO_GPU
 from xmem.cli.main import app
 from xmem.errors import CaptureError, TraceError
 from xmem.estimate_result import Estimate
+from xmem.testing.trace_builder import TraceBuilder
 
 SCRIPT = ["python", "train.py"]
 
@@ -258,56 +257,27 @@ class TestGpus:
         assert known["h100"]["total_memory_basis"] == "reported"
 
 
-def columns(**values: list[int]) -> types.SimpleNamespace:
-    return types.SimpleNamespace(
-        **{name: np.array(column, dtype=np.int64) for name, column in values.items()}
-    )
-
-
 class TestInspect:
-    """One thread: module Net around aten::relu (twice), the second of which owns two of the three blocks."""
+    """One training step: in module Net, aten::relu twice, the second of which owns two of the four blocks."""
 
     @pytest.fixture(autouse=True)
-    def _small_trace(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        trace = types.SimpleNamespace(
-            names=["Net", "aten::relu", "aten::add"],
-            events=columns(
-                kind=[4, 0, 0, 0],
-                name=[0, 1, 1, 2],
-                thread=[0, 0, 0, 0],
-                begin_ns=[0, 10, 20, 30],
-                end_ns=[100, 15, 25, 35],
-                sequence_number=[-1, 7, 8, -1],
-            ),
+    def _small_trace(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        (
+            TraceBuilder()
+            .module("Net", 0, 100)
+            .line("model.py", 41, 0, 100)
+            .alloc(0x1000, 512, 5)
+            .operator("aten::relu", 10, 15, sequence_number=7)
+            .operator("aten::relu", 20, 25, sequence_number=8)
+            .alloc(0x2000, 1024, 21)
+            .alloc(0x3000, 2048, 22)
+            .operator("aten::add", 30, 35)
+            .free(0x1000, 50)
+            .free(0x3000, 60)
+            .annotation("Optimizer.step#SGD.step", 110, 120)
+            .write(Path("trace.json"))
         )
-        blocks = columns(
-            size_bytes=[512, 1024, 2048],
-            alloc_ns=[5, 21, 22],
-            free_ns=[50, np.iinfo(np.int64).max, 60],
-            device_type=[0, 0, 0],
-        )
-        attribution = columns(
-            operator=[-1, 2, 2],
-            phase=[0, 2, 2],
-            iteration=[-1, 0, 0],
-            category=[0, 6, 8],
-            module=[-1, 0, 0],
-            source_line=[-1, 0, 0],
-        )
-        attribution.modules = ["Net"]
-        attribution.lines = ["model.py:41"]
-        stages = types.SimpleNamespace(
-            sequence={"kind": np.array([0, 1], dtype=np.uint8), "size_bytes": np.array([512, 512])},
-            segments={"address": np.array([], dtype=np.int64)},
-        )
-        fakes: dict[str, Callable[..., Any]] = {
-            "read_trace": lambda _path: trace,
-            "pair_blocks": lambda _trace: blocks,
-            "attribute": lambda _trace, _blocks: attribution,
-            "estimate_stages": lambda _trace: stages,
-        }
-        for name, fake in fakes.items():
-            monkeypatch.setattr(xmem, name, fake, raising=False)
 
     def rows(self, table: str, *options: str) -> list[dict[str, Any]]:
         result = xmem_fast("inspect", "trace.json", table, "--json", *options)
@@ -318,9 +288,9 @@ class TestInspect:
         return rows
 
     def test_events(self) -> None:
-        assert self.rows("events")[1] == {
-            "begin_ns": 10,
-            "duration_ns": 5,
+        assert self.rows("events")[2] == {
+            "begin_ns": 10_000,
+            "duration_ns": 5_000,
             "thread": 0,
             "kind": "operator",
             "sequence_number": 7,
@@ -334,11 +304,11 @@ class TestInspect:
         ]
 
     def test_blocks(self) -> None:
-        nowhere, kept, _ = self.rows("blocks")
-        assert (nowhere["operator"], nowhere["module"], nowhere["phase"]) == (None, None, "other")
+        outside, kept, _ = self.rows("blocks")
+        assert (outside["operator"], outside["module"], outside["phase"]) == (None, "Net", "forward")
         assert kept == {
             "size_bytes": 1024,
-            "alloc_ns": 21,
+            "alloc_ns": 21_000,
             "free_ns": -1,
             "device_type": 0,
             "category": "activation",
@@ -350,18 +320,27 @@ class TestInspect:
         }
 
     def test_sequence(self) -> None:
-        assert self.rows("sequence") == [{"kind": 0, "size_bytes": 512}, {"kind": 1, "size_bytes": 512}]
+        rows = self.rows("sequence")
+        assert [(row["request"], row["block"]) for row in rows] == [
+            ("alloc", 0),
+            ("alloc", 1),
+            ("alloc", 2),
+            ("free", 0),
+            ("free", 2),
+        ]
+        assert [row["allocated_bytes"] for row in rows] == [512, 1536, 3584, 3072, 1024]
 
-    def test_empty_table(self) -> None:
-        assert self.rows("segments") == []
-        assert xmem_fast("inspect", "trace.json", "segments").stdout == ""
+    def test_segments(self) -> None:
+        (segment,) = self.rows("segments")
+        assert (segment["size_bytes"], segment["pool"], segment["blocks"]) == (2 << 20, "small", 1)
+        assert segment["allocated_bytes"] == 1024
 
     def test_limit(self) -> None:
         assert len(self.rows("events", "--limit", "2")) == 2
         result = xmem_fast("inspect", "trace.json", "events", "--limit", "1")
         assert result.stdout == (
             "begin_ns  duration_ns  thread  kind    sequence_number  name\n"
-            "       0          100       0  module               -1  Net\n"
+            "       0      100,000       0  module               -1  Net\n"
         )
         assert result.stderr == "xmem-fast: 4 rows, 3 not shown; raise --limit\n"
 

@@ -5,34 +5,27 @@ A table stays columns until it is cut to the rows that are displayed; only these
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-import xmem
+from xmem.attribution import Category, Phase, attribute
+from xmem.blocks import NEVER, pair_blocks
+from xmem.pipeline import run_stages
+from xmem.simulation import BlockState, RequestKind
+from xmem.trace import SPAN_KINDS, Trace
 
-if TYPE_CHECKING:
-    from xmem.trace import Trace
+PHASES = [phase.label for phase in Phase]
+CATEGORIES = [category.label for category in Category]
 
-# The values of the columns of the same name, in the order of docs/trace_model.md.
-EVENT_KINDS = ("operator", "annotation", "module_frame", "user_frame", "module", "line", "host", "iteration")
-PHASES = ("other", "load", "forward", "backward", "optimizer_step", "zero_grad")
-CATEGORIES = (
-    "unknown",
-    "parameter",
-    "buffer",
-    "gradient",
-    "optimizer_state",
-    "input",
-    "activation",
-    "workspace",
-    "temporary",
-)
 
-_NEVER = np.iinfo(np.int64).max
+class Names(Protocol):
+    """Texts by id."""
+
+    def __getitem__(self, index: int, /) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -40,7 +33,7 @@ class Column:
     """A column of numbers, or of ids into a table of names (-1 = none)."""
 
     values: npt.NDArray[Any]
-    names: Sequence[str] | None = None
+    names: Names | None = None
 
     def cells(self, rows: slice) -> list[object]:
         """The values of some rows as Python objects, ids as their names."""
@@ -77,7 +70,7 @@ def _events(trace: Trace) -> Columns:
         "begin_ns": Column(events.begin_ns),
         "duration_ns": Column(events.end_ns - events.begin_ns),
         "thread": Column(events.thread),
-        "kind": Column(events.kind, EVENT_KINDS),
+        "kind": Column(events.kind, SPAN_KINDS),
         "sequence_number": Column(events.sequence_number),
         "name": Column(events.name, trace.names),
     }
@@ -85,9 +78,9 @@ def _events(trace: Trace) -> Columns:
 
 def _operators(trace: Trace) -> Columns:
     """Operators by name: calls, and what the blocks amount to whose innermost operator they are."""
-    blocks = xmem.pair_blocks(trace)
-    attribution = xmem.attribute(trace, blocks)
-    called = trace.events.name[trace.events.kind == EVENT_KINDS.index("operator")]
+    blocks = pair_blocks(trace)
+    attribution = attribute(trace, blocks)
+    called = trace.events.name[trace.events.kind == SPAN_KINDS.index("operator")]
     names, calls = np.unique(called, return_counts=True)
     owned = attribution.operator >= 0
     owner = np.searchsorted(names, trace.events.name[attribution.operator[owned]])
@@ -104,15 +97,15 @@ def _operators(trace: Trace) -> Columns:
 
 
 def _blocks(trace: Trace) -> Columns:
-    blocks = xmem.pair_blocks(trace)
-    attribution = xmem.attribute(trace, blocks)
+    blocks = pair_blocks(trace)
+    attribution = attribute(trace, blocks)
     owned = attribution.operator >= 0
     operator = np.full(len(owned), -1, dtype=np.int32)
     operator[owned] = trace.events.name[attribution.operator[owned]]
     return {
         "size_bytes": Column(blocks.size_bytes),
         "alloc_ns": Column(blocks.alloc_ns),
-        "free_ns": Column(np.where(blocks.free_ns == _NEVER, -1, blocks.free_ns)),
+        "free_ns": Column(np.where(blocks.free_ns == NEVER, -1, blocks.free_ns)),
         "device_type": Column(blocks.device_type),
         "category": Column(attribution.category, CATEGORIES),
         "iteration": Column(attribution.iteration),
@@ -124,15 +117,37 @@ def _blocks(trace: Trace) -> Columns:
 
 
 def _sequence(trace: Trace) -> Columns:
-    return _plain(xmem.estimate_stages(trace).sequence)
+    stages = run_stages(trace)
+    requests, workload, timeline = stages.requests, stages.workload, stages.unlimited.timeline
+    return {
+        "time_ns": Column(requests.time_ns),
+        "request": Column(requests.kind, [kind.name.lower() for kind in RequestKind]),
+        "block": Column(requests.block),
+        "size_bytes": Column(requests.size_bytes[requests.block]),
+        "allocated_bytes": Column(timeline.allocated_bytes),
+        "reserved_bytes": Column(timeline.reserved_bytes),
+        "category": Column(workload.category[requests.block], CATEGORIES),
+        "iteration": Column(workload.iteration[requests.block]),
+        "phase": Column(workload.phase[requests.block], PHASES),
+    }
 
 
 def _segments(trace: Trace) -> Columns:
-    return _plain(xmem.estimate_stages(trace).segments)
-
-
-def _plain(columns: Mapping[str, npt.NDArray[Any]]) -> Columns:
-    return {name: Column(values) for name, values in columns.items()}
+    """Segments at the end of the run, and what lies in them."""
+    state = run_stages(trace).unlimited.state
+    segments = len(state.segment_id)
+    in_use = state.block_state != BlockState.FREE
+    blocks = np.bincount(state.block_segment[in_use], minlength=segments)
+    used = np.zeros(segments, np.int64)
+    np.add.at(used, state.block_segment[in_use], state.block_bytes[in_use])
+    return {
+        "segment": Column(state.segment_id),
+        "address": Column(state.segment_address),
+        "size_bytes": Column(state.segment_bytes),
+        "pool": Column(state.segment_pool, ("small", "large")),
+        "blocks": Column(blocks),
+        "allocated_bytes": Column(used),
+    }
 
 
 _TABLES: dict[str, Callable[[Trace], Columns]] = {
