@@ -25,12 +25,12 @@ inline constexpr std::size_t kSpanKinds = 8;
 
 struct SpanRow {
   SpanKind kind = SpanKind::operation;
-  NameId name;
+  NameId name{};
   std::int32_t thread = -1;
   Interval span;
   std::int64_t sequence_number = -1;
   std::int64_t forward_thread = -1;
-  NameId input_types;
+  NameId input_types{};
 };
 
 // Spans, sorted by thread, begin, longest first, order of occurrence: within a thread, outer spans stand before inner

@@ -1,4 +1,4 @@
-"""The whole pipeline on traces small enough to compute by hand, and on GPU traces that tell their own peak."""
+"""The whole pipeline on traces computed by hand, and on GPU traces that tell their own peak."""
 
 from __future__ import annotations
 

@@ -1,0 +1,45 @@
+#include <string>
+
+#include "attribution/stack_sweep.hpp"
+#include "testing.hpp"
+
+using xmem::attribution::Instant;
+using xmem::attribution::sweep_stacks;
+using xmem::trace::EventTable;
+
+namespace {
+
+EventTable spans(std::initializer_list<xmem::Interval> all, std::int32_t thread = 0) {
+  EventTable events;
+  for (const xmem::Interval& span : all) events.append({.thread = thread, .span = span});
+  return events;
+}
+
+// The rows that are open at each time, as text.
+std::string open_at(const EventTable& events, std::vector<Instant> instants) {
+  std::vector<std::string> found(instants.size());
+  sweep_stacks(events, instants, [&](std::uint32_t id, std::span<const std::uint32_t> stack) {
+    for (const std::uint32_t row : stack) found[id] += std::to_string(row);
+  });
+  std::string all;
+  for (const std::string& stack : found) all += (all.empty() ? "" : " ") + (stack.empty() ? "-" : stack);
+  return all;
+}
+
+}  // namespace
+
+TEST(nested_spans_form_a_stack_and_ends_are_exclusive) {
+  const EventTable events = spans({{0, 100}, {10, 50}, {20, 30}, {60, 70}});
+  CHECK_EQUAL(open_at(events, {{0, 5, 0}, {0, 25, 1}, {0, 30, 2}, {0, 50, 3}, {0, 60, 4}, {0, 100, 5}}),
+              "0 012 01 0 03 -");
+}
+
+TEST(questions_may_come_in_any_order_and_about_threads_without_spans) {
+  const EventTable events = spans({{0, 100}}, 1);
+  CHECK_EQUAL(open_at(events, {{1, 50, 0}, {0, 50, 1}, {7, 50, 2}, {1, 0, 3}}), "0 - - 0");
+}
+
+TEST(a_span_that_crosses_its_neighbour_leaves_the_middle_of_the_stack) {
+  const EventTable events = spans({{0, 40}, {10, 60}, {20, 30}});
+  CHECK_EQUAL(open_at(events, {{0, 25, 0}, {0, 35, 1}, {0, 45, 2}, {0, 60, 3}}), "012 01 1 -");
+}
