@@ -122,7 +122,9 @@ def _workspace(target: Path) -> Iterator[Path]:
     try:
         folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     except OSError as error:
-        raise CaptureError(f"cannot write to {target.parent} ({error.strerror}); choose another output") from error
+        raise CaptureError(
+            f"cannot write to {target.parent} ({error.strerror}); choose another output"
+        ) from error
     try:
         yield folder
     finally:

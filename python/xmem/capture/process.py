@@ -22,8 +22,10 @@ _POLL_S = 0.05
 _UNWIND_S = 30.0  # for a script to leave once its trace is complete: workers to join, files to close
 _TERMINATE_S = 2.0
 _KEPT_LINES = 20
-# The allocator remarks once on memory older than the recording, which is normal here.
-_OUR_NOISE = re.compile(rb"\[W[^\n]*CPUAllocator\.cpp[^\n]*before the profiling started[^\n]*\n")
+# The profiler's remarks on memory older than the recording, and on a recording off the main thread.
+_OUR_NOISE = re.compile(
+    rb"(?:\[W[^\n]*before the profiling started|ERROR: External init callback must run in same thread)[^\n]*\n"
+)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
 """The everyday script: device = cuda if available, DataLoader, Adam."""
+
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset

@@ -26,7 +26,14 @@ def install() -> None:
             message=f"the script's torch is {torch.__version__}; capturing needs torch 2.6 or newer",
         )
         return
-    _install(settings)
+    try:
+        _install(settings)
+    except Exception as error:
+        settings.report(
+            state="failed",
+            message=f"the capture could not be set up in torch {torch.__version__} ({error!r}); please report this",
+        )
+        raise
 
 
 # Overrides of operators last as long as these objects.

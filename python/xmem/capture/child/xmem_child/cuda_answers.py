@@ -28,7 +28,9 @@ _STATISTICS = (
     "allocation segment active inactive_split allocated_bytes reserved_bytes active_bytes inactive_split_bytes "
     "requested_bytes oversize_allocations oversize_segments"
 ).split()
-_COUNTERS = "num_alloc_retries num_ooms num_sync_all_streams num_device_alloc num_device_free max_split_size".split()
+_COUNTERS = (
+    "num_alloc_retries num_ooms num_sync_all_streams num_device_alloc num_device_free max_split_size".split()
+)
 
 
 class Event:
@@ -296,7 +298,12 @@ def _accelerator_answers(gpu: Gpu) -> dict[str, Any]:
     shared = _memory_answers(gpu)
     return answers | {
         name: shared[name]
-        for name in ("memory_stats", "empty_cache", "reset_peak_memory_stats", "reset_accumulated_memory_stats")
+        for name in (
+            "memory_stats",
+            "empty_cache",
+            "reset_peak_memory_stats",
+            "reset_accumulated_memory_stats",
+        )
     }
 
 

@@ -20,13 +20,17 @@ _storage_of = torch._C.TensorBase.untyped_storage
 _MARK = "_xmem_device"
 
 
-class _EngineState(threading.local):
-    """Whether this thread runs autograd's engine on a device tensor: its unknown tensors are then device memory."""
+class _CallState(threading.local):
+    """Whether this thread is inside a call on device tensors, above all autograd's engine.
+
+    Tensors without a mark that such a call hands to user code (gradients, results about to be saved) are device
+    memory.
+    """
 
     on_device = False
 
 
-engine = _EngineState()
+running = _CallState()
 
 
 def names_gpu(device: object) -> bool:
@@ -49,11 +53,11 @@ def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
 
 
 def storage_is_device(storage: torch.UntypedStorage | None) -> bool:
-    """Whether a storage stands for GPU memory; settles it for storages that the engine hands to Python."""
+    """Whether a storage stands for GPU memory; settles it for storages that a running call hands to Python."""
     known: bool | None = getattr(storage, _MARK, None)
     if known is not None:
         return known
-    if engine.on_device and storage is not None:
+    if running.on_device and storage is not None:
         setattr(storage, _MARK, True)
         return True
     return False

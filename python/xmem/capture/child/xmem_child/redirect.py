@@ -20,8 +20,20 @@ from typing import Any
 import torch
 import torch.overrides
 import torch.utils._device
+import torch.utils._pytree
 
-from .device_memory import CPU, CUDA, engine, is_device, mark, mark_storage, names_gpu, storage_is_device, storage_of, tensors_in
+from .device_memory import (
+    CPU,
+    CUDA,
+    is_device,
+    mark,
+    mark_storage,
+    names_gpu,
+    running,
+    storage_is_device,
+    storage_of,
+    tensors_in,
+)
 from .session import Session
 from .spans import now_ns
 
@@ -64,7 +76,11 @@ class Redirection(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
         self._handlers = self._handler_table()
 
     def __torch_function__(
-        self, func: Handler, types: tuple[type, ...], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Handler,
+        types: tuple[type, ...],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         handler = self._handlers.get(func, self._call)
         if handler is None:
@@ -79,6 +95,16 @@ class Redirection(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
         else:
             with self:
                 yield
+
+    @contextmanager
+    def reentered(self) -> Iterator[None]:
+        """The mode for user code that torch calls back from inside a call of its own."""
+        self._spans.flush()
+        try:
+            with self.entered():
+                yield
+        finally:
+            self._spans.flush()
 
     def _handler_table(self) -> dict[Any, Handler | None]:
         tensor = torch.Tensor
@@ -104,8 +130,8 @@ class Redirection(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
                 tensor.type: self._type,
                 tensor.pin_memory: self._pin_memory,
                 tensor.is_pinned: _is_pinned,
-                tensor.record_stream: lambda func, args, kwargs: None,
                 tensor.share_memory_: self._share_memory,
+                torch._C._nn._parse_to: self._parse_to,
                 torch.as_tensor: self._as_tensor,
                 torch.asarray: self._as_tensor,
             }
@@ -140,14 +166,21 @@ class Redirection(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
                     touches_device = True
                     break
         on_device = touches_device if wanted is None else wanted
+        outer = running.on_device
+        running.on_device = outer or on_device
         begin = now_ns()
-        result = func(*args, **kwargs)
+        try:
+            result = func(*args, **kwargs)
+        finally:
+            running.on_device = outer
         has_tensors |= mark(result, on_device)
         if has_tensors and self._spans.active:
             self._spans.note_call(begin, now_ns(), not (touches_device or on_device))
         return result
 
-    def _move(self, tensor: torch.Tensor, to_device: bool, copy: bool = False, **options: Any) -> torch.Tensor:
+    def _move(
+        self, tensor: torch.Tensor, to_device: bool, copy: bool = False, **options: Any
+    ) -> torch.Tensor:
         """``tensor.to``: a real copy between host and GPU, otherwise whatever torch would do."""
         if to_device:
             self._session.request_device()
@@ -186,6 +219,14 @@ class Redirection(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
         if device is not None and torch.device(device) == CPU:
             return self._move(tensor, False, **options)
         return self._call(func, args, kwargs)
+
+    def _parse_to(self, func: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """``module.to(0)``: a bare index means the accelerator that this machine lacks."""
+        if args and names_gpu(args[0]):
+            args = (CUDA, *args[1:])
+        if names_gpu(kwargs.get("device")):
+            kwargs = {**kwargs, "device": CUDA}
+        return func(*args, **kwargs)
 
     def _cuda(self, func: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return self._move(args[0], True, memory_format=kwargs.get("memory_format", torch.preserve_format))
@@ -236,38 +277,60 @@ def _is_pinned(func: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 def install(session: Session) -> Redirection:
     """Switch the redirection on for this thread and for those that start later."""
     mode = Redirection(session)
-    _follow_engine(mode, session)
-    _follow_threads(mode)
+    _follow_engine(mode)
+    _follow_saved_tensor_hooks(mode)
+    _follow_threads(mode, session)
     _follow_module_moves()
-    _redirect_device_contexts()
+    _redirect_device_contexts(mode)
     _redirect_device_groups()
     _redirect_serialization()
+    _redirect_data_parallel()
+    # It takes nothing but torch's own streams, and refuses before the mode is asked.
+    torch.Tensor.record_stream = lambda tensor, stream: None
     mode.__enter__()
     return mode
 
 
-def _follow_engine(mode: Redirection, session: Session) -> None:
+def _follow_engine(mode: Redirection) -> None:
     """Keep the mode on while the engine runs, and know whether its tensors are device memory."""
     run_engine = torch.autograd._engine_run_backward
 
     @functools.wraps(run_engine)
     def run(roots: Any, *args: Any, **kwargs: Any) -> Any:
-        outer = engine.on_device
-        engine.on_device = outer or any(is_device(root) for root in tensors_in(roots))
-        session.spans.flush()
+        outer = running.on_device
+        running.on_device = outer or any(is_device(root) for root in tensors_in(roots))
         try:
-            with mode.entered():
+            with mode.reentered():
                 result = run_engine(roots, *args, **kwargs)
-            mark(result, engine.on_device)
+            mark(result, running.on_device)
         finally:
-            session.spans.flush()
-            engine.on_device = outer
+            running.on_device = outer
         return result
 
     torch.autograd._engine_run_backward = run
 
 
-def _follow_threads(mode: Redirection) -> None:
+def _follow_saved_tensor_hooks(mode: Redirection) -> None:
+    """Hooks that pack and unpack saved tensors (checkpointing, offloading) run inside of operators."""
+    hooks = torch.autograd.graph.saved_tensors_hooks
+    build = hooks.__init__
+
+    def followed(hook: Handler) -> Handler:
+        @functools.wraps(hook)
+        def call(value: Any) -> Any:
+            with mode.reentered():
+                return hook(value)
+
+        return call
+
+    @functools.wraps(build)
+    def build_followed(self: Any, pack_hook: Handler, unpack_hook: Handler) -> None:
+        build(self, followed(pack_hook), followed(unpack_hook))
+
+    hooks.__init__ = build_followed
+
+
+def _follow_threads(mode: Redirection, session: Session) -> None:
     start = threading.Thread.start
 
     @functools.wraps(start)
@@ -276,7 +339,10 @@ def _follow_threads(mode: Redirection) -> None:
 
         def run_redirected() -> None:
             with mode.entered():
-                run()
+                try:
+                    run()
+                finally:
+                    session.thread_ends()
 
         self.run = run_redirected  # type: ignore[method-assign]
         start(self)
@@ -299,8 +365,8 @@ def _follow_module_moves() -> None:
     torch.nn.Module._apply = apply_to_model
 
 
-def _redirect_device_contexts() -> None:
-    """``with torch.device("cuda")`` sits below our mode and would add its device after it."""
+def _redirect_device_contexts(mode: Redirection) -> None:
+    """``torch.set_default_device("cuda")`` sits below our mode and adds its device inside composites too."""
     context = torch.utils._device.DeviceContext
     add_device = context.__torch_function__
     constructors = torch.utils._device._device_constructors()
@@ -310,7 +376,8 @@ def _redirect_device_contexts() -> None:
     ) -> Any:
         kwargs = kwargs or {}
         if func in constructors and kwargs.get("device") is None and names_gpu(self.device):
-            kwargs = {**kwargs, "device": CPU}
+            will_redirect = mode in torch.overrides._get_current_function_mode_stack()
+            kwargs = {**kwargs, "device": CUDA if will_redirect else CPU}
         return add_device(self, func, types, args, kwargs)
 
     context.__torch_function__ = add_redirected_device
@@ -330,7 +397,10 @@ def _redirect_device_groups() -> None:
         return groups
 
     for name, module in list(sys.modules.items()):
-        if name.startswith("torch.") and vars(module).get("_group_tensors_by_device_and_dtype") is group_tensors:
+        if (
+            name.startswith("torch.")
+            and vars(module).get("_group_tensors_by_device_and_dtype") is group_tensors
+        ):
             module._group_tensors_by_device_and_dtype = group  # type: ignore[attr-defined]
 
 
@@ -348,6 +418,16 @@ def _redirect_serialization() -> None:
 
     # The first package to answer counts; the CPU's, which claims every storage, has 10.
     torch.serialization.register_package(5, tag, restore)
+
+
+def _redirect_data_parallel() -> None:
+    """``DataParallel`` over one GPU moves its inputs and calls the module; the scatter is CUDA's own."""
+
+    def scatter(self: Any, inputs: Any, kwargs: Any, device_ids: Any) -> Any:
+        move = functools.partial(torch.utils._pytree.tree_map_only, torch.Tensor, torch.Tensor.cuda)
+        return (move(inputs),), (move(kwargs),)
+
+    torch.nn.DataParallel.scatter = scatter
 
 
 def _untyped(storage: Any) -> Any:

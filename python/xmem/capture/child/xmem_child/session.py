@@ -17,7 +17,7 @@ import torch
 from torch.optim.optimizer import Optimizer
 
 from . import optimizers
-from .device_memory import engine
+from .device_memory import running
 from .profiler import Profiler
 from .settings import Settings
 from .spans import Span, SpanRecorder, now_ns
@@ -27,13 +27,6 @@ from .trace_writer import ProfilerFile
 # An optimizer may step more often than another, or skip steps while the loss scale settles: this often, at most.
 _PATIENCE = 8
 _STOPS_BEFORE_EXIT = 3
-
-
-class CaptureComplete(SystemExit):
-    """Unwinds the script once its trace is written: prints nothing, ends with status 0."""
-
-    def __init__(self) -> None:
-        super().__init__(0)
 
 
 class State(Enum):
@@ -73,7 +66,7 @@ class Session:
         self._alignments: dict[str, tuple[int, str]] = {}
         self._assumptions: dict[str, None] = {}
         self._stops = 0
-        atexit.register(self._at_exit)
+        atexit.register(self.thread_ends)
         os.register_at_fork(after_in_child=self._in_fork)
 
     # What the others report.
@@ -110,8 +103,13 @@ class Session:
         """See ``optimizers.StepObserver``."""
         if self.state is State.DONE:
             self._unwind()
-        if self.state is not State.RECORDING or threading.get_native_id() != self._thread:
+        if self.state is not State.RECORDING:
             return
+        if threading.get_native_id() != self._thread:
+            self.fail(
+                "the script trains in another thread than the one that first used the GPU, and the profiler "
+                "follows one; capture a script that builds its model and trains in the same thread"
+            )
         if not self._owner and not self._claim():
             return
         if not skipped:
@@ -122,6 +120,15 @@ class Session:
         if self._is_complete():
             self._finish()
             self._unwind()
+
+    def thread_ends(self) -> None:
+        """The calling thread ends; a script that trained too little leaves the trace of what it did."""
+        if self.state is not State.RECORDING or threading.get_native_id() != self._thread:
+            return
+        if self._owner:
+            self._finish()
+        else:
+            self._abandon()
 
     def align(self, name: str, note: str) -> None:
         """Count one place where the CPU was made to allocate as CUDA would."""
@@ -142,7 +149,7 @@ class Session:
     # Recording.
 
     def _ensure_recording(self) -> None:
-        if self.state is not State.IDLE or engine.on_device:
+        if self.state is not State.IDLE or running.on_device:
             return
         self.state = State.RECORDING
         self._thread = threading.get_native_id()
@@ -192,15 +199,6 @@ class Session:
             return True
         return all(len(steps.ends_ns) >= enough and steps.real for steps in self._steps.values())
 
-    def _at_exit(self) -> None:
-        """A script that ends early leaves the trace of what it did, if it trained at all."""
-        if self.state is not State.RECORDING or threading.get_native_id() != self._thread:
-            return
-        if self._owner:
-            self._finish()
-        else:
-            self._abandon()
-
     def _finish(self) -> None:
         end_ns = now_ns()
         self.state = State.DONE
@@ -243,7 +241,9 @@ class Session:
 
     def _metadata(self, iterations: int, base_ns: int) -> dict[str, Any]:
         if iterations < self.settings.iterations:
-            self.assume(f"the script made {iterations} of the {self.settings.iterations} iterations asked for")
+            self.assume(
+                f"the script made {iterations} of the {self.settings.iterations} iterations asked for"
+            )
         return {
             "format": 1,
             "mode": "real",
@@ -256,7 +256,8 @@ class Session:
             "iterations": iterations,
             "device_requests": self.device_requests,
             "alignments": [
-                {"name": name, "count": count, "note": note} for name, (count, note) in self._alignments.items()
+                {"name": name, "count": count, "note": note}
+                for name, (count, note) in self._alignments.items()
             ],
             "assumptions": list(self._assumptions),
             "modules": self.names.modules,
@@ -273,4 +274,5 @@ class Session:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(0)
-        raise CaptureComplete
+        # Prints nothing wherever it ends: in the script, a thread of it, or a process of multiprocessing.
+        raise SystemExit(0)
