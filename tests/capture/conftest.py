@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from xmem.capture import CaptureResult, capture
 
 TARGETS = Path(__file__).parent / "targets"
@@ -99,7 +100,8 @@ def run_capture(tmp: Path, command: list[str], name: str = "trace.json", **optio
     """Capture in a Python of its own, so that what the script prints can be seen apart."""
     output = tmp / name
     code = (
-        "import json, sys; from xmem.capture import capture; options = json.loads(sys.argv[1]);"
+        "import json, sys; from xmem.capture import DescribedGpu, capture; options = json.loads(sys.argv[1]);"
+        "options['gpu'] = DescribedGpu(**options.get('gpu', {}));"
         "result = capture(sys.argv[3:], sys.argv[2], **options);"
         "print('RESULT', json.dumps([result.iterations, result.wall_s, result.exit_status, result.metadata]))"
     )

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from xmem.capture import capture
 from xmem.errors import CaptureError, ConfigError
 
@@ -48,6 +49,48 @@ def test_script_that_catches_everything(tmp_path: Path) -> None:
     run = run_capture(tmp_path, target("stubborn.py"))
     assert run.result.exit_status == 0
     assert run.stdout == "ignored\nignored\n"
+
+
+@needs_torch
+def test_questions_about_the_gpu(tmp_path: Path) -> None:
+    gpu = {"name": "Test GPU", "total_memory_bytes": 2**30, "capability": [8, 0], "multiprocessors": 108}
+    run = run_capture(tmp_path, target("answers.py"), gpu=gpu)
+    assert run.result.iterations == 3
+    assert run.xmem["optimizers"][0]["fused"]
+    assert len(run.xmem["assumptions"]) == 2  # compiled eagerly, its own profiler off
+
+
+@needs_torch
+def test_training_in_a_thread(tmp_path: Path) -> None:
+    run = run_capture(tmp_path, target("threads.py"))
+    assert run.stdout == "joined\n"
+    assert run.stderr == ""
+    assert run.result.iterations == 2
+
+
+@needs_torch
+def test_distributed_world_of_one(tmp_path: Path) -> None:
+    run = run_capture(tmp_path, [*target("distributed.py"), "1"])
+    assert run.result.iterations == 3
+    assert "torch.distributed ran with one process over gloo" in run.xmem["assumptions"]
+
+
+@needs_torch
+def test_distributed_world_of_two_is_refused(tmp_path: Path) -> None:
+    assert "2 processes" in fails([*target("distributed.py"), "2"], tmp_path).message
+
+
+@needs_torch
+def test_full_disk(tmp_path: Path) -> None:
+    # A limit on the size of files stands for the full disk; 100 blocks are enough for the messages between us.
+    error = fails(["sh", "-c", f"ulimit -f 100; {PYTHON} {TARGETS / 'to_device.py'}"], tmp_path)
+    assert "could not be written" in error.message
+
+
+@needs_torch
+def test_killed_process(tmp_path: Path) -> None:
+    code = "import os, torch; torch.zeros(1, device='cuda'); os.kill(os.getpid(), 9)"
+    assert "signal 9" in fails([PYTHON, "-c", code], tmp_path).message
 
 
 @needs_torch

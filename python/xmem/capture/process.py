@@ -1,4 +1,5 @@
-"""Runs the captured command: its output passes through, its end (or ours) is the end of its whole process group."""
+"""Runs the captured command: its output passes through, its end (or ours) is the end of its whole process
+group."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ _TERMINATE_S = 2.0
 _KEPT_LINES = 20
 # The profiler's remarks on memory older than the recording, and on a recording off the main thread.
 _OUR_NOISE = re.compile(
-    rb"(?:\[W[^\n]*before the profiling started|ERROR: External init callback must run in same thread)[^\n]*\n"
+    rb"(?:(?:\[rank\d+\]:)?\[W[^\n]*before the profiling started"
+    rb"|ERROR: External init callback must run in same thread)[^\n]*\n"
 )
 
 
@@ -42,8 +44,8 @@ def run_process(
 ) -> Ended:
     """Run a command until it ends, takes too long, or lingers after ``status`` appeared.
 
-    Standard input and output are this process's own; standard error is copied through as it comes, to keep its last
-    lines for messages.
+    Standard input and output are this process's own; standard error is copied through as it comes, to keep
+    its last lines for messages.
 
     Raises:
         CaptureError: The command cannot be started.
@@ -106,7 +108,8 @@ class _Tail:
         self._thread.start()
 
     def lines(self) -> str:
-        """The last lines; a process that outlives the command may hold the stream open, so this waits briefly."""
+        """The last lines; a process that outlives the command may hold the stream open, so this waits
+        briefly."""
         self._thread.join(_TERMINATE_S)
         return b"\n".join([*self._kept, self._partial]).decode(errors="replace").strip("\n")
 

@@ -1,9 +1,9 @@
 """The side of a capture that runs inside the user's process: standard library and torch only.
 
-Read in this order: ``settings`` (what the parent asks), ``device_memory`` (which tensors stand for GPU memory),
-``spans``, ``tensor_names`` and ``profiler`` (what is recorded), ``trace_writer``, ``session`` (when it begins and
-ends), ``modules`` and ``optimizers`` (what the script does), ``redirect``, ``cuda_answers``, ``autocast`` and
-``alignments`` (how the CPU stands for the GPU). A module imports only from those before it.
+Read in this order: ``settings`` (what the parent asks), ``device_memory`` (which tensors stand for GPU
+memory), ``spans``, ``tensor_names`` and ``profiler`` (what is recorded), ``trace_writer``, ``session`` (when
+it begins and ends), ``modules`` and ``optimizers`` (what the script does), ``redirect``, ``cuda_answers``,
+``autocast`` and ``alignments`` (how the CPU stands for the GPU). A module imports only from those before it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def install() -> None:
     except Exception as error:
         settings.report(
             state="failed",
-            message=f"the capture could not be set up in torch {torch.__version__} ({error!r}); please report this",
+            message=f"the capture fails with torch {torch.__version__} ({error!r}); please report this",
         )
         raise
 

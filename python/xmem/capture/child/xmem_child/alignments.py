@@ -1,7 +1,7 @@
 """Operators made to allocate on the CPU what they allocate on CUDA.
 
-Each alignment overrides an operator at the dispatcher, so that Python composites, C++ composites and models from
-libraries all meet it, and is counted in the trace's metadata.
+Each alignment overrides an operator at the dispatcher, so that Python composites, C++ composites and models
+from libraries all meet it, and is counted in the trace's metadata.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.library import Library
 
+from .device_memory import usage
 from .session import Session
 
 _SAVED_MASK = "F.dropout keeps a bool mask, as CUDA does, instead of noise in the input's dtype"
@@ -80,7 +81,7 @@ def _prefer_foreach(session: Session) -> None:
     supported_devices = optimizer._get_foreach_kernels_supported_devices
 
     def devices() -> list[str]:
-        if session.device_requests:
+        if usage.requests:
             return list(supported_devices())
         session.align("foreach", _FOREACH)
         return [*supported_devices(), "cpu"]
@@ -89,11 +90,11 @@ def _prefer_foreach(session: Session) -> None:
 
 
 def _compile_eagerly(session: Session) -> None:
-    def compile(model: Any = None, *args: Any, **options: Any) -> Any:
+    def compile(model: Any = None, *_args: Any, **_options: Any) -> Any:
         session.assume(_EAGER_COMPILE)
         return model if model is not None else lambda decorated: decorated
 
-    def compile_module(self: torch.nn.Module, *args: Any, **options: Any) -> None:
+    def compile_module(_module: torch.nn.Module, *_args: Any, **_options: Any) -> None:
         session.assume(_EAGER_COMPILE)
 
     torch.compile = compile

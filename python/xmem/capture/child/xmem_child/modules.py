@@ -1,4 +1,5 @@
-"""Dotted names of modules while they run: ``GPT.transformer.h.3.attn``, rooted at the outermost one called."""
+"""Dotted names of modules while they run: ``GPT.transformer.h.3.attn``, rooted at the outermost one
+called."""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ class ModuleCalls:
         register_module_forward_pre_hook(self._enter)
         register_module_forward_hook(self._leave, always_call=True)
 
-    def _enter(self, module: torch.nn.Module, args: object) -> None:
+    def _enter(self, module: torch.nn.Module, _args: object) -> None:
         calls = self._stack.calls
         if calls:
             root, parent = calls[0][3], calls[-1][1]
@@ -67,7 +68,7 @@ class ModuleCalls:
         self._spans.flush()
         calls.append((module, name, now_ns(), root))
 
-    def _leave(self, module: torch.nn.Module, args: object, result: object) -> None:
+    def _leave(self, module: torch.nn.Module, _args: object, _result: object) -> None:
         calls = self._stack.calls
         self._spans.flush()
         # A call that was left by an exception may still be on top.
@@ -78,7 +79,8 @@ class ModuleCalls:
                 return
 
     def _root_of(self, module: torch.nn.Module) -> _Root:
-        """The root that an outermost call belongs to: a known one (recomputation calls its parts), or a new one."""
+        """The root that an outermost call belongs to: a known one (recomputation calls its parts), or a new
+        one."""
         root = self._roots.get(module)
         if root is None:
             root = next((known for known in self._roots.values() if module in known.paths), None)

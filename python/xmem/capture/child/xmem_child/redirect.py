@@ -1,11 +1,11 @@
 """Requests for the GPU end on the CPU, and the script cannot tell.
 
 A ``TorchFunctionMode`` sees every call into torch that Python makes. It rewrites device arguments, answers
-``.device`` and its relatives for tensors that stand for GPU memory (``device_memory``), and makes moves between host
-and GPU real copies, so that both blocks appear in the trace. Inside a call torch switches the mode off, so Python
-composites (``F.multi_head_attention_forward``) see plain CPU tensors; what they return is marked from what they
-were given. The autograd engine calls user code again (hooks, custom functions, checkpoints): for it the mode is
-switched back on.
+``.device`` and its relatives for tensors that stand for GPU memory (``device_memory``), and makes moves
+between host and GPU real copies, so that both blocks appear in the trace. Inside a call torch switches the
+mode off, so Python composites (``F.multi_head_attention_forward``) see plain CPU tensors; what they return is
+marked from what they were given. The autograd engine calls user code again (hooks, custom functions,
+checkpoints): for it the mode is switched back on.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from .spans import now_ns
 
 # Reading these allocates nothing and says nothing about the device.
 _QUERY_PROPERTIES = """
-    shape dtype requires_grad grad_fn is_leaf ndim layout names is_sparse is_sparse_csr is_quantized is_meta is_nested
-    is_mkldnn is_mps is_xpu is_xla is_ipu is_hpu is_mtia is_vulkan is_maia itemsize nbytes _version output_nr name
-    _backward_hooks _post_accumulate_grad_hooks volatile _base retains_grad
-""".split()
+    shape dtype requires_grad grad_fn is_leaf ndim layout names is_sparse is_sparse_csr is_quantized is_meta
+    is_nested is_mkldnn is_mps is_xpu is_xla is_ipu is_hpu is_mtia is_vulkan is_maia itemsize nbytes _version
+    output_nr name _backward_hooks _post_accumulate_grad_hooks volatile _base retains_grad
+""".split()  # noqa: SIM905 - reads better than a column
 _QUERY_METHODS = """
-    size dim ndimension numel nelement stride is_contiguous is_floating_point is_complex is_signed element_size
-    storage_offset data_ptr untyped_storage storage __len__ is_inference requires_grad_ register_hook
-    register_post_accumulate_grad_hook retain_grad is_conj is_neg _is_view item tolist __hash__ __bool__ __float__
-    __int__ __index__ __contains__ is_nonzero is_same_size has_names __format__ __repr__
-""".split()
-_QUERY_FUNCTIONS = "is_floating_point is_complex is_signed is_tensor is_same_size result_type numel".split()
+    size dim ndimension numel nelement stride is_contiguous is_floating_point is_complex is_signed
+    element_size storage_offset data_ptr untyped_storage storage __len__ is_inference requires_grad_ register_hook
+    register_post_accumulate_grad_hook retain_grad is_conj is_neg _is_view item tolist __hash__ __bool__
+    __float__ __int__ __index__ __contains__ is_nonzero is_same_size has_names __format__ __repr__
+""".split()  # noqa: SIM905
+_QUERY_FUNCTIONS = ("is_floating_point", "is_complex", "is_signed", "is_tensor", "is_same_size", "numel")
 
 _PINNED = "_xmem_pinned"
 
@@ -82,7 +82,7 @@ class Redirection(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        handler = self._handlers.get(func, self._call)
+        handler: Handler | None = self._handlers.get(func, self._call)
         if handler is None:
             return func(*args, **(kwargs or {}))
         return handler(func, args, kwargs or {})
@@ -228,10 +228,10 @@ class Redirection(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
             kwargs = {**kwargs, "device": CUDA}
         return func(*args, **kwargs)
 
-    def _cuda(self, func: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _cuda(self, _func: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return self._move(args[0], True, memory_format=kwargs.get("memory_format", torch.preserve_format))
 
-    def _cpu(self, func: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _cpu(self, _func: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return self._move(args[0], False, memory_format=kwargs.get("memory_format", torch.preserve_format))
 
     def _type(self, func: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -245,7 +245,7 @@ class Redirection(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
             return self._move(args[0], True, dtype=torch.empty(0).type(host_type).dtype)
         return self._call(func, args, kwargs)
 
-    def _pin_memory(self, func: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _pin_memory(self, _func: Handler, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
         """Pinned memory is host memory, from an allocator of its own."""
         pinned = self._move(args[0], False, copy=True)
         setattr(storage_of(pinned), _PINNED, True)
@@ -270,7 +270,7 @@ def _answer(say: Callable[[Any, bool], Any]) -> Handler:
     return handler
 
 
-def _is_pinned(func: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _is_pinned(_func: Handler, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> bool:
     return bool(getattr(storage_of(args[0]), _PINNED, False))
 
 
@@ -286,7 +286,7 @@ def install(session: Session) -> Redirection:
     _redirect_serialization()
     _redirect_data_parallel()
     # It takes nothing but torch's own streams, and refuses before the mode is asked.
-    torch.Tensor.record_stream = lambda tensor, stream: None
+    torch.Tensor.record_stream = lambda *_args: None
     mode.__enter__()
     return mode
 
@@ -423,7 +423,7 @@ def _redirect_serialization() -> None:
 def _redirect_data_parallel() -> None:
     """``DataParallel`` over one GPU moves its inputs and calls the module; the scatter is CUDA's own."""
 
-    def scatter(self: Any, inputs: Any, kwargs: Any, device_ids: Any) -> Any:
+    def scatter(_self: Any, inputs: Any, kwargs: Any, _device_ids: Any) -> Any:
         move = functools.partial(torch.utils._pytree.tree_map_only, torch.Tensor, torch.Tensor.cuda)
         return (move(inputs),), (move(kwargs),)
 
