@@ -1,8 +1,8 @@
 """What a capture costs: the same training iterations bare on the CPU and under capture, as ratios.
 
-Two workloads: a transformer, where kernels dominate, and a chain of tiny layers, where every call into torch shows.
-Bare and captured runs alternate, so that a machine that slows down slows both; the medians are compared. ``whole
-run`` is all else too: start-up, the profiler, writing the trace.
+Two workloads: a transformer, where kernels dominate, and a chain of tiny layers, where every call into torch
+shows. Bare and captured runs alternate, so that a machine that slows down slows both; the medians are
+compared. ``whole run`` is all else too: start-up, the profiler, writing the trace.
 
     python bench/bench_capture_overhead.py [--rounds 3] [--iterations 6]
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gzip
 import importlib.util
+import itertools
 import json
 import subprocess
 import sys
@@ -89,6 +90,16 @@ class Captured:
 
     def on_host(self, block: Block) -> bool:
         return any(begin <= block.alloc_ns < end for _, begin, end in self.spans("xmem_host"))
+
+    def device_peak(self) -> int:
+        """The most bytes that blocks of device memory hold at once."""
+        changes = []
+        for block in self.blocks:
+            if not self.on_host(block):
+                changes.append((block.alloc_ns, block.size_bytes))
+                if block.free_ns is not None:
+                    changes.append((block.free_ns, -block.size_bytes))
+        return max(itertools.accumulate(size for _, size in sorted(changes)))
 
 
 def _ns(microseconds: str | int) -> int:

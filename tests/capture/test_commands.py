@@ -82,7 +82,7 @@ def test_distributed_world_of_two_is_refused(tmp_path: Path) -> None:
 
 @needs_torch
 def test_full_disk(tmp_path: Path) -> None:
-    # A limit on the size of files stands for the full disk; 100 blocks are enough for the messages between us.
+    # A limit on the size of files stands for the full disk; it leaves room for the child's messages.
     error = fails(["sh", "-c", f"ulimit -f 100; {PYTHON} {TARGETS / 'to_device.py'}"], tmp_path)
     assert "could not be written" in error.message
 

@@ -138,6 +138,27 @@ def test_optimizers_take_the_foreach_path(captured: Capturing) -> None:
     assert run.operators("aten::_foreach_sqrt")
 
 
+def test_dropout_costs_its_masks_and_nothing_else(captured: Capturing) -> None:
+    without, with_dropout = (captured("gpt.py", "--dropout", p, iterations=2) for p in ("0.0", "0.1"))
+    masks = (
+        2 * 4 * 2 * 64 * 32
+    )  # two dropouts in each of four blocks, one byte an element; attention's own is fused
+    assert with_dropout.device_peak() - without.device_peak() == masks
+
+
+def test_what_stays_is_parameters_gradients_state_and_the_batch(captured: Capturing) -> None:
+    run = captured("gpt.py", "--dropout", "0.1", iterations=2)
+    parameter_bytes = run.xmem["modules"][0]["parameter_bytes"]
+    end = run.spans("xmem_iteration")[-1][2]
+    staying = {
+        block for row in run.tensors("parameter") + run.tensors("gradient") for block in [run.block_of(row)]
+    }
+    staying |= {run.block_of(row) for row in run.tensors("optimizer_state")}
+    assert sum(block.size_bytes for block in staying if block.live_at(end)) == 4 * parameter_bytes
+    others = [block for block in run.blocks if block.live_at(end) and not run.on_host(block)]
+    assert sum(block.size_bytes for block in others if block not in staying) < 2 * 64 * 8 + 512
+
+
 def test_no_python_frames_unless_asked_for(captured: Capturing) -> None:
     assert not captured(EVERYDAY).spans("python_function")
 

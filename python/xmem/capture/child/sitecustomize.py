@@ -80,6 +80,6 @@ class _TorchFinder:
 
 
 sys.path[:] = [entry for entry in sys.path if not entry or Path(entry).resolve() != _FOLDER]
-_load_shadowed_sitecustomize()
 if "XMEM_CAPTURE" in os.environ:
     sys.meta_path.insert(0, _TorchFinder())
+_load_shadowed_sitecustomize()

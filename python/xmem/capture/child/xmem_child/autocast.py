@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -204,6 +203,3 @@ def _in_float32(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _in_float32(item) for key, item in value.items()}
     return value
-
-
-Kernel = Callable[..., Any]

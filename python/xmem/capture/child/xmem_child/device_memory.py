@@ -82,8 +82,8 @@ def mark_storage(storage: torch.UntypedStorage | None, on_device: bool) -> None:
 def is_device(tensor: torch.Tensor) -> bool:
     """Whether a tensor stands for GPU memory.
 
-    What Python never saw being made is a result of scripted or foreign code if autograd follows it, and else data
-    that came from the host. Wrappers without a storage (vmap) stand for what is computed with.
+    What Python never saw being made is a result of scripted or foreign code if autograd follows it, and else
+    data that came from the host. Wrappers without a storage (vmap) stand for what is computed with.
     """
     storage = storage_of(tensor)
     if storage is None:

@@ -45,7 +45,8 @@ _QUERY_PROPERTIES = """
 """.split()  # noqa: SIM905 - reads better than a column
 _QUERY_METHODS = """
     size dim ndimension numel nelement stride is_contiguous is_floating_point is_complex is_signed
-    element_size storage_offset data_ptr untyped_storage storage __len__ is_inference requires_grad_ register_hook
+    element_size storage_offset data_ptr untyped_storage storage __len__ is_inference requires_grad_
+    register_hook
     register_post_accumulate_grad_hook retain_grad is_conj is_neg _is_view item tolist __hash__ __bool__
     __float__ __int__ __index__ __contains__ is_nonzero is_same_size has_names __format__ __repr__
 """.split()  # noqa: SIM905
