@@ -48,6 +48,13 @@ for made in (
 assert not torch.zeros_like(x, device="cpu").is_cuda and torch.as_tensor(np.ones(3), device="cuda").is_cuda
 assert host.type("torch.cuda.HalfTensor").is_cuda
 
+array = np.ones(3)
+copied = torch.as_tensor(array, device="cuda")
+with torch.device("cuda"):
+    also_copied = torch.as_tensor(array)
+array[0] = 5.0
+assert copied.is_cuda and also_copied.is_cuda and copied[0] == also_copied[0] == 1.0
+
 with torch.device("cuda"):
     assert torch.zeros(3).is_cuda and nn.Linear(2, 2).weight.is_cuda
 torch.set_default_device("cuda")

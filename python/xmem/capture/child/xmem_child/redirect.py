@@ -257,11 +257,12 @@ class Redirection(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
 
     def _as_tensor(self, func: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """On the CPU these share the memory of what they are given; towards the GPU they copy."""
-        result = self._call(func, args, {key: value for key, value in kwargs.items() if key != "device"})
         device = kwargs.get("device")
         if device is None and names_gpu(torch.utils._device.CURRENT_DEVICE):
             device = CUDA
-        return self._move(result, True) if names_gpu(device) else result
+        if not names_gpu(device):
+            return self._call(func, args, kwargs)
+        return self._move(self._call(func, args, {**kwargs, "device": CPU}), True)
 
 
 def _answer(say: Callable[[Any, bool], Any]) -> Handler:
