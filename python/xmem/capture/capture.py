@@ -67,13 +67,13 @@ def capture(
         output: The trace to write; compressed when it ends in ``.gz``.
         iterations: Optimizer steps to record before the script is stopped.
         timeout_s: Give up after this many seconds.
-        stacks: Record every Python frame too (slow, large); spans of modules and source lines are there anyway.
-        env: The command's environment; this process's by default.
-        gpu: What ``torch.cuda`` describes to the script; an RTX 3060 by default.
+        stacks: Record every Python frame too (slow, large); spans of modules and source lines are there
+        anyway. env: The command's environment; this process's by default. gpu: What ``torch.cuda`` describes
+        to the script; an RTX 3060 by default.
 
     Raises:
-        CaptureError: There is no trace: the script failed, never trained, took too long, or could not be started.
-        ConfigError: A setting cannot be meant.
+        CaptureError: There is no trace: the script failed, never trained, took too long, or could not be
+        started. ConfigError: A setting cannot be meant.
     """
     if iterations < 1:
         raise ConfigError(f"iterations={iterations}", "at least 1")
@@ -188,7 +188,7 @@ def _explain_missing(workspace: Path, ended: Ended) -> str:
     if not imported_torch:
         return (
             "the command never imported torch where the capture could see it; "
-            "name the training script itself, without python -I, -E or -S"
+            "name the training script itself, and let it keep PYTHONPATH (no python -I, -E or -S)"
         )
     return (
         "the script ended without an optimizer step; "

@@ -1,4 +1,5 @@
-"""Runs the captured command: its output passes through, its end (or ours) is the end of its whole process group."""
+"""Runs the captured command: its output passes through, its end (or ours) is the end of its whole process
+group."""
 
 from __future__ import annotations
 
@@ -22,8 +23,11 @@ _POLL_S = 0.05
 _UNWIND_S = 30.0  # for a script to leave once its trace is complete: workers to join, files to close
 _TERMINATE_S = 2.0
 _KEPT_LINES = 20
-# The allocator remarks once on memory older than the recording, which is normal here.
-_OUR_NOISE = re.compile(rb"\[W[^\n]*CPUAllocator\.cpp[^\n]*before the profiling started[^\n]*\n")
+# The profiler's remarks on memory older than the recording, and on a recording off the main thread.
+_OUR_NOISE = re.compile(
+    rb"(?:(?:\[rank\d+\]:)?\[W[^\n]*before the profiling started"
+    rb"|ERROR: External init callback must run in same thread)[^\n]*\n"
+)
 
 
 @dataclass(frozen=True)
@@ -40,8 +44,8 @@ def run_process(
 ) -> Ended:
     """Run a command until it ends, takes too long, or lingers after ``status`` appeared.
 
-    Standard input and output are this process's own; standard error is copied through as it comes, to keep its last
-    lines for messages.
+    Standard input and output are this process's own; standard error is copied through as it comes, to keep
+    its last lines for messages.
 
     Raises:
         CaptureError: The command cannot be started.
@@ -104,7 +108,8 @@ class _Tail:
         self._thread.start()
 
     def lines(self) -> str:
-        """The last lines; a process that outlives the command may hold the stream open, so this waits briefly."""
+        """The last lines; a process that outlives the command may hold the stream open, so this waits
+        briefly."""
         self._thread.join(_TERMINATE_S)
         return b"\n".join([*self._kept, self._partial]).decode(errors="replace").strip("\n")
 

@@ -1,8 +1,8 @@
 """Loaded by every Python process of a captured command; waits for the script to import torch.
 
-The parent puts this folder first in ``PYTHONPATH``, so ``site`` finds this module at start-up. It steps aside for
-the ``sitecustomize`` that it shadows, leaves ``sys.path`` as it would have been, and costs one string comparison an
-import until torch appears. It is standard library only: the interpreter need not know xmem.
+The parent puts this folder first in ``PYTHONPATH``, so ``site`` finds this module at start-up. It steps aside
+for the ``sitecustomize`` that it shadows, leaves ``sys.path`` as it would have been, and costs one string
+comparison an import until torch appears. It is standard library only: the interpreter need not know xmem.
 """
 
 from __future__ import annotations
@@ -69,16 +69,17 @@ class _TorchFinder:
         execute = loader.exec_module  # type: ignore[attr-defined]
 
         def exec_module(module: ModuleType) -> None:
-            # Read once by torch's profiler library while it loads: keeps its own log lines off the script's stderr.
+            # Read once by torch's profiler library while it loads: keeps its own log lines off the script's
+            # stderr.
             os.environ.setdefault("KINETO_LOG_LEVEL", "99")
             execute(module)
-            sys.meta_path.remove(self)  # type: ignore[arg-type]
+            sys.meta_path.remove(self)
             _load_child_package().install()
 
         loader.exec_module = exec_module  # type: ignore[attr-defined]
 
 
 sys.path[:] = [entry for entry in sys.path if not entry or Path(entry).resolve() != _FOLDER]
-_load_shadowed_sitecustomize()
 if "XMEM_CAPTURE" in os.environ:
-    sys.meta_path.insert(0, _TorchFinder())  # type: ignore[arg-type]
+    sys.meta_path.insert(0, _TorchFinder())
+_load_shadowed_sitecustomize()

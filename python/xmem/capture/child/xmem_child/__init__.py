@@ -1,9 +1,9 @@
 """The side of a capture that runs inside the user's process: standard library and torch only.
 
-Read in this order: ``settings`` (what the parent asks), ``device_memory`` (which tensors stand for GPU memory),
-``spans``, ``tensor_names`` and ``profiler`` (what is recorded), ``trace_writer``, ``session`` (when it begins and
-ends), ``modules`` and ``optimizers`` (what the script does), ``redirect``, ``cuda_answers``, ``autocast`` and
-``alignments`` (how the CPU stands for the GPU). A module imports only from those before it.
+Read in this order: ``settings`` (what the parent asks), ``device_memory`` (which tensors stand for GPU
+memory), ``spans``, ``tensor_names`` and ``profiler`` (what is recorded), ``trace_writer``, ``session`` (when
+it begins and ends), ``modules`` and ``optimizers`` (what the script does), ``redirect``, ``cuda_answers``,
+``autocast`` and ``alignments`` (how the CPU stands for the GPU). A module imports only from those before it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,14 @@ def install() -> None:
             message=f"the script's torch is {torch.__version__}; capturing needs torch 2.6 or newer",
         )
         return
-    _install(settings)
+    try:
+        _install(settings)
+    except Exception as error:
+        settings.report(
+            state="failed",
+            message=f"the capture fails with torch {torch.__version__} ({error!r}); please report this",
+        )
+        raise
 
 
 # Overrides of operators last as long as these objects.

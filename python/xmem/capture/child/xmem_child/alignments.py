@@ -1,16 +1,18 @@
 """Operators made to allocate on the CPU what they allocate on CUDA.
 
-Each alignment overrides an operator at the dispatcher, so that Python composites, C++ composites and models from
-libraries all meet it, and is counted in the trace's metadata.
+Each alignment overrides an operator at the dispatcher, so that Python composites, C++ composites and models
+from libraries all meet it, and is counted in the trace's metadata.
 """
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
 from torch.library import Library
 
+from .device_memory import usage
 from .session import Session
 
 _SAVED_MASK = "F.dropout keeps a bool mask, as CUDA does, instead of noise in the input's dtype"
@@ -20,6 +22,7 @@ _FUSED_ATTENTION = (
 _FLASH_FOR_EFFICIENT = (
     "the CPU's flash kernel stands for CUDA's memory-efficient one, which the script selects"
 )
+_FOREACH = "optimizers take the foreach path that is the default on CUDA; the script itself trains on the CPU"
 _EAGER_COMPILE = "torch.compile was skipped: the model ran eagerly, compiled code usually keeps less"
 
 _aten = torch.ops.aten
@@ -36,6 +39,7 @@ class Alignments:
         """Register the overrides, for tensors that autograd may follow."""
         self._library.impl("dropout", self._dropout, "AutogradCPU")
         self._library.impl("scaled_dot_product_attention", self._attention, "AutogradCPU")
+        _prefer_foreach(self._session)
         _compile_eagerly(self._session)
 
     def _dropout(self, tensor: torch.Tensor, p: float, train: bool) -> torch.Tensor:
@@ -70,12 +74,27 @@ class Alignments:
                 backends.enable_flash_sdp(False)
 
 
+def _prefer_foreach(session: Session) -> None:
+    """A script that asks for the GPU gets foreach by itself; one that never does gets it here."""
+    # torch.optim hides its modules behind the classes.
+    optimizer = sys.modules[torch.optim.Optimizer.__module__]
+    supported_devices = optimizer._get_foreach_kernels_supported_devices
+
+    def devices() -> list[str]:
+        if usage.requests:
+            return list(supported_devices())
+        session.align("foreach", _FOREACH)
+        return [*supported_devices(), "cpu"]
+
+    optimizer._get_foreach_kernels_supported_devices = devices  # type: ignore[attr-defined]
+
+
 def _compile_eagerly(session: Session) -> None:
-    def compile(model: Any = None, *args: Any, **options: Any) -> Any:
+    def compile(model: Any = None, *_args: Any, **_options: Any) -> Any:
         session.assume(_EAGER_COMPILE)
         return model if model is not None else lambda decorated: decorated
 
-    def compile_module(self: torch.nn.Module, *args: Any, **options: Any) -> None:
+    def compile_module(_module: torch.nn.Module, *_args: Any, **_options: Any) -> None:
         session.assume(_EAGER_COMPILE)
 
     torch.compile = compile

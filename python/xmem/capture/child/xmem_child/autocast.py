@@ -1,34 +1,92 @@
 """CUDA autocast on the CPU: CUDA's default dtype, and CUDA's list of operators that stay in float32.
 
-``torch.autocast("cuda")`` becomes autocast of the CPU. Its list of low-precision operators is CUDA's, but it leaves
-softmax, norms, losses and sums in low precision where CUDA computes them in float32; these get a kernel at the
-CPU's autocast key that casts first. Mirrors ``aten/src/ATen/autocast_mode.h`` of 2.13 (``AT_FORALL_FP32`` and
-``AT_FORALL_FP32_SET_OPT_DTYPE``); what an older torch does not have is left out.
+``torch.autocast("cuda")`` becomes autocast of the CPU. Its list of low-precision operators is CUDA's, but it
+leaves softmax, norms, losses and sums in low precision where CUDA computes them in float32; these get a
+kernel at the CPU's autocast key that casts first. Mirrors ``aten/src/ATen/autocast_mode.h`` of 2.13
+(``AT_FORALL_FP32`` and ``AT_FORALL_FP32_SET_OPT_DTYPE``); what an older torch does not have is left out.
 """
 
 from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.library import Library
 
-# Not listed: rarely trained through, or already float32 in the CPU's own list (losses over cross_entropy and the
-# like reach nll_loss below).
-_FLOAT32 = """
-    acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar pow.Tensor_Tensor
-    pow.Scalar softplus layer_norm native_layer_norm rms_norm group_norm frobenius_norm.dim cosine_similarity
-    poisson_nll_loss cosine_embedding_loss nll_loss nll_loss2d hinge_embedding_loss kl_div l1_loss smooth_l1_loss
-    huber_loss mse_loss margin_ranking_loss multilabel_margin_loss soft_margin_loss triplet_margin_loss
-    multi_margin_loss binary_cross_entropy_with_logits dist pdist cdist renorm logsumexp norm.Scalar
-    upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d
-    _upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d _upsample_bilinear2d_aa upsample_trilinear3d
-    upsample_bicubic2d _upsample_bicubic2d_aa prod prod.dim_int softmax.int log_softmax.int cumprod cumsum
-    linalg_vector_norm linalg_matrix_norm sum sum.dim_IntList
-""".split()
+# Not listed: rarely trained through, or already float32 in the CPU's own list (losses over cross_entropy and
+# the like reach nll_loss below).
+_FLOAT32 = [
+    "acos",
+    "asin",
+    "cosh",
+    "erfinv",
+    "exp",
+    "expm1",
+    "log",
+    "log10",
+    "log2",
+    "log1p",
+    "reciprocal",
+    "rsqrt",
+    "sinh",
+    "tan",
+    "pow.Tensor_Scalar",
+    "pow.Tensor_Tensor",
+    "pow.Scalar",
+    "softplus",
+    "layer_norm",
+    "native_layer_norm",
+    "rms_norm",
+    "group_norm",
+    "frobenius_norm.dim",
+    "cosine_similarity",
+    "poisson_nll_loss",
+    "cosine_embedding_loss",
+    "nll_loss",
+    "nll_loss2d",
+    "hinge_embedding_loss",
+    "kl_div",
+    "l1_loss",
+    "smooth_l1_loss",
+    "huber_loss",
+    "mse_loss",
+    "margin_ranking_loss",
+    "multilabel_margin_loss",
+    "soft_margin_loss",
+    "triplet_margin_loss",
+    "multi_margin_loss",
+    "binary_cross_entropy_with_logits",
+    "dist",
+    "pdist",
+    "cdist",
+    "renorm",
+    "logsumexp",
+    "norm.Scalar",
+    "upsample_nearest1d",
+    "upsample_nearest2d",
+    "upsample_nearest3d",
+    "_upsample_nearest_exact1d",
+    "_upsample_nearest_exact2d",
+    "_upsample_nearest_exact3d",
+    "upsample_linear1d",
+    "upsample_bilinear2d",
+    "_upsample_bilinear2d_aa",
+    "upsample_trilinear3d",
+    "upsample_bicubic2d",
+    "_upsample_bicubic2d_aa",
+    "prod",
+    "prod.dim_int",
+    "softmax.int",
+    "log_softmax.int",
+    "cumprod",
+    "cumsum",
+    "linalg_vector_norm",
+    "linalg_matrix_norm",
+    "sum",
+    "sum.dim_IntList",
+]
 
 _KEY = "AutocastCPU"
 _below_autocast = functools.partial(
@@ -145,6 +203,3 @@ def _in_float32(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _in_float32(item) for key, item in value.items()}
     return value
-
-
-Kernel = Callable[..., Any]

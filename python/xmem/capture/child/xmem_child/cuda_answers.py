@@ -1,6 +1,7 @@
 """What ``torch.cuda`` and ``torch.accelerator`` say about the described GPU.
 
-Memory statistics are zero: the memory of the run is what the estimate is for. Streams and events are always done.
+Memory statistics are zero: the memory of the run is what the estimate is for. Streams and events are always
+done.
 """
 
 from __future__ import annotations
@@ -23,13 +24,27 @@ from .settings import Gpu
 
 _CUDA_VERSION = "12.8"
 _CUDNN_VERSION = 91002
+_KINDS = ("current", "peak", "allocated", "freed")
 _POOLS = ("all", "large_pool", "small_pool")
 _STATISTICS = (
-    "allocation segment active inactive_split allocated_bytes reserved_bytes active_bytes inactive_split_bytes "
-    "requested_bytes oversize_allocations oversize_segments"
-).split()
+    "allocation",
+    "segment",
+    "active",
+    "inactive_split",
+    "allocated_bytes",
+    "reserved_bytes",
+    "active_bytes",
+    "inactive_split_bytes",
+    "requested_bytes",
+)
 _COUNTERS = (
-    "num_alloc_retries num_ooms num_sync_all_streams num_device_alloc num_device_free max_split_size".split()
+    *(f"oversize_{what}.{kind}" for what in ("allocations", "segments") for kind in _KINDS),
+    "num_alloc_retries",
+    "num_ooms",
+    "num_sync_all_streams",
+    "num_device_alloc",
+    "num_device_free",
+    "max_split_size",
 )
 
 
@@ -52,7 +67,7 @@ class Event:
         """Whether it has happened."""
         return True
 
-    def elapsed_time(self, end: Event) -> float:
+    def elapsed_time(self, end: Event) -> float:  # noqa: ARG002 - torch's signature
         """Milliseconds between two events."""
         return 0.0
 
@@ -106,7 +121,7 @@ class _GeneratorType(type(torch.Generator)):  # type: ignore[misc]
 class Generator(torch.Generator, metaclass=_GeneratorType):  # type: ignore[misc]
     """``torch.Generator`` for which every device is the CPU."""
 
-    def __new__(cls, device: Any = "cpu") -> Generator:
+    def __new__(cls, device: Any = "cpu") -> Generator:  # noqa: ARG004, D102 - torch's signature
         made: Generator = super().__new__(cls, device=CPU)
         return made
 
@@ -146,7 +161,7 @@ def _answer(module: ModuleType, answers: dict[str, Any]) -> None:
 
 def _always(value: Any) -> Callable[..., Any]:
     """A function of its own each time: dynamo keeps a table of torch's functions by identity."""
-    return lambda *args, **options: value
+    return lambda *_args, **_options: value
 
 
 def _nothing() -> Callable[..., None]:
@@ -188,7 +203,7 @@ def _device_answers(gpu: Gpu) -> dict[str, Any]:
         "is_initialized": _always(True),
         "init": _nothing(),
         "_lazy_init": _nothing(),
-        "_lazy_call": lambda call, **options: call(),
+        "_lazy_call": lambda call, **_options: call(),
         "device_count": _always(1),
         "current_device": _always(0),
         "set_device": _nothing(),
@@ -239,7 +254,7 @@ def _random_answers() -> dict[str, Any]:
         "seed": _nothing(),
         "seed_all": _nothing(),
         "initial_seed": _always(0),
-        "get_rng_state": lambda device="cuda": state(),
+        "get_rng_state": lambda *_args, **_options: state(),
         "get_rng_state_all": lambda: [state()],
         "set_rng_state": _nothing(),
         "set_rng_state_all": _nothing(),
@@ -247,14 +262,9 @@ def _random_answers() -> dict[str, Any]:
 
 
 def _memory_answers(gpu: Gpu) -> dict[str, Any]:
-    def memory_stats(device: Any = None) -> OrderedDict[str, int]:
-        keys = [
-            f"{statistic}.{pool}.{kind}" if "oversize" not in statistic else f"{statistic}.{kind}"
-            for statistic in _STATISTICS
-            for pool in _POOLS
-            for kind in ("current", "peak", "allocated", "freed")
-        ]
-        return OrderedDict.fromkeys([*sorted(set(keys)), *_COUNTERS], 0)
+    def memory_stats(device: Any = None) -> OrderedDict[str, int]:  # noqa: ARG001 - torch's signature
+        keys = {f"{name}.{pool}.{kind}" for name in _STATISTICS for pool in _POOLS for kind in _KINDS}
+        return OrderedDict.fromkeys(sorted(keys.union(_COUNTERS)), 0)
 
     return {
         "memory_stats": memory_stats,
@@ -308,7 +318,8 @@ def _accelerator_answers(gpu: Gpu) -> dict[str, Any]:
 
 
 def _skip_pinning() -> None:
-    """Pinned staging is host memory that the trace does not need: no pinning thread, and no warning either."""
+    """Pinned staging is host memory that the trace does not need: no pinning thread, and no warning
+    either."""
     iterator = torch.utils.data.dataloader._BaseDataLoaderIter
     build = iterator.__init__
 
@@ -328,13 +339,13 @@ def _limit_distributed(session: Session) -> None:
     init = distributed.init_process_group
 
     @functools.wraps(init)
-    def init_process_group(backend: str | None = None, *args: Any, **options: Any) -> None:
+    def init_process_group(backend: str | None = None, *args: Any, **options: Any) -> None:  # noqa: ARG001
         options.pop("device_id", None)
         init("gloo", *args, **options)
         if distributed.get_world_size() > 1:
             session.fail(
-                f"the script trains with {distributed.get_world_size()} processes, which a capture on the CPU "
-                "cannot stand for; capture it with one process"
+                f"the script trains with {distributed.get_world_size()} processes, which a capture on the "
+                "CPU cannot stand for; capture it with one process"
             )
         session.assume("torch.distributed ran with one process over gloo")
 

@@ -1,9 +1,9 @@
 """Which tensors stand for GPU memory.
 
 Everything lives on the CPU during a capture, so the fact is kept as an attribute of the tensor's Python
-``UntypedStorage`` object, which torch keeps alive as long as the storage itself. Views share it, ``param.data = x``
-carries it over, and a reused address never inherits it. Memory that came out of C++ (a gradient, say) has no mark
-until Python first sees it.
+``UntypedStorage`` object, which torch keeps alive as long as the storage itself. Views share it,
+``param.data = x`` carries it over, and a reused address never inherits it. Memory that came out of C++ (a
+gradient, say) has no mark until Python first sees it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,26 @@ _storage_of = torch._C.TensorBase.untyped_storage
 _MARK = "_xmem_device"
 
 
-class _EngineState(threading.local):
-    """Whether this thread runs autograd's engine on a device tensor: its unknown tensors are then device memory."""
+class _CallState(threading.local):
+    """Whether this thread is inside a call on device tensors, above all autograd's engine.
+
+    Tensors without a mark that such a call hands to user code (gradients, results about to be saved) are
+    device memory.
+    """
 
     on_device = False
 
 
-engine = _EngineState()
+running = _CallState()
+
+
+class _Usage:
+    """How often the script asked for the GPU; at 0 it may yet turn out to train on the CPU."""
+
+    requests = 0
+
+
+usage = _Usage()
 
 
 def names_gpu(device: object) -> bool:
@@ -49,11 +62,12 @@ def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
 
 
 def storage_is_device(storage: torch.UntypedStorage | None) -> bool:
-    """Whether a storage stands for GPU memory; settles it for storages that the engine hands to Python."""
+    """Whether a storage stands for GPU memory; settles it for storages that a running call hands to
+    Python."""
     known: bool | None = getattr(storage, _MARK, None)
     if known is not None:
         return known
-    if engine.on_device and storage is not None:
+    if running.on_device and storage is not None:
         setattr(storage, _MARK, True)
         return True
     return False
@@ -66,8 +80,17 @@ def mark_storage(storage: torch.UntypedStorage | None, on_device: bool) -> None:
 
 
 def is_device(tensor: torch.Tensor) -> bool:
-    """Whether a tensor stands for GPU memory."""
-    return storage_is_device(storage_of(tensor))
+    """Whether a tensor stands for GPU memory.
+
+    What Python never saw being made is a result of scripted or foreign code if autograd follows it, and else
+    data that came from the host. Wrappers without a storage (vmap) stand for what is computed with.
+    """
+    storage = storage_of(tensor)
+    if storage is None:
+        return usage.requests > 0
+    if usage.requests and getattr(storage, _MARK, None) is None and tensor.grad_fn is not None:
+        setattr(storage, _MARK, True)
+    return storage_is_device(storage)
 
 
 def tensors_in(value: object) -> Iterator[torch.Tensor]:

@@ -1,8 +1,10 @@
-"""Dotted names of modules while they run: ``GPT.transformer.h.3.attn``, rooted at the outermost one called."""
+"""Dotted names of modules while they run: ``GPT.transformer.h.3.attn``, rooted at the outermost one
+called."""
 
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from weakref import WeakKeyDictionary
@@ -19,11 +21,15 @@ class _Root:
     def __init__(self, name: str, module: torch.nn.Module) -> None:
         self.name = name
         self.paths: WeakKeyDictionary[torch.nn.Module, str] = WeakKeyDictionary()
-        self.learn(module)
+        self._module = weakref.ref(module)
+        self.learn()
 
-    def learn(self, module: torch.nn.Module) -> None:
-        for path, submodule in module.named_modules():
-            self.paths[submodule] = f"{self.name}.{path}" if path else self.name
+    def learn(self) -> None:
+        """Find the paths again: modules are added and replaced after the first call."""
+        module = self._module()
+        if module is not None:
+            for path, submodule in module.named_modules():
+                self.paths[submodule] = f"{self.name}.{path}" if path else self.name
 
 
 class _Stack(threading.local):
@@ -46,22 +52,23 @@ class ModuleCalls:
         register_module_forward_pre_hook(self._enter)
         register_module_forward_hook(self._leave, always_call=True)
 
-    def _enter(self, module: torch.nn.Module, args: object) -> None:
+    def _enter(self, module: torch.nn.Module, _args: object) -> None:
         calls = self._stack.calls
         if calls:
-            owner, parent, _, root = calls[0][0], calls[-1][1], calls[-1][2], calls[0][3]
+            root, parent = calls[0][3], calls[-1][1]
             name = root.paths.get(module)
             if name is None:
-                root.learn(owner)
+                root.learn()
                 name = root.paths.setdefault(module, f"{parent}.{type(module).__name__}")
         else:
             root = self._root_of(module)
-            name = root.name
-            self._on_root_call(module, name)
+            name = root.paths[module]
+            if name == root.name:
+                self._on_root_call(module, name)
         self._spans.flush()
         calls.append((module, name, now_ns(), root))
 
-    def _leave(self, module: torch.nn.Module, args: object, result: object) -> None:
+    def _leave(self, module: torch.nn.Module, _args: object, _result: object) -> None:
         calls = self._stack.calls
         self._spans.flush()
         # A call that was left by an exception may still be on top.
@@ -72,11 +79,15 @@ class ModuleCalls:
                 return
 
     def _root_of(self, module: torch.nn.Module) -> _Root:
+        """The root that an outermost call belongs to: a known one (recomputation calls its parts), or a new
+        one."""
         root = self._roots.get(module)
         if root is None:
-            class_name = type(module).__name__
-            self._names[class_name] += 1
-            count = self._names[class_name]
-            root = _Root(class_name if count == 1 else f"{class_name}#{count}", module)
+            root = next((known for known in self._roots.values() if module in known.paths), None)
+            if root is None:
+                class_name = type(module).__name__
+                self._names[class_name] += 1
+                count = self._names[class_name]
+                root = _Root(class_name if count == 1 else f"{class_name}#{count}", module)
             self._roots[module] = root
         return root

@@ -14,7 +14,7 @@ from torch.optim.optimizer import Optimizer, _default_to_fused_or_foreach
 class StepObserver(Protocol):
     """Told about the optimizers of the script."""
 
-    def optimizer_built(self, optimizer: Optimizer) -> None:
+    def optimizer_built(self, _optimizer: Optimizer) -> None:
         """Before an optimizer is set up."""
 
     def before_step(self, optimizer: Optimizer) -> None:
@@ -36,8 +36,8 @@ def install(observer: StepObserver) -> None:
 
 
 def _follow_steps(observer: StepObserver) -> None:
-    # torch wraps the step of each class once, at the first construction: this adds an outer layer to its wrapper,
-    # so that the observer may end the recording with the step's annotation closed.
+    # torch wraps the step of each class once, at the first construction: this adds an outer layer to its
+    # wrapper, so that the observer may end the recording with the step's annotation closed.
     wrap_step = Optimizer.profile_hook_step
     depth = _Depth()
 
@@ -91,7 +91,7 @@ def _follow_scaler(observer: StepObserver) -> None:
     scaler._maybe_opt_step = maybe_step_followed
 
 
-def describe(optimizer: Optimizer, steps: int) -> dict[str, Any]:
+def describe(optimizer: Optimizer) -> dict[str, Any]:
     """The row of an optimizer in the trace's metadata."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     defaults = optimizer.param_groups[0]
@@ -103,6 +103,5 @@ def describe(optimizer: Optimizer, steps: int) -> dict[str, Any]:
         "name": type(optimizer).__name__,
         "foreach": bool(foreach),
         "fused": fused,
-        "steps": steps,
         "parameters": len(parameters),
     }

@@ -66,7 +66,7 @@ def switch_off_script_profiling(assume: Callable[[str], None]) -> None:
 
 
 def _idle(assume: Callable[[str], None]) -> Callable[..., Any]:
-    def idle(self: Any, *exception: object, **options: Any) -> Any:
+    def idle(self: Any, *exception: object, **_options: Any) -> Any:
         assume("the script's own profiling was switched off")
         return None if exception else self
 

@@ -1,11 +1,11 @@
 """Requests for the GPU end on the CPU, and the script cannot tell.
 
 A ``TorchFunctionMode`` sees every call into torch that Python makes. It rewrites device arguments, answers
-``.device`` and its relatives for tensors that stand for GPU memory (``device_memory``), and makes moves between host
-and GPU real copies, so that both blocks appear in the trace. Inside a call torch switches the mode off, so Python
-composites (``F.multi_head_attention_forward``) see plain CPU tensors; what they return is marked from what they
-were given. The autograd engine calls user code again (hooks, custom functions, checkpoints): for it the mode is
-switched back on.
+``.device`` and its relatives for tensors that stand for GPU memory (``device_memory``), and makes moves
+between host and GPU real copies, so that both blocks appear in the trace. Inside a call torch switches the
+mode off, so Python composites (``F.multi_head_attention_forward``) see plain CPU tensors; what they return is
+marked from what they were given. The autograd engine calls user code again (hooks, custom functions,
+checkpoints): for it the mode is switched back on.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from typing import Any
 import torch
 import torch.overrides
 import torch.utils._device
+import torch.utils._pytree
 
 from .device_memory import (
     CPU,
     CUDA,
-    engine,
     is_device,
     mark,
     mark_storage,
     names_gpu,
+    running,
     storage_is_device,
     storage_of,
     tensors_in,
@@ -38,17 +39,18 @@ from .spans import now_ns
 
 # Reading these allocates nothing and says nothing about the device.
 _QUERY_PROPERTIES = """
-    shape dtype requires_grad grad_fn is_leaf ndim layout names is_sparse is_sparse_csr is_quantized is_meta is_nested
-    is_mkldnn is_mps is_xpu is_xla is_ipu is_hpu is_mtia is_vulkan is_maia itemsize nbytes _version output_nr name
-    _backward_hooks _post_accumulate_grad_hooks volatile _base retains_grad
-""".split()
+    shape dtype requires_grad grad_fn is_leaf ndim layout names is_sparse is_sparse_csr is_quantized is_meta
+    is_nested is_mkldnn is_mps is_xpu is_xla is_ipu is_hpu is_mtia is_vulkan is_maia itemsize nbytes _version
+    output_nr name _backward_hooks _post_accumulate_grad_hooks volatile _base retains_grad
+""".split()  # noqa: SIM905 - reads better than a column
 _QUERY_METHODS = """
-    size dim ndimension numel nelement stride is_contiguous is_floating_point is_complex is_signed element_size
-    storage_offset data_ptr untyped_storage storage __len__ is_inference requires_grad_ register_hook
-    register_post_accumulate_grad_hook retain_grad is_conj is_neg _is_view item tolist __hash__ __bool__ __float__
-    __int__ __index__ __contains__ is_nonzero is_same_size has_names __format__ __repr__
-""".split()
-_QUERY_FUNCTIONS = "is_floating_point is_complex is_signed is_tensor is_same_size result_type numel".split()
+    size dim ndimension numel nelement stride is_contiguous is_floating_point is_complex is_signed
+    element_size storage_offset data_ptr untyped_storage storage __len__ is_inference requires_grad_
+    register_hook
+    register_post_accumulate_grad_hook retain_grad is_conj is_neg _is_view item tolist __hash__ __bool__
+    __float__ __int__ __index__ __contains__ is_nonzero is_same_size has_names __format__ __repr__
+""".split()  # noqa: SIM905
+_QUERY_FUNCTIONS = ("is_floating_point", "is_complex", "is_signed", "is_tensor", "is_same_size", "numel")
 
 _PINNED = "_xmem_pinned"
 
@@ -81,7 +83,7 @@ class Redirection(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        handler = self._handlers.get(func, self._call)
+        handler: Handler | None = self._handlers.get(func, self._call)
         if handler is None:
             return func(*args, **(kwargs or {}))
         return handler(func, args, kwargs or {})
@@ -94,6 +96,16 @@ class Redirection(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
         else:
             with self:
                 yield
+
+    @contextmanager
+    def reentered(self) -> Iterator[None]:
+        """The mode for user code that torch calls back from inside a call of its own."""
+        self._spans.flush()
+        try:
+            with self.entered():
+                yield
+        finally:
+            self._spans.flush()
 
     def _handler_table(self) -> dict[Any, Handler | None]:
         tensor = torch.Tensor
@@ -119,8 +131,8 @@ class Redirection(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
                 tensor.type: self._type,
                 tensor.pin_memory: self._pin_memory,
                 tensor.is_pinned: _is_pinned,
-                tensor.record_stream: lambda func, args, kwargs: None,
                 tensor.share_memory_: self._share_memory,
+                torch._C._nn._parse_to: self._parse_to,
                 torch.as_tensor: self._as_tensor,
                 torch.asarray: self._as_tensor,
             }
@@ -155,8 +167,13 @@ class Redirection(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
                     touches_device = True
                     break
         on_device = touches_device if wanted is None else wanted
+        outer = running.on_device
+        running.on_device = outer or on_device
         begin = now_ns()
-        result = func(*args, **kwargs)
+        try:
+            result = func(*args, **kwargs)
+        finally:
+            running.on_device = outer
         has_tensors |= mark(result, on_device)
         if has_tensors and self._spans.active:
             self._spans.note_call(begin, now_ns(), not (touches_device or on_device))
@@ -204,10 +221,18 @@ class Redirection(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
             return self._move(tensor, False, **options)
         return self._call(func, args, kwargs)
 
-    def _cuda(self, func: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _parse_to(self, func: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """``module.to(0)``: a bare index means the accelerator that this machine lacks."""
+        if args and names_gpu(args[0]):
+            args = (CUDA, *args[1:])
+        if names_gpu(kwargs.get("device")):
+            kwargs = {**kwargs, "device": CUDA}
+        return func(*args, **kwargs)
+
+    def _cuda(self, _func: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return self._move(args[0], True, memory_format=kwargs.get("memory_format", torch.preserve_format))
 
-    def _cpu(self, func: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _cpu(self, _func: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return self._move(args[0], False, memory_format=kwargs.get("memory_format", torch.preserve_format))
 
     def _type(self, func: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -221,7 +246,7 @@ class Redirection(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
             return self._move(args[0], True, dtype=torch.empty(0).type(host_type).dtype)
         return self._call(func, args, kwargs)
 
-    def _pin_memory(self, func: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _pin_memory(self, _func: Handler, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
         """Pinned memory is host memory, from an allocator of its own."""
         pinned = self._move(args[0], False, copy=True)
         setattr(storage_of(pinned), _PINNED, True)
@@ -232,11 +257,12 @@ class Redirection(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
 
     def _as_tensor(self, func: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """On the CPU these share the memory of what they are given; towards the GPU they copy."""
-        result = self._call(func, args, {key: value for key, value in kwargs.items() if key != "device"})
         device = kwargs.get("device")
         if device is None and names_gpu(torch.utils._device.CURRENT_DEVICE):
             device = CUDA
-        return self._move(result, True) if names_gpu(device) else result
+        if not names_gpu(device):
+            return self._call(func, args, kwargs)
+        return self._move(self._call(func, args, {**kwargs, "device": CPU}), True)
 
 
 def _answer(say: Callable[[Any, bool], Any]) -> Handler:
@@ -246,45 +272,67 @@ def _answer(say: Callable[[Any, bool], Any]) -> Handler:
     return handler
 
 
-def _is_pinned(func: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _is_pinned(_func: Handler, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> bool:
     return bool(getattr(storage_of(args[0]), _PINNED, False))
 
 
 def install(session: Session) -> Redirection:
     """Switch the redirection on for this thread and for those that start later."""
     mode = Redirection(session)
-    _follow_engine(mode, session)
-    _follow_threads(mode)
+    _follow_engine(mode)
+    _follow_saved_tensor_hooks(mode)
+    _follow_threads(mode, session)
     _follow_module_moves()
-    _redirect_device_contexts()
+    _redirect_device_contexts(mode)
     _redirect_device_groups()
     _redirect_serialization()
+    _redirect_data_parallel()
+    # It takes nothing but torch's own streams, and refuses before the mode is asked.
+    torch.Tensor.record_stream = lambda *_args: None
     mode.__enter__()
     return mode
 
 
-def _follow_engine(mode: Redirection, session: Session) -> None:
+def _follow_engine(mode: Redirection) -> None:
     """Keep the mode on while the engine runs, and know whether its tensors are device memory."""
     run_engine = torch.autograd._engine_run_backward
 
     @functools.wraps(run_engine)
     def run(roots: Any, *args: Any, **kwargs: Any) -> Any:
-        outer = engine.on_device
-        engine.on_device = outer or any(is_device(root) for root in tensors_in(roots))
-        session.spans.flush()
+        outer = running.on_device
+        running.on_device = outer or any(is_device(root) for root in tensors_in(roots))
         try:
-            with mode.entered():
+            with mode.reentered():
                 result = run_engine(roots, *args, **kwargs)
-            mark(result, engine.on_device)
+            mark(result, running.on_device)
         finally:
-            session.spans.flush()
-            engine.on_device = outer
+            running.on_device = outer
         return result
 
     torch.autograd._engine_run_backward = run
 
 
-def _follow_threads(mode: Redirection) -> None:
+def _follow_saved_tensor_hooks(mode: Redirection) -> None:
+    """Hooks that pack and unpack saved tensors (checkpointing, offloading) run inside of operators."""
+    hooks = torch.autograd.graph.saved_tensors_hooks
+    build = hooks.__init__
+
+    def followed(hook: Handler) -> Handler:
+        @functools.wraps(hook)
+        def call(value: Any) -> Any:
+            with mode.reentered():
+                return hook(value)
+
+        return call
+
+    @functools.wraps(build)
+    def build_followed(self: Any, pack_hook: Handler, unpack_hook: Handler) -> None:
+        build(self, followed(pack_hook), followed(unpack_hook))
+
+    hooks.__init__ = build_followed
+
+
+def _follow_threads(mode: Redirection, session: Session) -> None:
     start = threading.Thread.start
 
     @functools.wraps(start)
@@ -293,7 +341,10 @@ def _follow_threads(mode: Redirection) -> None:
 
         def run_redirected() -> None:
             with mode.entered():
-                run()
+                try:
+                    run()
+                finally:
+                    session.thread_ends()
 
         self.run = run_redirected  # type: ignore[method-assign]
         start(self)
@@ -316,8 +367,8 @@ def _follow_module_moves() -> None:
     torch.nn.Module._apply = apply_to_model
 
 
-def _redirect_device_contexts() -> None:
-    """``with torch.device("cuda")`` sits below our mode and would add its device after it."""
+def _redirect_device_contexts(mode: Redirection) -> None:
+    """``torch.set_default_device("cuda")`` sits below our mode and adds its device inside composites too."""
     context = torch.utils._device.DeviceContext
     add_device = context.__torch_function__
     constructors = torch.utils._device._device_constructors()
@@ -327,7 +378,8 @@ def _redirect_device_contexts() -> None:
     ) -> Any:
         kwargs = kwargs or {}
         if func in constructors and kwargs.get("device") is None and names_gpu(self.device):
-            kwargs = {**kwargs, "device": CPU}
+            will_redirect = mode in torch.overrides._get_current_function_mode_stack()
+            kwargs = {**kwargs, "device": CUDA if will_redirect else CPU}
         return add_device(self, func, types, args, kwargs)
 
     context.__torch_function__ = add_redirected_device
@@ -368,6 +420,16 @@ def _redirect_serialization() -> None:
 
     # The first package to answer counts; the CPU's, which claims every storage, has 10.
     torch.serialization.register_package(5, tag, restore)
+
+
+def _redirect_data_parallel() -> None:
+    """``DataParallel`` over one GPU moves its inputs and calls the module; the scatter is CUDA's own."""
+
+    def scatter(_self: Any, inputs: Any, kwargs: Any, _device_ids: Any) -> Any:
+        move = functools.partial(torch.utils._pytree.tree_map_only, torch.Tensor, torch.Tensor.cuda)
+        return (move(inputs),), (move(kwargs),)
+
+    torch.nn.DataParallel.scatter = scatter
 
 
 def _untyped(storage: Any) -> Any:

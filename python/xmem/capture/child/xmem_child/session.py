@@ -12,28 +12,23 @@ import threading
 import warnings
 from enum import Enum
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.optim.optimizer import Optimizer
 
 from . import optimizers
-from .device_memory import engine
+from .device_memory import running, usage
 from .profiler import Profiler
 from .settings import Settings
 from .spans import Span, SpanRecorder, now_ns
 from .tensor_names import TensorNames
 from .trace_writer import ProfilerFile
 
-# An optimizer may step more often than another, or skip steps while the loss scale settles: this often, at most.
+# An optimizer may step more often than another, or skip steps while the loss scale settles: this often, at
+# most.
 _PATIENCE = 8
 _STOPS_BEFORE_EXIT = 3
-
-
-class CaptureComplete(SystemExit):
-    """Unwinds the script once its trace is written: prints nothing, ends with status 0."""
-
-    def __init__(self) -> None:
-        super().__init__(0)
 
 
 class State(Enum):
@@ -46,10 +41,10 @@ class State(Enum):
 
 
 class _Steps:
-    """What one optimizer did."""
+    """What one optimizer did; it may be gone before the capture ends."""
 
     def __init__(self, optimizer: Optimizer) -> None:
-        self.optimizer = optimizer
+        self.description = optimizers.describe(optimizer)
         self.ends_ns: list[int] = []
         self.real = 0
 
@@ -62,25 +57,25 @@ class Session:
         self.spans = SpanRecorder()
         self.names = TensorNames()
         self.state = State.IDLE
-        self.device_requests = 0
         self._profiler = Profiler(settings.stacks)
         self._process = os.getpid()
         self._thread = 0
         self._argv = list(sys.argv)
         self._owner = False
-        self._steps: dict[int, _Steps] = {}
+        self._steps_of: WeakKeyDictionary[Optimizer, _Steps] = WeakKeyDictionary()
+        self._steps: list[_Steps] = []
         self._first_iteration_ns = -1
         self._alignments: dict[str, tuple[int, str]] = {}
         self._assumptions: dict[str, None] = {}
         self._stops = 0
-        atexit.register(self._at_exit)
+        atexit.register(self.thread_ends)
         os.register_at_fork(after_in_child=self._in_fork)
 
     # What the others report.
 
     def request_device(self) -> None:
         """The script asked for the GPU."""
-        self.device_requests += 1
+        usage.requests += 1
         self.names.only_device = True
         self._ensure_recording()
 
@@ -97,7 +92,7 @@ class Session:
             self._note_training(now_ns())
             self.names.add_root(module, name)
 
-    def optimizer_built(self, optimizer: Optimizer) -> None:
+    def optimizer_built(self, _optimizer: Optimizer) -> None:
         """An optimizer is being constructed; some allocate their state there."""
         self._ensure_recording()
 
@@ -110,18 +105,35 @@ class Session:
         """See ``optimizers.StepObserver``."""
         if self.state is State.DONE:
             self._unwind()
-        if self.state is not State.RECORDING or threading.get_native_id() != self._thread:
+        if self.state is not State.RECORDING:
             return
+        if threading.get_native_id() != self._thread:
+            self.fail(
+                "the script trains in another thread than the one that first used the GPU, and the profiler "
+                "follows one; capture a script that builds its model and trains in the same thread"
+            )
         if not self._owner and not self._claim():
             return
         if not skipped:
             self.names.after_step(optimizer)
-        steps = self._steps.setdefault(id(optimizer), _Steps(optimizer))
+        steps = self._steps_of.get(optimizer)
+        if steps is None:
+            steps = self._steps_of[optimizer] = _Steps(optimizer)
+            self._steps.append(steps)
         steps.ends_ns.append(now_ns())
         steps.real += not skipped
         if self._is_complete():
             self._finish()
             self._unwind()
+
+    def thread_ends(self) -> None:
+        """The calling thread ends; a script that trained too little leaves the trace of what it did."""
+        if self.state is not State.RECORDING or threading.get_native_id() != self._thread:
+            return
+        if self._owner:
+            self._finish()
+        else:
+            self._abandon()
 
     def align(self, name: str, note: str) -> None:
         """Count one place where the CPU was made to allocate as CUDA would."""
@@ -142,7 +154,7 @@ class Session:
     # Recording.
 
     def _ensure_recording(self) -> None:
-        if self.state is not State.IDLE or engine.on_device:
+        if self.state is not State.IDLE or running.on_device:
             return
         self.state = State.RECORDING
         self._thread = threading.get_native_id()
@@ -177,7 +189,8 @@ class Session:
             self._profiler.stop()
 
     def _in_fork(self) -> None:
-        # A fork of a recording process is a DataLoader worker or the like. The profiler cannot be stopped in it.
+        # A fork of a recording process is a DataLoader worker or the like. The profiler cannot be stopped in
+        # it.
         if self.state is State.RECORDING:
             self.state = State.BYSTANDER
             self.spans.active = False
@@ -188,18 +201,9 @@ class Session:
 
     def _is_complete(self) -> bool:
         enough = self.settings.iterations
-        if max(len(steps.ends_ns) for steps in self._steps.values()) >= _PATIENCE * enough:
+        if max(len(steps.ends_ns) for steps in self._steps) >= _PATIENCE * enough:
             return True
-        return all(len(steps.ends_ns) >= enough and steps.real for steps in self._steps.values())
-
-    def _at_exit(self) -> None:
-        """A script that ends early leaves the trace of what it did, if it trained at all."""
-        if self.state is not State.RECORDING or threading.get_native_id() != self._thread:
-            return
-        if self._owner:
-            self._finish()
-        else:
-            self._abandon()
+        return all(len(steps.ends_ns) >= enough and steps.real for steps in self._steps)
 
     def _finish(self) -> None:
         end_ns = now_ns()
@@ -209,12 +213,12 @@ class Session:
             self._profiler.stop()
             metadata = self._write(end_ns)
         except (OSError, RuntimeError) as error:
-            self.settings.report(state="failed", message=f"the trace could not be written: {error}")
+            message = f"the trace could not be written ({error}); free disk space or choose another output"
+            self.settings.report(state="failed", message=message)
             return
-        iterations = metadata["iterations"]
         self.settings.report(
             state="complete",
-            iterations=iterations,
+            iterations=metadata["iterations"],
             complete=self._is_complete(),
             metadata={key: value for key, value in metadata.items() if key != "tensors"},
         )
@@ -225,15 +229,16 @@ class Session:
         file = ProfilerFile(raw)
         iterations = self._iteration_spans(end_ns)
         # Without a single request for the GPU all tensors stand for device memory.
-        recorded = (span for span in self.spans.spans if self.device_requests or span[0] != "xmem_host")
+        recorded = (span for span in self.spans.spans if usage.requests or span[0] != "xmem_host")
         metadata = self._metadata(len(iterations), file.base_ns)
         file.complete(self.settings.trace, metadata, [*iterations, *recorded], self._process)
         raw.unlink()
         return metadata
 
     def _iteration_spans(self, end_ns: int) -> list[Span]:
-        """An iteration ends with the step of the optimizer that steps least often (of several: the last in a round)."""
-        slowest = min(self._steps.values(), key=lambda steps: (len(steps.ends_ns), -steps.ends_ns[0]))
+        """An iteration ends with the step of the optimizer that steps least often (of several: the last in a
+        round)."""
+        slowest = min(self._steps, key=lambda steps: (len(steps.ends_ns), -steps.ends_ns[0]))
         begin = self._first_iteration_ns if self._first_iteration_ns >= 0 else end_ns
         spans = []
         for number, end in enumerate(slowest.ends_ns):
@@ -256,7 +261,7 @@ class Session:
             },
             "argv": self._argv,
             "iterations": iterations,
-            "device_requests": self.device_requests,
+            "device_requests": usage.requests,
             "alignments": [
                 {"name": name, "count": count, "note": note}
                 for name, (count, note) in self._alignments.items()
@@ -264,9 +269,7 @@ class Session:
             "assumptions": list(self._assumptions),
             "modules": self.names.modules,
             "tensors": self.names.columns(base_ns),
-            "optimizers": [
-                optimizers.describe(steps.optimizer, len(steps.ends_ns)) for steps in self._steps.values()
-            ],
+            "optimizers": [steps.description | {"steps": len(steps.ends_ns)} for steps in self._steps],
         }
 
     def _unwind(self) -> None:
@@ -276,4 +279,5 @@ class Session:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(0)
-        raise CaptureComplete
+        # Prints nothing wherever it ends: in the script, a thread of it, or a process of multiprocessing.
+        raise SystemExit(0)

@@ -5,6 +5,7 @@ Both go through a private folder (``workspace``): the parent creates it beside t
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -64,16 +65,14 @@ class Settings(NamedTuple):
 
     def note_torch(self, version: str) -> None:
         """Tell the parent that some process imported torch."""
-        try:
+        # The capture may be over and its folder gone, if this process outlived it.
+        with contextlib.suppress(OSError):
             (self.workspace / "torch").write_text(version)
-        except OSError:
-            pass  # the capture is over and its folder gone: this process merely outlived it
 
     def report(self, **status: object) -> None:
         """Publish the outcome atomically; of several processes the last one counts."""
         partial = self.workspace / f"status.{os.getpid()}"
-        try:
+        # Nobody waits for it any more, or the disk is full: the parent then sees no status.
+        with contextlib.suppress(OSError):
             partial.write_text(json.dumps(status))
             partial.replace(self.workspace / "status.json")
-        except OSError:
-            pass  # nobody waits for it any more, or the disk is full: the parent then sees no status

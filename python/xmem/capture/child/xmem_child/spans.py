@@ -1,8 +1,9 @@
 """The spans that a capture adds to the trace: modules, the user's source lines, and host-only work.
 
-Line spans come from the calls into torch, not from ``sys.settrace``: memory is allocated inside such calls, so the
-innermost frame of the user's own code at each call is all that attribution needs. A pure Python loop costs nothing,
-debuggers and coverage keep their tracer, and the number of spans is bounded by the number of torch calls.
+Line spans come from the calls into torch, not from ``sys.settrace``: memory is allocated inside such calls,
+so the innermost frame of the user's own code at each call is all that attribution needs. A pure Python loop
+costs nothing, debuggers and coverage keep their tracer, and the number of spans is bounded by the number of
+torch calls.
 
 A span is (category, name, thread id, begin, end) in nanoseconds of the Unix clock, half-open.
 """
@@ -28,7 +29,8 @@ def _installed_prefixes() -> tuple[str, ...]:
 
 
 class _Run:
-    """Adjacent torch calls of one thread from one source line; ``-1`` in a begin means that nothing is open."""
+    """Adjacent torch calls of one thread from one source line; ``-1`` in a begin means that nothing is
+    open."""
 
     __slots__ = ("begin", "end", "host_begin", "host_end", "line", "thread")
 

@@ -76,18 +76,15 @@ class TensorNames:
         """Name the model, and the gradients that the optimizer is about to use."""
         for module, name in list(self._roots.items()):
             self._name_root(module, name)
-        for name, parameter in self._parameters_of(optimizer):
-            self.add("parameter", name, parameter)
-            if parameter.grad is not None:
-                self.add("gradient", name, parameter.grad)
+        self._name_gradients(optimizer)
 
     def after_step(self, optimizer: Optimizer) -> None:
-        """Name the optimizer's state."""
+        """Name the optimizer's state, and what a closure brought forth."""
+        self._name_gradients(optimizer)
         for name, parameter in self._parameters_of(optimizer):
-            state = optimizer.state.get(parameter)
-            if state:
-                for key, tensor in _tensors_of(state):
-                    self.add("optimizer_state", f"{name}.{key}", tensor)
+            self.add("parameter", name, parameter)
+            for key, tensor in _tensors_of(optimizer.state.get(parameter)):
+                self.add("optimizer_state", f"{name}.{key}", tensor)
 
     def columns(self, base_ns: int) -> dict[str, list[Any]]:
         """The rows as columns, with times since ``base_ns``."""
@@ -107,6 +104,12 @@ class TensorNames:
             self.add("parameter", self._parameter_names[parameter], parameter)
         for path, buffer in module.named_buffers():
             self.add("buffer", f"{root}.{path}", buffer)
+
+    def _name_gradients(self, optimizer: Optimizer) -> None:
+        for name, parameter in self._parameters_of(optimizer):
+            gradient = parameter.grad
+            if gradient is not None:
+                self.add("gradient", name, gradient)
 
     def _parameters_of(self, optimizer: Optimizer) -> Iterator[tuple[str, torch.Tensor]]:
         unnamed = 0

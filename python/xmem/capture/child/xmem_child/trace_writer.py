@@ -1,4 +1,5 @@
-"""The profiler's file, completed: metadata and our spans go in at its head, the rest is copied as a stream."""
+"""The profiler's file, completed: metadata and our spans go in at its head, the rest is copied as a
+stream."""
 
 from __future__ import annotations
 
@@ -6,9 +7,10 @@ import gzip
 import json
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from .spans import Span
 
@@ -23,11 +25,13 @@ class ProfilerFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        size = path.stat().st_size
+        # The profiler does not say when the disk was full: it leaves no file, or a part of one.
+        size = path.stat().st_size if path.exists() else 0
+        if size == 0:
+            raise OSError("the profiler could not write its trace")
         with path.open("rb") as file:
             head = file.read(_HEAD_BYTES)
             file.seek(max(0, size - 64))
-            # The profiler does not say when the disk was full.
             if not file.read().rstrip().endswith(b"}"):
                 raise OSError(f"the profiler could not write its whole trace ({size:,} bytes arrived)")
         base, events = _BASE.search(head), _EVENTS.search(head)
@@ -49,17 +53,22 @@ class ProfilerFile:
 
     def _event(self, span: Span, process: int) -> bytes:
         category, name, thread, begin_ns, end_ns = span
+        begin, duration = _microseconds(begin_ns - self.base_ns), _microseconds(end_ns - begin_ns)
         return (
-            f'{{"ph": "X", "cat": "{category}", "name": {json.dumps(name)}, "pid": {process}, "tid": {thread}, '
-            f'"ts": {_microseconds(begin_ns - self.base_ns)}, "dur": {_microseconds(end_ns - begin_ns)}}},\n'
+            f'{{"ph": "X", "cat": "{category}", "name": {json.dumps(name)}, "pid": {process}, '
+            f'"tid": {thread}, "ts": {begin}, "dur": {duration}}},\n'
         ).encode()
 
 
-def _open_trace(path: Path) -> IO[bytes]:
-    if path.suffix == ".gz":
-        # Fixed time stamp and no name: the same capture gives the same bytes.
-        return gzip.GzipFile(filename="", fileobj=path.open("wb"), mode="wb", compresslevel=1, mtime=0)  # type: ignore[return-value]
-    return path.open("wb", buffering=_COPY_BYTES)
+@contextmanager
+def _open_trace(path: Path) -> Iterator[IO[bytes]]:
+    with path.open("wb", buffering=_COPY_BYTES) as file:
+        if path.suffix == ".gz":
+            # Fixed time stamp and no name: the same capture gives the same bytes.
+            with gzip.GzipFile("", "wb", compresslevel=1, fileobj=file, mtime=0) as packed:
+                yield cast("IO[bytes]", packed)
+        else:
+            yield file
 
 
 def _microseconds(nanoseconds: int) -> str:
