@@ -91,34 +91,42 @@ EventSplitter::Masks EventSplitter::masks_of(const char* block, std::size_t leng
   if ((backslashes | escape_) != 0) quotes &= ~escaped_bytes(backslashes, length, escape_);
   const std::uint64_t inside = prefix_xor(quotes) ^ in_string_;
   in_string_ = static_cast<std::uint64_t>(-static_cast<std::int64_t>(inside >> 63));
-  return {bytes.equal_to('{') & ~inside, bytes.equal_to('}') & ~inside, bytes.equal_to(']') & ~inside};
+  return {bytes.equal_to('{') & ~inside, bytes.equal_to('}') & ~inside, bytes.equal_to('[') & ~inside,
+          bytes.equal_to(']') & ~inside};
 }
 
 // Walks the braces of one block; false when the array has ended.
-bool EventSplitter::walk(Masks masks, std::size_t base, Cut& cut) {
+bool EventSplitter::walk(const Masks& masks, std::size_t base, Cut& cut) {
   std::uint64_t braces = masks.open | masks.close;
-  std::uint64_t between = ~std::uint64_t{0};  // bytes from the last brace on
-  for (;;) {
-    const int at = braces == 0 ? 64 : std::countr_zero(braces);
-    if (depth_ == 0) {
-      const std::uint64_t before_brace = at == 64 ? between : between & ((std::uint64_t{1} << at) - 1);
-      if (const std::uint64_t closing = masks.bracket & before_brace; closing != 0) {
-        cut.array_end = base + static_cast<std::size_t>(std::countr_zero(closing));
-        return false;
-      }
-    }
-    if (at == 64) return true;
-    const std::uint64_t bit = std::uint64_t{1} << at;
+  std::uint64_t rest = ~std::uint64_t{0};  // bytes after the last brace
+  while (braces != 0) {
+    const std::uint64_t bit = braces & -braces;
+    if (depth_ == 0 && !walk_between_events(masks, rest & (bit - 1), base, cut)) return false;
     if ((masks.open & bit) != 0) {
       ++depth_;
-    } else if (depth_ > 0 && --depth_ == 0) {
-      cut.last_event_end = base + static_cast<std::size_t>(at) + 1;
+    } else if (depth_ > 0 && --depth_ == 0 && array_depth_ == 0) {
+      cut.last_event_end = base + static_cast<std::size_t>(std::countr_zero(bit)) + 1;
       if (cut.first_event_end == kNone) cut.first_event_end = cut.last_event_end;
     }
     braces &= braces - 1;
-    between = ~((bit << 1) - 1);
-    if (at == 63) between = 0;
+    rest = ~(bit | (bit - 1));
   }
+  return depth_ != 0 || walk_between_events(masks, rest, base, cut);
+}
+
+// Brackets among these bytes, which lie outside of all braces.
+bool EventSplitter::walk_between_events(const Masks& masks, std::uint64_t bytes, std::size_t base, Cut& cut) {
+  for (std::uint64_t brackets = (masks.array_open | masks.array_close) & bytes; brackets != 0;
+       brackets &= brackets - 1) {
+    const std::uint64_t bit = brackets & -brackets;
+    if ((masks.array_open & bit) != 0) {
+      ++array_depth_;
+    } else if (--array_depth_ < 0) {
+      cut.array_end = base + static_cast<std::size_t>(std::countr_zero(bit));
+      return false;
+    }
+  }
+  return true;
 }
 
 }  // namespace xmem::trace

@@ -30,15 +30,18 @@ class EventSplitter {
 
  private:
   struct Masks {
-    std::uint64_t open, close, bracket;  // '{', '}' and ']' outside of strings
+    std::uint64_t open, close;              // '{' and '}' outside of strings
+    std::uint64_t array_open, array_close;  // '[' and ']'
   };
 
   Masks masks_of(const char* block, std::size_t length);
-  bool walk(Masks masks, std::size_t base, Cut& cut);
+  bool walk(const Masks& masks, std::size_t base, Cut& cut);
+  bool walk_between_events(const Masks& masks, std::uint64_t bytes, std::size_t base, Cut& cut);
 
-  std::int64_t depth_ = 0;
-  std::uint64_t in_string_ = 0;  // all ones inside a string, else zero
-  std::uint64_t escape_ = 0;     // 1 when the next byte is escaped
+  std::int64_t depth_ = 0;        // of braces
+  std::int64_t array_depth_ = 0;  // of brackets outside of braces: elements that are no events
+  std::uint64_t in_string_ = 0;   // all ones inside a string, else zero
+  std::uint64_t escape_ = 0;      // 1 when the next byte is escaped
 };
 
 }  // namespace xmem::trace

@@ -1,4 +1,4 @@
-"""The C++ core: plain functions from columns to columns. Columns are read-only views that keep their owner alive."""
+"""The C++ core: functions from columns to columns, read-only views that keep their owner alive."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""The evidence of an estimate: where the peak is, who holds what there, what was assumed, what was wrong with the input."""
+"""The evidence of an estimate: where the peak is, who holds what, what was assumed, what was wrong."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Witness:
     def breakdown(self, replay: Replay) -> Breakdown:
         """Who holds the bytes allocated at the peak, by category, module, operator and source line.
 
-        Bytes are those of blocks: the request rounded to 512 bytes, and the slack of blocks that were not split.
+        Bytes are those of blocks: requests rounded to 512 bytes, and the slack of blocks that were not split.
         """
         rows = self._alive_at(replay.peak_allocated.request)
         held = replay.placement.size_bytes[rows]
@@ -134,7 +134,7 @@ class Witness:
 
     @cached_property
     def _modules(self) -> tuple[NDArray[np.int32], list[str]]:
-        """The module of each row, and the paths: the one whose tensor it is, else the one that ran at its birth."""
+        """The module of each row, and the paths: whose tensor it is, else which one ran at its birth."""
         module = self.workload.module.copy()
         ids = {path: index for index, path in enumerate(self.attribution.modules)}
         tensors = (self.trace.metadata or {}).get("tensors", {"role": [], "name": []})
@@ -147,7 +147,7 @@ class Witness:
 
 
 def _module_of_tensor(role: str, name: str) -> str:
-    """``GPT.h.0.attn.weight`` belongs to ``GPT.h.0.attn``; so do its gradient and its ``....weight.exp_avg``."""
+    """``GPT.fc.weight`` belongs to ``GPT.fc``; so do its gradient and its ``GPT.fc.weight.exp_avg``."""
     if role == "input":
         return ""
     return name.rsplit(".", 2 if role == "optimizer_state" else 1)[0]
@@ -198,7 +198,7 @@ def assumptions(context: Context, device_type: int, device: Device | None) -> It
     if device_type != CPU:
         yield "the trace was recorded on a GPU: its allocations are replayed as they were"
     elif metadata is None:
-        yield "the trace was not made by xmem-fast capture: what each block holds is inferred from when it lives"
+        yield "the trace was not made by xmem-fast capture: what blocks hold is inferred from when they live"
         yield (
             "parameters made before the recording began are not in the trace and not counted; "
             "capture the script with xmem-fast to have them"

@@ -1,6 +1,6 @@
 """From a trace to the answer: one page, a call a stage.
 
-read -> pair -> attribute -> choose the device -> policies -> request sequence -> replay -> verdict and evidence
+read -> pair -> attribute -> choose the device -> policies -> requests -> replay -> verdict and evidence
 """
 
 from __future__ import annotations

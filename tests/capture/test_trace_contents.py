@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
@@ -21,7 +20,7 @@ SCRIPTS = [EVERYDAY, "amp_scaler.py", "dcgan.py", "lbfgs.py", "custom_function.p
 
 def source_line(name: str) -> str:
     path, _, line = name.rpartition(":")
-    return Path(path).read_text().splitlines()[int(line) - 1].strip()
+    return (TARGETS / path).read_text().splitlines()[int(line) - 1].strip()
 
 
 def lines_around(run: Captured, time_ns: int) -> list[str]:

@@ -62,7 +62,7 @@ _INSTALLED_NAMES = frozenset(
     huggingface_hub ignite lightning lightning_fabric matplotlib numpy packaging pandas peft PIL
     pytorch_lightning safetensors scipy sklearn sympy tensorboard timm tokenizers torch torchaudio
     torchdata torchmetrics torchvision tqdm transformers triton trl wandb xmem yaml
-    """.split()
+    """.split()  # noqa: SIM905 (prose wraps better)
 )
 MODULE_FRAME = "nn.Module: "
 

@@ -29,8 +29,7 @@ def _installed_prefixes() -> tuple[str, ...]:
 
 
 class _Run:
-    """Adjacent torch calls of one thread from one source line; ``-1`` in a begin means that nothing is
-    open."""
+    """Adjacent torch calls of one thread from one source line; a begin of ``-1``: nothing is open."""
 
     __slots__ = ("begin", "end", "host_begin", "host_end", "line", "thread")
 
@@ -50,7 +49,8 @@ class SpanRecorder:
         self._local = threading.local()
         self._runs: list[_Run] = []
         self._installed = _installed_prefixes()
-        self._is_users: dict[str, bool] = {}
+        self._started_in = f"{Path.cwd()}/"
+        self._shown: dict[str, str] = {}  # by file; empty for installed code
         self._line_names: dict[tuple[str, int], str] = {}
 
     def add(self, category: str, name: str, begin_ns: int, end_ns: int) -> None:
@@ -92,18 +92,20 @@ class SpanRecorder:
         self.active = False
 
     def user_line(self, frame: FrameType | None) -> tuple[str, int] | None:
-        """(path, line) of the innermost frame that is the user's own code."""
+        """(path, line) of the innermost frame of the user's own code, as seen from the start folder."""
         while frame is not None:
             path = frame.f_code.co_filename
-            users = self._is_users.get(path)
-            if users is None:
-                users = self._is_users[path] = self._written_by_user(path)
-            if users:
-                return path, frame.f_lineno
+            shown = self._shown.get(path)
+            if shown is None:
+                shown = self._shown[path] = (
+                    path.removeprefix(self._started_in) if self._is_users(path) else ""
+                )
+            if shown:
+                return shown, frame.f_lineno
             frame = frame.f_back
         return None
 
-    def _written_by_user(self, path: str) -> bool:
+    def _is_users(self, path: str) -> bool:
         if path.startswith("<") or "/site-packages/" in path or "/dist-packages/" in path:
             return False
         return not path.startswith(self._installed)
