@@ -45,6 +45,7 @@ FITS = Estimate(
             "workspace": 0,
             "allocator_slack": 16 * MIB,
         },
+        category_peaks={"parameter": 400 * MIB, "activation": 1700 * MIB},
         module={
             "GPT.head": 1200 * MIB,
             "GPT.token_embedding": 500 * MIB,

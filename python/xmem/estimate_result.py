@@ -38,7 +38,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Peak:
-    """The instant of the peak of reserved memory, and what the job did then.
+    """The instant of the peak of allocated memory, and what the job did then.
 
     Attributes:
         request_index: The request of the replayed sequence that raised it.
@@ -59,9 +59,11 @@ class Breakdown:
 
     Attributes:
         category: Also has ``allocator_slack``, the bytes of blocks beyond the rounding to 512 bytes.
+        category_peaks: The most that each category held at any one time, which need not be at the peak.
     """
 
     category: Mapping[str, int]
+    category_peaks: Mapping[str, int]
     module: Mapping[str, int]
     operator: Mapping[str, int]
     source_line: Mapping[str, int]

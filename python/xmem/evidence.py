@@ -19,6 +19,7 @@ from xmem.simulation import DeviceAction, Replay, RequestKind, Requests
 from xmem.trace import Trace
 
 _GRANULE_BYTES = 512  # the caching allocator's rounding, kMinBlockSize
+_CATEGORIES = [category.label for category in Category]
 _NOWHERE = "(none)"
 _SLACK = "allocator_slack"
 
@@ -53,14 +54,13 @@ class Witness:
         """
         rows = self._alive_at(replay.peak_allocated.request)
         held = replay.placement.size_bytes[rows]
-        rounded = -(-self.workload.size_bytes[rows] // _GRANULE_BYTES) * _GRANULE_BYTES
-        categories = _sums(
-            self.workload.category[rows], rounded, [Category(value).label for value in Category]
-        )
+        rounded = self._rounded_bytes[rows]
+        categories = _sums(self.workload.category[rows], rounded, _CATEGORIES)
         slack = int((held - rounded).sum())
         module, paths = self._modules
         return Breakdown(
             category=categories | ({_SLACK: slack} if slack else {}),
+            category_peaks=self._category_peaks(),
             module=_sums(module[rows], held, paths),
             operator=_sums(self._operator_name[rows], held, self._operator_names),
             source_line=_sums(self.workload.source_line[rows], held, self._lines),
@@ -95,6 +95,22 @@ class Witness:
             iteration=int(self.workload.iteration[block]),
             phase=Phase(int(self.workload.phase[block])).label,
         )
+
+    def _category_peaks(self) -> dict[str, int]:
+        """The most that each category held at any one time, in rounded bytes."""
+        block = self.requests.block
+        sign = np.where(self.requests.kind == RequestKind.ALLOC, 1, -1)
+        change = sign * self._rounded_bytes[block]
+        category = self.workload.category[block]
+        peaks = {
+            label: int(np.cumsum(np.where(category == value, change, 0)).max())
+            for value, label in enumerate(_CATEGORIES)
+        }
+        return {label: peak for label, peak in peaks.items() if peak > 0}
+
+    @cached_property
+    def _rounded_bytes(self) -> NDArray[np.int64]:
+        return -(-self.workload.size_bytes // _GRANULE_BYTES) * _GRANULE_BYTES
 
     def _alive_at(self, request: int) -> NDArray[np.intp]:
         """Rows of the workload that are allocated after the request."""

@@ -182,7 +182,10 @@ def test_colours_are_for_terminals_only() -> None:
 def test_square_brackets_in_names_are_not_markup() -> None:
     module = {"[bold]Net[/bold].layers[0]": 1024**2}
     estimate = replace(
-        FITS, breakdown=Breakdown(category=module, module=module, operator=module, source_line=module)
+        FITS,
+        breakdown=Breakdown(
+            category=module, category_peaks=module, module=module, operator=module, source_line=module
+        ),
     )
     assert shown(estimate).count("[bold]Net[/bold].layers[0]") == 3
 
