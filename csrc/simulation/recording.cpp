@@ -1,5 +1,6 @@
 #include "simulation/recording.hpp"
 
+#include <stdexcept>
 #include <string>
 #include <unordered_map>
 
@@ -98,6 +99,7 @@ class Driver {
   }
 
   RecordingReplay run() {
+    reserved_ = allocator_.reserved_bytes();
     while (next_ < recording_.action.size() && !result_.difference) {
       switch (action(next_)) {
         case RecordedAction::kOther:
@@ -112,6 +114,9 @@ class Driver {
         default:
           call_with_device_events();
       }
+      if (!result_.difference && reserved_ != allocator_.reserved_bytes()) {
+        throw std::logic_error("caching allocator: reserved bytes differ from the events that explain them");
+      }
     }
     result_.statistics = allocator_.statistics();
     result_.state = allocator_.state();
@@ -121,8 +126,14 @@ class Driver {
  private:
   RecordedAction action(std::size_t event) const { return static_cast<RecordedAction>(recording_.action[event]); }
 
+  // The gauge of the allocator is that after the whole call; the events inside it tell how it came there.
   void agree() {
-    result_.reserved.push_back(allocator_.reserved_bytes());
+    if (action(next_) == RecordedAction::kSegmentAlloc || action(next_) == RecordedAction::kSegmentMap) {
+      reserved_ += recording_.size[next_];
+    } else if (gives_back(action(next_))) {
+      reserved_ -= recording_.size[next_];
+    }
+    result_.reserved.push_back(reserved_);
     result_.allocated.push_back(allocator_.allocated_bytes());
     ++next_;
   }
@@ -241,6 +252,7 @@ class Driver {
   std::unordered_map<Bytes, BlockHandle> live_;  // allocated and waiting blocks by address; looked up, never listed
   std::size_t next_ = 0;
   std::size_t seen_ = 0;  // of the allocator's log
+  Bytes reserved_ = 0;    // after the last event that agreed
   RecordingReplay result_;
 };
 

@@ -454,7 +454,7 @@ class _Schema:
 
 
 def _requested(block: Mapping[str, Any]) -> int:
-    if block["state"] == "inactive":
+    if block.get("state") == "inactive":
         return 0
     requested: int = block.get("requested_size", block["size"])
     return requested

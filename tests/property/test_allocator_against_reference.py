@@ -1,6 +1,6 @@
 """The core's allocator against the slow reference, request by request, on random histories.
 
-XMEM_HYPOTHESIS_EXAMPLES sets the number of histories a test (default 150).
+XMEM_HYPOTHESIS_EXAMPLES sets the number of histories a test (default 400).
 """
 
 import os
@@ -18,7 +18,7 @@ MIB = 1 << 20
 GAUGES = ("allocated_bytes", "active_bytes", "reserved_bytes", "requested_bytes")
 
 histories = settings(
-    max_examples=int(os.environ.get("XMEM_HYPOTHESIS_EXAMPLES", "150")),
+    max_examples=int(os.environ.get("XMEM_HYPOTHESIS_EXAMPLES", "400")),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
