@@ -20,7 +20,6 @@ from xmem.trace import Trace
 
 _GRANULE_BYTES = 512  # the caching allocator's rounding, kMinBlockSize
 _CATEGORIES = [category.label for category in Category]
-_NOWHERE = "(none)"
 _SLACK = "allocator_slack"
 
 
@@ -61,9 +60,9 @@ class Witness:
         return Breakdown(
             category=categories | ({_SLACK: slack} if slack else {}),
             category_peaks=self._category_peaks(),
-            module=_sums(module[rows], held, paths),
-            operator=_sums(self._operator_name[rows], held, self._operator_names),
-            source_line=_sums(self.workload.source_line[rows], held, self._lines),
+            module=_sums(module[rows], held, paths, "(outside of modules)"),
+            operator=_sums(self._operator_name[rows], held, self._operator_names, "(outside of operators)"),
+            source_line=_sums(self.workload.source_line[rows], held, self._lines, "(no line known)"),
         )
 
     def simulation(self, replay: Replay, failed: Replay | None) -> SimulationSummary:
@@ -162,6 +161,10 @@ class Witness:
         return module, [*ids, ""]
 
 
+def _is_convolution(operator: str) -> bool:
+    return operator.startswith(("aten::conv", "aten::_conv", "aten::mkldnn_conv"))
+
+
 def _module_of_tensor(role: str, name: str) -> str:
     """``GPT.fc.weight`` belongs to ``GPT.fc``; so do its gradient and its ``GPT.fc.weight.exp_avg``."""
     if role == "input":
@@ -169,15 +172,17 @@ def _module_of_tensor(role: str, name: str) -> str:
     return name.rsplit(".", 2 if role == "optimizer_state" else 1)[0]
 
 
-def _sums(keys: NDArray[np.integer], bytes_: NDArray[np.int64], names: list[str]) -> dict[str, int]:
-    """Bytes by name, most first; keys of -1 count under a name of their own."""
+def _sums(
+    keys: NDArray[np.integer], bytes_: NDArray[np.int64], names: list[str], missing: str = ""
+) -> dict[str, int]:
+    """Bytes by name, most first; keys of -1 count under the name for what is missing."""
     totals: dict[str, int] = {}
     found, where = np.unique(keys, return_inverse=True)
     sums = np.zeros(len(found), np.int64)
     np.add.at(sums, where, bytes_)
     for key, total in sorted(zip(found, sums, strict=True), key=lambda pair: -pair[1]):
-        name = names[key] if key >= 0 else ""
-        totals[name or _NOWHERE] = totals.get(name or _NOWHERE, 0) + int(total)
+        name = (names[key] if key >= 0 else "") or missing
+        totals[name] = totals.get(name, 0) + int(total)
     return totals
 
 
@@ -223,7 +228,7 @@ def assumptions(context: Context, device_type: int, device: Device | None) -> It
         yield "the script never asks for a GPU: all its tensors were taken as GPU memory"
     if metadata is not None:
         yield from metadata.get("assumptions", ())
-    if device_type == CPU:
+    if device_type == CPU and context.operators.rows_named(_is_convolution).any():
         yield "cuDNN workspaces of convolutions are not counted yet"
     if device is not None and device.context_basis == "assumed":
         yield f"the CUDA context of the {device.name} is an assumption, not a measurement"

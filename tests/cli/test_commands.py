@@ -143,7 +143,7 @@ class TestRun:
         result = xmem_fast("run", "--gpu", "rtx-3060", "--", *SCRIPT, "--lr", "0.1")
         assert result.exit_code == 0
         assert result.stdout.startswith("Fits on RTX 3060 12 GB")
-        assert "Timings       capture 12.5 s, read 0.125 s" in result.stdout
+        assert "Timings       capture 12.5 s, read 125.0 ms" in result.stdout
         assert (
             result.stderr == "xmem-fast: recording 3 iterations on the CPU; the script's own output follows\n"
         )
@@ -342,7 +342,7 @@ class TestInspect:
             "begin_ns  duration_ns  thread  kind    sequence_number  name\n"
             "       0      100,000       0  module               -1  Net\n"
         )
-        assert result.stderr == "xmem-fast: 4 rows, 3 not shown; raise --limit\n"
+        assert result.stderr == "xmem-fast: 6 rows, 5 not shown; raise --limit\n"
 
     def test_unknown_table(self) -> None:
         result = xmem_fast("inspect", "trace.json", "tensors")

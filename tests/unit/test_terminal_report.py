@@ -51,7 +51,7 @@ Assumed
   - The CUDA context takes as much as on the published runs; drivers differ by
     some tens of MiB.
 
-Timings       read 0.125 s, attribute 0.03 s, simulate 0.004 s
+Timings       read 125.0 ms, attribute 30.0 ms, simulate 4.0 ms
 """
 
 DOES_NOT_FIT_TEXT = """\
@@ -99,7 +99,7 @@ Problems in the trace
     that were born before the trace
   - empty memory event (info), 2 x: memory events of zero bytes
 
-Timings       read 0.125 s, attribute 0.03 s, simulate 0.004 s
+Timings       read 125.0 ms, attribute 30.0 ms, simulate 4.0 ms
 """
 
 NO_GPU_TEXT = """\
@@ -136,7 +136,7 @@ Assumed
   - The CUDA context takes as much as on the published runs; drivers differ by
     some tens of MiB.
 
-Timings       read 0.125 s, attribute 0.03 s, simulate 0.004 s
+Timings       read 125.0 ms, attribute 30.0 ms, simulate 4.0 ms
 """
 
 

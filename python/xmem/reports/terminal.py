@@ -34,8 +34,12 @@ def render(estimate: Estimate, console: Console) -> None:
     _print_list("Corrected for CUDA", _corrections(estimate), console)
     _print_list("Assumed", list(estimate.assumptions), console)
     _print_list("Problems in the trace", _problems(estimate), console)
-    timings = ", ".join(f"{stage} {seconds:.3g} s" for stage, seconds in estimate.timings_s.items())
+    timings = ", ".join(f"{stage} {_duration(seconds)}" for stage, seconds in estimate.timings_s.items())
     _print_field("Timings", timings, console)
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1000:.1f} ms"
 
 
 def _headline(estimate: Estimate) -> Text:
