@@ -257,6 +257,25 @@ class TestGpus:
         assert known["h100"]["total_memory_basis"] == "reported"
 
 
+class TestTarget:
+    """What names the target is checked before anything is recorded."""
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            ("--alloc-conf", "no_such_key:1"),
+            ("--torch", "1.4"),
+            ("--gpu", "abacus"),
+            ("--capacity", "bananas"),
+        ],
+    )
+    def test_run_refuses_at_once(self, stages: FakeStages, wrong: tuple[str, str]) -> None:
+        result = xmem_fast("run", *wrong, "--", *SCRIPT)
+        assert result.exit_code == 2
+        assert wrong[1].partition(":")[0] in result.stderr
+        assert stages.captures == []
+
+
 class TestInspect:
     """One training step: in module Net, aten::relu twice, the second of which owns two of the four blocks."""
 

@@ -7,6 +7,8 @@ from typing import Annotated, TypedDict
 
 import typer
 
+from xmem.alloc_conf import DEFAULT_TORCH_VERSION
+from xmem.alloc_conf import parse as parse_alloc_conf
 from xmem.devices import custom_device, find_device
 from xmem.units import parse_bytes
 
@@ -65,8 +67,9 @@ def target_options(
     """Check what names the target now, rather than after minutes of capture.
 
     Raises:
-        ConfigError: No such GPU, or no such size.
+        ConfigError: No such GPU, no such size, or settings that this version of PyTorch refuses.
     """
+    parse_alloc_conf(alloc_conf or "", torch_version or DEFAULT_TORCH_VERSION)
     device = None if gpu is None else find_device(gpu)
     capacity_bytes = None if capacity is None else parse_bytes(capacity)
     if capacity_bytes is not None:
