@@ -21,12 +21,6 @@ std::span<const T> span_of(const Column<T>& column) {
   return {column.data(), static_cast<std::size_t>(column.size())};
 }
 
-std::vector<std::string> texts(const StringTable& table) {
-  std::vector<std::string> all;
-  for (std::size_t id = 0; id < table.size(); ++id) all.emplace_back(table[NameId{static_cast<std::int32_t>(id)}]);
-  return all;
-}
-
 }  // namespace
 
 void register_attribution(py::module_& core) {

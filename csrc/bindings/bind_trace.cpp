@@ -42,6 +42,13 @@ trace::Progress progress_with_signals(const py::object& callback) {
 
 }  // namespace
 
+std::vector<std::string> texts(const StringTable& table) {
+  std::vector<std::string> all;
+  all.reserve(table.size());
+  for (std::size_t id = 0; id < table.size(); ++id) all.emplace_back(table[NameId{static_cast<std::int32_t>(id)}]);
+  return all;
+}
+
 py::list diagnostics_list(const trace::Diagnostics& diagnostics) {
   py::list found;
   for (const trace::Diagnostic& diagnostic : diagnostics.all()) {
@@ -85,6 +92,7 @@ void register_trace(py::module_& core) {
              if (id < 0 || static_cast<std::size_t>(id) >= trace.names.size()) throw py::index_error("no such name id");
              return std::string(trace.names[NameId{id}]);
            })
+      .def_property_readonly("names", [](const Trace& trace) { return texts(trace.names); })
       .def_property_readonly("counts", &counts_by_kind)
       .def_property_readonly("diagnostics", [](const Trace& trace) { return diagnostics_list(trace.diagnostics); })
       .def_property_readonly("metadata", [](const Trace& trace) { return py::bytes(trace.metadata); })

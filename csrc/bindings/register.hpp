@@ -3,6 +3,10 @@
 
 #include <pybind11/pybind11.h>
 
+#include <string>
+#include <vector>
+
+#include "base/string_table.hpp"
 #include "blocks/block_table.hpp"
 #include "trace/diagnostics.hpp"
 
@@ -16,6 +20,9 @@ void register_simulation(pybind11::module_& core);
 
 // (name, count, first byte offset, severity, explanation) of each problem.
 pybind11::list diagnostics_list(const trace::Diagnostics& diagnostics);
+
+// Every text of the table, by id.
+std::vector<std::string> texts(const StringTable& table);
 
 const blocks::BlockTable& block_table_of(const pybind11::handle& paired_blocks);
 

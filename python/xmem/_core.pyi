@@ -25,6 +25,7 @@ class Trace:
     memory_total_allocated: NDArray[np.int64]
     memory_total_reserved: NDArray[np.int64]
     name_count: int
+    names: list[str]
     counts: dict[str, int]
     diagnostics: list[_Problem]
     metadata: bytes

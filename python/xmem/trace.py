@@ -121,7 +121,11 @@ class Names:
 
     def matching(self, wanted: Callable[[str], bool]) -> NDArray[np.bool_]:
         """Say of every name whether it is wanted: a lookup table for whole columns of ids."""
-        return np.fromiter((wanted(self[i]) for i in range(len(self))), np.bool_, len(self))
+        return np.fromiter(map(wanted, self._texts), np.bool_, len(self))
+
+    @cached_property
+    def _texts(self) -> list[str]:
+        return self._core.names
 
 
 class Trace:
