@@ -150,6 +150,7 @@ class TestRun:
         [capture] = stages.captures
         assert capture["command"] == [*SCRIPT, "--lr", "0.1"]
         assert (capture["iterations"], capture["timeout_s"], capture["stacks"]) == (3, None, False)
+        assert capture["stdout"] is None
         assert stages.estimates[0]["trace"] == capture["output"]
         assert not Path(capture["output"]).parent.exists()
 
@@ -173,6 +174,7 @@ class TestRun:
         )
         [capture] = stages.captures
         assert (capture["iterations"], capture["timeout_s"], capture["stacks"]) == (5, 60.0, True)
+        assert capture["stdout"] == 2  # what the script prints must not come before the JSON
         assert kept.exists()
         assert json.loads(result.stdout)["trace"]["path"] == str(kept)
         assert next(iter(json.loads(result.stdout)["timings_s"])) == "capture"

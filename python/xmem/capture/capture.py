@@ -59,6 +59,7 @@ def capture(
     stacks: bool = False,
     env: Mapping[str, str] | None = None,
     gpu: DescribedGpu | None = None,
+    stdout: int | None = None,
 ) -> CaptureResult:
     """Run a training command on the CPU and write the profiler trace of its first iterations.
 
@@ -67,13 +68,14 @@ def capture(
         output: The trace to write; compressed when it ends in ``.gz``.
         iterations: Optimizer steps to record before the script is stopped.
         timeout_s: Give up after this many seconds.
-        stacks: Record every Python frame too (slow, large); spans of modules and source lines are there
-        anyway. env: The command's environment; this process's by default. gpu: What ``torch.cuda`` describes
-        to the script; an RTX 3060 by default.
+        stacks: Record every Python frame too (slow, large); modules and source lines are there anyway.
+        env: The command's environment; this process's by default.
+        gpu: What ``torch.cuda`` describes to the script; an RTX 3060 by default.
+        stdout: File descriptor for the command's standard output; this process's own by default.
 
     Raises:
-        CaptureError: There is no trace: the script failed, never trained, took too long, or could not be
-        started. ConfigError: A setting cannot be meant.
+        CaptureError: There is no trace: the script failed, never trained, took too long, did not start.
+        ConfigError: A setting cannot be meant.
     """
     if iterations < 1:
         raise ConfigError(f"iterations={iterations}", "at least 1")
@@ -94,7 +96,9 @@ def capture(
                 "gpu": asdict(gpu or DescribedGpu()),
             }
         )
-        ended = run_process(_resolve(command, environment), environment, workspace / "status.json", timeout_s)
+        ended = run_process(
+            _resolve(command, environment), environment, workspace / "status.json", timeout_s, stdout
+        )
         status = _outcome(workspace, ended, timeout_s)
         _publish(workspace / ("trace.json.gz" if target.suffix == ".gz" else "trace.json"), target)
     return CaptureResult(

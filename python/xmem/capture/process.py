@@ -1,5 +1,4 @@
-"""Runs the captured command: its output passes through, its end (or ours) is the end of its whole process
-group."""
+"""Runs the captured command: its output passes through, and its end is that of its whole process group."""
 
 from __future__ import annotations
 
@@ -40,12 +39,16 @@ class Ended:
 
 
 def run_process(
-    command: Sequence[str], environment: Mapping[str, str], status: Path, timeout_s: float | None
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    status: Path,
+    timeout_s: float | None,
+    stdout: int | None = None,
 ) -> Ended:
     """Run a command until it ends, takes too long, or lingers after ``status`` appeared.
 
-    Standard input and output are this process's own; standard error is copied through as it comes, to keep
-    its last lines for messages.
+    Standard input and output are this process's own, unless ``stdout`` is another file descriptor; standard
+    error is copied through as it comes, to keep its last lines for messages.
 
     Raises:
         CaptureError: The command cannot be started.
@@ -53,7 +56,12 @@ def run_process(
     try:
         # A session of its own: Ctrl-C reaches us alone, and one signal reaches all that the command started.
         process = subprocess.Popen(
-            command, env=environment, stderr=subprocess.PIPE, start_new_session=True, bufsize=0
+            command,
+            env=environment,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            bufsize=0,
         )
     except OSError as error:
         raise CaptureError(f"{command[0]} cannot be started: {error.strerror}; check the command") from error

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from xmem.capture import CaptureResult
 
 
+_STDERR = 2
+
+
 def capture(
     command: options.Command,
     trace: Annotated[Path, typer.Option("-o", "--output", metavar="TRACE", help="Where the trace goes.")],
@@ -22,7 +25,9 @@ def capture(
     as_json: options.Json = False,
 ) -> None:
     """Record a few iterations of a training script, on this machine and without a GPU."""
-    result = capture_noting(command, trace, iterations=iterations, timeout=timeout, stacks=stacks)
+    result = capture_noting(
+        command, trace, iterations=iterations, timeout=timeout, stacks=stacks, as_json=as_json
+    )
     if as_json:
         output.print_json(
             {
@@ -39,9 +44,9 @@ def capture(
 
 
 def capture_noting(
-    command: list[str], trace: Path, *, iterations: int, timeout: float | None, stacks: bool
+    command: list[str], trace: Path, *, iterations: int, timeout: float | None, stacks: bool, as_json: bool
 ) -> CaptureResult:
-    """Capture, and note on stderr what is going on.
+    """Capture, and note on stderr what is going on; the script prints there too where stdout is for JSON.
 
     Raises:
         CaptureError: The script failed, never trained, or the trace could not be written.
@@ -49,7 +54,14 @@ def capture_noting(
     from xmem.capture import capture as capture_command
 
     output.note(f"recording {iterations} iterations on the CPU; the script's own output follows")
-    result = capture_command(command, trace, iterations=iterations, timeout_s=timeout, stacks=stacks)
+    result = capture_command(
+        command,
+        trace,
+        iterations=iterations,
+        timeout_s=timeout,
+        stacks=stacks,
+        stdout=_STDERR if as_json else None,
+    )
     if result.iterations < iterations:
         output.note(f"the script ended after {result.iterations} of {iterations} iterations")
     return result

@@ -36,7 +36,9 @@ def run(
 
     target = options.target_options(gpu, capacity, alloc_conf, torch_version)
     with _trace_path(keep_trace) as trace:
-        captured = capture_noting(command, trace, iterations=iterations, timeout=timeout, stacks=stacks)
+        captured = capture_noting(
+            command, trace, iterations=iterations, timeout=timeout, stacks=stacks, as_json=as_json
+        )
         estimate = xmem.estimate(trace, **target)
     output.give_estimate(
         replace(
