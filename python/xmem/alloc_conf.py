@@ -11,11 +11,12 @@ import difflib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Literal, NoReturn
 
 from xmem.errors import ConfigError
 
-__all__ = ["DEFAULT_TORCH_VERSION", "AllocatorOptions", "parse"]
+__all__ = ["DEFAULT_TORCH_VERSION", "RULE_RELEASES", "AllocatorOptions", "TieBreak", "parse"]
 
 DEFAULT_TORCH_VERSION = "2.13"
 
@@ -77,6 +78,12 @@ _RULES = (
     _Rules((2, 13), "segment_age", True, False, False),
     _Rules((2, 14), "segment_age", True, False, True),
 )
+
+RULE_RELEASES = (
+    *(f"{rules.since[0]}.{newer.since[1] - 1}" for rules, newer in pairwise(_RULES)),
+    f"{_RULES[-1].since[0]}.{_RULES[-1].since[1]}",
+)
+"""The last release under each set of rules that this table knows, oldest first."""
 
 
 @dataclass(frozen=True)

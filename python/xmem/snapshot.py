@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from xmem import _core
 from xmem.alloc_conf import DEFAULT_TORCH_VERSION, AllocatorOptions
 from xmem.alloc_conf import parse as parse_alloc_conf
-from xmem.errors import ConfigError, TraceError
+from xmem.errors import TraceError
 from xmem.simulation import (
     AllocatorState,
     BlockState,
@@ -187,11 +187,14 @@ def read_snapshot(path: str | os.PathLike[str]) -> Snapshot:
     """Read a CUDA memory snapshot.
 
     Raises:
-        TraceError: The file is not such a snapshot, is cut short, or asks to import anything.
-        OSError: The file cannot be read.
+        TraceError: The file cannot be read, is not such a snapshot, is cut short, or asks to import anything.
     """
     name = os.fspath(path)
-    content = _Reader(name).unpickle(Path(name).read_bytes())
+    try:
+        pickled = Path(name).read_bytes()
+    except OSError as error:
+        raise TraceError(f"cannot be read: {error.strerror}; check the path", name) from None
+    content = _Reader(name).unpickle(pickled)
     return _Schema(name).snapshot(content)
 
 
@@ -223,13 +226,13 @@ def replay_recording(
         capacity_bytes: Memory of the device; the address ranges of expandable segments are measured by it.
 
     Raises:
-        ConfigError: The recording uses private pools, or settings that PyTorch refuses.
-        TraceError: Trace and segments do not belong together.
+        ConfigError: Settings that PyTorch refuses.
+        TraceError: The recording uses private pools, or trace and segments do not belong together.
     """
     if recorded.uses_private_pools:
-        raise ConfigError(
-            f"device {recorded.device} with private pools",
-            "a recording without CUDA graphs and MemPool, which are not modelled; record without them",
+        raise TraceError(
+            "the recording uses private pools (CUDA graphs or MemPool), which are not modelled; "
+            "record without them"
         )
     if start is None:
         start = state_before(recorded, options)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from xmem.errors import ConfigError, TraceError
+from xmem.errors import TraceError
 from xmem.simulation import BlockState
 from xmem.snapshot import RecordedAction, read_snapshot, replay_recording
 
@@ -178,5 +178,5 @@ def test_private_pools_are_refused(tmp_path: Path) -> None:
     content = copy.deepcopy(SNAPSHOT)
     content["segments"][0]["segment_pool_id"] = (0, 3)
     snapshot = read_snapshot(write(tmp_path, content))
-    with pytest.raises(ConfigError, match="private pools"):
+    with pytest.raises(TraceError, match="private pools"):
         replay_recording(snapshot.devices[0], snapshot.allocator_options())

@@ -10,6 +10,7 @@ class ExitCode(IntEnum):
 
     DONE = 0
     DOES_NOT_FIT = 1
+    DIFFERS = 1  # of `replay`: simulator and recording part
     USAGE = 2
     BAD_INPUT = 3
     # sysexits.h, EX_SOFTWARE: a fault of xmem's own must not read as "does not fit".

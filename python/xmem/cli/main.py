@@ -16,7 +16,9 @@ from xmem.cli.estimate import estimate
 from xmem.cli.exit_codes import ExitCode
 from xmem.cli.gpus import gpus
 from xmem.cli.inspect import inspect
+from xmem.cli.replay import replay
 from xmem.cli.run import run
+from xmem.cli.tune import tune
 from xmem.errors import ConfigError, XmemError
 
 
@@ -68,11 +70,11 @@ def _options(
 ) -> None:
     """How much GPU memory will this PyTorch training job need? Known before it runs, without a GPU.
 
-    Exit status: 0 fits or done, 1 would not fit, 2 usage, 3 bad input or failed capture.
+    Exit status: 0 fits or done, 1 would not fit (replay: differs), 2 usage, 3 bad input or failed capture.
     """
 
 
-for _command in (run, capture, estimate, gpus, inspect):
+for _command in (run, capture, estimate, gpus, inspect, replay, tune):
     # The command ends the options: what follows it belongs to the script, not to us.
     app.command(context_settings={"allow_interspersed_args": _command not in (run, capture)})(_command)
 

@@ -1,0 +1,73 @@
+"""``xmem-fast tune``: the allocator settings with which a recorded job needs least memory."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from xmem.cli import options, output
+from xmem.cli.exit_codes import ExitCode
+from xmem.errors import ConfigError
+
+if TYPE_CHECKING:
+    from xmem.tuning import Tuning
+
+
+def tune(
+    trace: options.Trace,
+    gpu: options.Gpu = None,
+    capacity: options.Capacity = None,
+    torch_version: options.TorchVersion = None,
+    as_json: options.Json = False,
+) -> None:
+    """Search the PYTORCH_CUDA_ALLOC_CONF with which a recorded job needs least memory.
+
+    Exit status: 0 the job fits with the best settings, 1 with none, 2 usage, 3 bad input.
+    """
+    from xmem.devices import custom_device, find_device
+    from xmem.pipeline import conclude, run_stages
+    from xmem.tuning import search
+
+    target = options.target_options(gpu, capacity, None, torch_version)
+    device = None if gpu is None else find_device(gpu)
+    if target["capacity"] is not None:
+        device = custom_device(target["capacity"], like=device)
+    if device is None:
+        raise ConfigError("no GPU", "--gpu NAME or --capacity SIZE to tune for")
+    stages = run_stages(trace, device=device, torch_version=torch_version)
+    version = conclude(
+        stages, device=device, alloc_conf=None, torch_version=torch_version
+    ).target.torch_version
+    tuning = search(stages.requests, device, version)
+    if as_json:
+        output.print_json(_contract(tuning, trace))
+    else:
+        from rich.console import Console
+
+        from xmem.reports.tuning import render
+
+        render(tuning, Console())
+    raise typer.Exit(ExitCode.DONE if tuning.fitting or tuning.defaults.fits else ExitCode.DOES_NOT_FIT)
+
+
+def _contract(tuning: Tuning, trace: Path) -> dict[str, Any]:
+    best = tuning.best
+    return {
+        "schema_version": 1,
+        "path": str(trace),
+        "gpu": tuning.device.slug or None,
+        "capacity_bytes": tuning.device.total_memory_bytes,
+        "context_bytes": tuning.device.context_bytes,
+        "torch_version": tuning.torch_version,
+        "candidates": tuning.candidates,
+        "fitting": tuning.fitting,
+        "environment_line": None if best is None else best.environment_line,
+        "saved_peak_bytes": tuning.saved_peak_bytes,
+        "saved_capacity_bytes": tuning.saved_capacity_bytes,
+        "defaults": asdict(tuning.defaults),
+        "best": None if best is None else asdict(best),
+        "ranked": [asdict(outcome) for outcome in tuning.ranked],
+    }
