@@ -165,6 +165,10 @@ def _is_convolution(operator: str) -> bool:
     return operator.startswith(("aten::conv", "aten::_conv", "aten::mkldnn_conv"))
 
 
+def _is_recurrent(operator: str) -> bool:
+    return operator in ("aten::lstm", "aten::gru", "aten::rnn_tanh", "aten::rnn_relu")
+
+
 def _module_of_tensor(role: str, name: str) -> str:
     """``GPT.fc.weight`` belongs to ``GPT.fc``; so do its gradient and its ``GPT.fc.weight.exp_avg``."""
     if role == "input":
@@ -230,5 +234,7 @@ def assumptions(context: Context, device_type: int, device: Device | None) -> It
         yield from metadata.get("assumptions", ())
     if device_type == CPU and context.operators.rows_named(_is_convolution).any():
         yield "cuDNN workspaces of convolutions are not counted yet"
+    if device_type == CPU and context.operators.rows_named(_is_recurrent).any():
+        yield "what cuDNN's recurrent layers keep (reserve space, flattened weights) is not counted yet"
     if device is not None and device.context_basis == "assumed":
         yield f"the CUDA context of the {device.name} is an assumption, not a measurement"

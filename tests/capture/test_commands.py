@@ -57,7 +57,7 @@ def test_questions_about_the_gpu(tmp_path: Path) -> None:
     run = run_capture(tmp_path, target("answers.py"), gpu=gpu)
     assert run.result.iterations == 3
     assert run.xmem["optimizers"][0]["fused"]
-    assert len(run.xmem["assumptions"]) == 2  # compiled eagerly, its own profiler off
+    assert len(run.xmem["assumptions"]) == 3  # compiled eagerly, its own profiler off, memory in use unknown
 
 
 @needs_torch
@@ -206,3 +206,28 @@ def test_settings_that_cannot_be_meant(tmp_path: Path) -> None:
 def test_importing_the_package_leaves_torch_alone() -> None:
     code = "import sys, xmem.capture; sys.exit('torch' in sys.modules)"
     assert subprocess.run([PYTHON, "-c", code], check=False).returncode == 0
+
+
+def test_output_that_is_no_regular_file_is_refused_and_left_alone(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(CaptureError, match="no regular file"):
+        capture([sys.executable, "-c", "pass"], pipe)
+    assert pipe.is_fifo()
+
+
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_script_and_leaves_nothing(tmp_path: Path, ending: signal.Signals) -> None:
+    started = tmp_path / "started"
+    script = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(60)"
+    command = [sys.executable, "-m", "xmem.cli.main", "capture", "-o", str(tmp_path / "trace.json")]
+    with subprocess.Popen(
+        [*command, "--", sys.executable, "-c", script, str(started)], stderr=subprocess.DEVNULL
+    ) as process:
+        while not (started.exists() and started.read_text()):
+            time.sleep(0.05)
+        process.send_signal(ending)
+        assert process.wait(20) == 128 + ending
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(started.read_text()), 0)
+    assert [path.name for path in tmp_path.iterdir()] == ["started"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import signal
 import sys
 import traceback
 from importlib import metadata
@@ -42,6 +44,14 @@ class _Commands(TyperGroup):
             # The reader has gone; what is still buffered must not fail once more at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(ExitCode.BROKEN_PIPE) from error
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+                raise
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            typer.echo(
+                f"xmem-fast: cannot write: {error.strerror}; free some space and run it again", err=True
+            )
+            raise typer.Exit(ExitCode.BAD_INPUT) from error
 
 
 app = typer.Typer(
@@ -79,8 +89,15 @@ for _command in (run, capture, estimate, gpus, inspect, replay, tune):
     app.command(context_settings={"allow_interspersed_args": _command not in (run, capture)})(_command)
 
 
+def _end(signal_number: int, _frame: object) -> None:
+    sys.exit(128 + signal_number)
+
+
 def main() -> None:
     """Run the command line in ``sys.argv`` and exit with its status."""
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        # As Ctrl-C does: unwinding ends the captured command and removes its files.
+        signal.signal(ending, _end)
     try:
         app(prog_name="xmem-fast")
     except Exception:

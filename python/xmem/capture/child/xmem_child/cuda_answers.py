@@ -131,12 +131,12 @@ def install(session: Session) -> None:
     gpu = session.settings.gpu
     _answer(torch.cuda, _device_answers(gpu))
     _answer(torch.cuda, _work_answers())
-    random, memory = _random_answers(), _memory_answers(gpu)
+    random, memory = _random_answers(), _memory_answers(session)
     _answer(torch.cuda.random, random)
     _answer(torch.cuda, random)
     _answer(torch.cuda.memory, memory)
     _answer(torch.cuda, memory)
-    _answer(torch.accelerator, _accelerator_answers(gpu))
+    _answer(torch.accelerator, _accelerator_answers(session))
     for name in ("range_push", "range_pop", "mark", "range_start", "range_end"):
         setattr(torch.cuda.nvtx, name, _nothing())
     torch.cuda.nvtx.range = nullcontext
@@ -261,15 +261,31 @@ def _random_answers() -> dict[str, Any]:
     }
 
 
-def _memory_answers(gpu: Gpu) -> dict[str, Any]:
+_NOT_COUNTED = "the script asked how much GPU memory is in use and was told: none"
+
+
+def _counted(value: Any, session: Session) -> Callable[..., Any]:
+    """The answer to a question about memory in use, which is not known here; a script may act on it."""
+
+    def answer(*_args: Any, **_options: Any) -> Any:
+        session.assume(_NOT_COUNTED)
+        return value
+
+    return answer
+
+
+def _memory_answers(session: Session) -> dict[str, Any]:
+    whole = session.settings.gpu.total_memory_bytes
+
     def memory_stats(device: Any = None) -> OrderedDict[str, int]:  # noqa: ARG001 - torch's signature
+        session.assume(_NOT_COUNTED)
         keys = {f"{name}.{pool}.{kind}" for name in _STATISTICS for pool in _POOLS for kind in _KINDS}
         return OrderedDict.fromkeys(sorted(keys.union(_COUNTERS)), 0)
 
     return {
         "memory_stats": memory_stats,
-        "mem_get_info": _always((gpu.total_memory_bytes, gpu.total_memory_bytes)),
-        "device_memory_used": _always(0),
+        "mem_get_info": _counted((whole, whole), session),
+        "device_memory_used": _counted(0, session),
         "empty_cache": _nothing(),
         "reset_peak_memory_stats": _nothing(),
         "reset_accumulated_memory_stats": _nothing(),
@@ -284,7 +300,8 @@ def _memory_answers(gpu: Gpu) -> dict[str, Any]:
     }
 
 
-def _accelerator_answers(gpu: Gpu) -> dict[str, Any]:
+def _accelerator_answers(session: Session) -> dict[str, Any]:
+    whole = session.settings.gpu.total_memory_bytes
     stream = Stream()
     answers = {
         "is_available": _always(True),
@@ -298,14 +315,14 @@ def _accelerator_answers(gpu: Gpu) -> dict[str, Any]:
         "current_stream": _always(stream),
         "set_stream": _nothing(),
         "synchronize": _nothing(),
-        "memory_allocated": _always(0),
-        "max_memory_allocated": _always(0),
-        "memory_reserved": _always(0),
-        "max_memory_reserved": _always(0),
+        "memory_allocated": _counted(0, session),
+        "max_memory_allocated": _counted(0, session),
+        "memory_reserved": _counted(0, session),
+        "max_memory_reserved": _counted(0, session),
         "empty_host_cache": _nothing(),
-        "get_memory_info": _always((gpu.total_memory_bytes, gpu.total_memory_bytes)),
+        "get_memory_info": _counted((whole, whole), session),
     }
-    shared = _memory_answers(gpu)
+    shared = _memory_answers(session)
     return answers | {
         name: shared[name]
         for name in (
