@@ -148,3 +148,10 @@ def test_the_peak_of_a_gpu_trace_is_the_one_that_its_allocator_counted(name: str
     assert estimate.peak_requested_bytes == counted
     # Replayed, some of these sizes get slack again, since where they lay before the trace began is not known.
     assert estimate.peak_allocated_bytes == pytest.approx(counted, rel=0.003)
+
+
+def test_the_bounds_enclose_the_peak() -> None:
+    estimate = xmem.estimate(training().bytes())
+    bounds = estimate.simulation.bounds
+    assert bounds.perfect_reuse_bytes == estimate.peak_allocated_bytes == 15 * MIB + 2048
+    assert bounds.perfect_reuse_bytes <= estimate.peak_reserved_bytes <= bounds.never_reuse_bytes
