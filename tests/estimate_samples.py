@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from xmem.estimate_result import (
+    Bounds,
     Breakdown,
     Diagnostic,
     Estimate,
@@ -72,7 +73,12 @@ FITS = Estimate(
         "The CUDA context takes as much as on the published runs; drivers differ by some tens of MiB.",
     ),
     simulation=SimulationSummary(
-        segments=61, num_alloc_retries=0, num_ooms=0, fragmentation_bytes=168 * MIB, oom=None
+        segments=61,
+        num_alloc_retries=0,
+        num_ooms=0,
+        fragmentation_bytes=168 * MIB,
+        bounds=Bounds(perfect_reuse_bytes=3184 * MIB, never_reuse_bytes=40960 * MIB),
+        oom=None,
     ),
     diagnostics=(),
     trace=TraceSummary(
@@ -94,6 +100,7 @@ DOES_NOT_FIT = replace(
         num_alloc_retries=1,
         num_ooms=1,
         fragmentation_bytes=20 * MIB,
+        bounds=Bounds(perfect_reuse_bytes=3184 * MIB, never_reuse_bytes=40960 * MIB),
         oom=OutOfMemory(
             request_index=301,
             requested_bytes=392 * MIB,

@@ -25,7 +25,18 @@ concept DeviceMemory = requires(Device device, const Device view, Bytes address,
   { view.total_bytes() } -> std::same_as<Bytes>;
 };
 
-// What a deep-learning framework puts between a program and a device.
+// What a deep-learning framework puts between a program and a device. To add one: write the class, assert the concept
+// beside it, add it to tests/cpp/allocators/test_conformance.cpp, which holds every model to the rules below, and give
+// it a number in simulation/gauge_replay.hpp. Its twin for slow allocators in Python is xmem.allocators.Allocator.
+//
+// - allocate: `size` is above 0. A handle is unique among the living; it may be used again once its block was freed.
+//   After a failure all living blocks are as they were, and the allocator goes on to work.
+// - free: exactly once for each handle. Memory may be kept for later requests.
+// - empty_cache: gives back what no block needs. An allocator whose framework has no such call does nothing.
+// - Gauges, in bytes: requested (as asked) <= allocated (as rounded) <= active (also what waits for another stream) <=
+//   reserved (held of the device). Without living blocks the first three are 0.
+// - Same calls, same answers: nothing depends on time, on chance or on addresses of this process.
+// - check_invariants: throws std::logic_error naming the first rule of its own that is broken. May walk everything.
 template <class Allocator>
 concept FrameworkAllocator =
     requires(Allocator allocator, const Allocator view, Bytes size, StreamHandle stream, BlockHandle block) {

@@ -7,6 +7,7 @@
 #include "numpy_view.hpp"
 #include "register.hpp"
 #include "sequence/request_sequence.hpp"
+#include "simulation/gauge_replay.hpp"
 #include "simulation/recording.hpp"
 #include "simulation/recording_start.hpp"
 #include "simulation/replay.hpp"
@@ -79,6 +80,11 @@ py::tuple peak_tuple(const simulation::Peak& peak) {
   return py::make_tuple(peak.bytes, peak.request);
 }
 
+py::tuple peaks_tuple(const simulation::Peaks& peaks) {
+  return py::make_tuple(peak_tuple(peaks.allocated), peak_tuple(peaks.active), peak_tuple(peaks.reserved),
+                        peak_tuple(peaks.requested));
+}
+
 void bind_options(py::module_& core) {
   using allocators::AllocatorOptions;
   py::class_<AllocatorOptions>(core, "AllocatorOptions")
@@ -145,10 +151,7 @@ void bind_replay(py::module_& core) {
                                   [](const auto& r) -> const auto& { return r.state_block; });
   cls.def_readonly("state", &Replay::state);
   cls.def_property_readonly("statistics", [](const Replay& r) { return statistics_dict(r.statistics); });
-  cls.def_property_readonly("peaks", [](const Replay& r) {
-    return py::make_tuple(peak_tuple(r.peaks.allocated), peak_tuple(r.peaks.active), peak_tuple(r.peaks.reserved),
-                          peak_tuple(r.peaks.requested));
-  });
+  cls.def_property_readonly("peaks", [](const Replay& r) { return peaks_tuple(r.peaks); });
   cls.def_property_readonly("failures", [](const Replay& r) {
     py::list failures;
     for (const simulation::FailedRequest& f : r.failures) {
@@ -175,6 +178,36 @@ void bind_replay(py::module_& core) {
       },
       py::arg("kind"), py::arg("block"), py::arg("size_bytes"), py::arg("stream"), py::arg("options"),
       py::arg("capacity_bytes"), py::arg("other_bytes"), py::arg("drop_failed"), py::arg("until"));
+}
+
+void bind_gauge_replay(py::module_& core) {
+  using simulation::GaugeReplay;
+  py::class_<GaugeReplay> cls(core, "GaugeReplay");
+  const auto add = [&](const char* name, std::vector<Bytes> simulation::Timeline::* gauge) {
+    cls.def_property_readonly(
+        name, column_of<GaugeReplay, Bytes>([gauge](const auto& r) -> const auto& { return r.timeline.*gauge; }));
+  };
+  add("allocated_bytes", &simulation::Timeline::allocated);
+  add("active_bytes", &simulation::Timeline::active);
+  add("reserved_bytes", &simulation::Timeline::reserved);
+  add("requested_bytes", &simulation::Timeline::requested);
+  cls.def_property_readonly("peaks", [](const GaugeReplay& r) { return peaks_tuple(r.peaks); });
+  cls.def_readonly("out_of_memory", &GaugeReplay::out_of_memory);
+
+  core.def(
+      "replay_gauges",
+      [](const Column<std::uint8_t>& kind, const Column<std::int32_t>& block, const Column<Bytes>& size_bytes,
+         const Column<std::int64_t>& stream, std::uint8_t allocator, const allocators::AllocatorOptions& options,
+         std::optional<Bytes> capacity_bytes, Bytes other_bytes) {
+        const simulation::Requests requests{span_of(kind), span_of(block), span_of(size_bytes), span_of(stream)};
+        allocators::DeviceProperties device;
+        device.capacity = capacity_bytes.value_or(allocators::kUnlimitedBytes);
+        device.other_bytes = other_bytes;
+        const py::gil_scoped_release released;
+        return simulation::replay_gauges(requests, static_cast<simulation::AllocatorKind>(allocator), options, device);
+      },
+      py::arg("kind"), py::arg("block"), py::arg("size_bytes"), py::arg("stream"), py::arg("allocator"),
+      py::arg("options"), py::arg("capacity_bytes"), py::arg("other_bytes"));
 }
 
 void bind_state(py::module_& core) {
@@ -273,6 +306,7 @@ void register_simulation(py::module_& core) {
   bind_sequence(core);
   bind_state(core);
   bind_replay(core);
+  bind_gauge_replay(core);
   bind_recording(core);
 }
 

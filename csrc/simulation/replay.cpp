@@ -3,6 +3,8 @@
 #include <string>
 
 #include "base/error.hpp"
+#include "sequence/request_sequence.hpp"
+#include "simulation/request_walk.hpp"
 
 namespace xmem::simulation {
 namespace {
@@ -11,9 +13,6 @@ using allocators::BlockHandle;
 using allocators::CachingAllocator;
 using sequence::RequestKind;
 
-constexpr std::int32_t kNotAlive = -1;
-constexpr std::int32_t kDropped = -2;  // its free is to be skipped
-
 class Run {
  public:
   Run(const Requests& requests, const ReplayOptions& options)
@@ -21,10 +20,11 @@ class Run {
         options_(options),
         device_(options.device),
         allocator_(options.allocator, allocators::DeviceReference(device_)),
-        handles_(requests.size_bytes.size(), kNotAlive) {
-    replay_.placement.address.assign(handles_.size(), -1);
-    replay_.placement.segment.assign(handles_.size(), -1);
-    replay_.placement.size.assign(handles_.size(), -1);
+        walk_(requests, allocator_) {
+    const std::size_t blocks = requests.size_bytes.size();
+    replay_.placement.address.assign(blocks, -1);
+    replay_.placement.segment.assign(blocks, -1);
+    replay_.placement.size.assign(blocks, -1);
   }
 
   Replay run() {
@@ -58,61 +58,20 @@ class Run {
 
   // False when the replay ends with this request.
   bool apply(std::size_t r) {
-    switch (static_cast<RequestKind>(requests_.kind[r])) {
-      case RequestKind::kAlloc:
-        return allocate(r);
-      case RequestKind::kFree:
-        free(r);
-        return true;
-      case RequestKind::kEmptyCache:
-        allocator_.empty_cache();
-        return true;
-    }
-    throw ConfigError("request " + std::to_string(r) + " of kind " + std::to_string(requests_.kind[r]),
-                      "0 (allocation), 1 (free) or 2 (emptied cache)");
-  }
-
-  bool allocate(std::size_t r) {
-    const std::size_t b = block_of(r);
-    const Bytes size = requests_.size_bytes[b];
-    if (handles_[b] != kNotAlive || size <= 0 || size > sequence::kMaxBlockBytes) {
-      throw ConfigError("request " + std::to_string(r) + ", an allocation of block " + std::to_string(b) + " of " +
-                            std::to_string(size) + " bytes",
-                        "a block that is not alive, of 1 to 2^44 bytes; build the requests with make_requests");
-    }
-    const BlockHandle handle = allocator_.allocate(size, requests_.stream[b]);
-    if (handle.is_none()) {
+    if (!walk_.apply(r)) {
       const allocators::OutOfMemory& why = allocator_.last_out_of_memory();
+      const Bytes size = requests_.size_bytes[static_cast<std::size_t>(requests_.block[r])];
       replay_.failures.push_back({static_cast<std::int64_t>(r), size, why.rounded_size, why.device_free_bytes});
-      handles_[b] = kDropped;
       return options_.on_out_of_memory == OnOutOfMemory::kDrop;
     }
-    const allocators::Block& placed = allocator_.block(handle);
-    handles_[b] = handle.value;
-    replay_.placement.address[b] = placed.address;
-    replay_.placement.segment[b] = placed.segment.value;
-    replay_.placement.size[b] = placed.size;
+    if (static_cast<RequestKind>(requests_.kind[r]) == RequestKind::kAlloc) {
+      const auto b = static_cast<std::size_t>(requests_.block[r]);
+      const allocators::Block& placed = allocator_.block(BlockHandle{walk_.handles()[b]});
+      replay_.placement.address[b] = placed.address;
+      replay_.placement.segment[b] = placed.segment.value;
+      replay_.placement.size[b] = placed.size;
+    }
     return true;
-  }
-
-  void free(std::size_t r) {
-    const std::size_t b = block_of(r);
-    const std::int32_t handle = handles_[b];
-    if (handle == kNotAlive) {
-      throw ConfigError("request " + std::to_string(r) + ", a free of block " + std::to_string(b),
-                        "a block that is alive; build the requests with make_requests");
-    }
-    if (handle != kDropped) allocator_.free(BlockHandle{handle});
-    handles_[b] = kNotAlive;
-  }
-
-  std::size_t block_of(std::size_t r) const {
-    const auto block = static_cast<std::size_t>(requests_.block[r]);
-    if (block >= handles_.size()) {
-      throw ConfigError("request " + std::to_string(r) + " of block " + std::to_string(requests_.block[r]),
-                        "a block below " + std::to_string(handles_.size()));
-    }
-    return block;
   }
 
   void record(std::size_t r) {
@@ -134,10 +93,11 @@ class Run {
   }
 
   void name_blocks_of_state() {
+    const std::vector<std::int32_t>& handles = walk_.handles();
     std::vector<std::int32_t> block_of_handle;
-    for (std::size_t b = 0; b < handles_.size(); ++b) {
-      if (handles_[b] < 0) continue;
-      const auto handle = static_cast<std::size_t>(handles_[b]);
+    for (std::size_t b = 0; b < handles.size(); ++b) {
+      if (handles[b] < 0) continue;
+      const auto handle = static_cast<std::size_t>(handles[b]);
       if (handle >= block_of_handle.size()) block_of_handle.resize(handle + 1, -1);
       block_of_handle[handle] = static_cast<std::int32_t>(b);
     }
@@ -151,19 +111,23 @@ class Run {
   const ReplayOptions& options_;
   allocators::SimulatedDevice device_;
   CachingAllocator allocator_;
-  std::vector<std::int32_t> handles_;  // BlockHandle of each replayed block
+  RequestWalk<CachingAllocator> walk_;
   Replay replay_;
 };
 
 }  // namespace
 
-Replay replay(const Requests& requests, const ReplayOptions& options) {
+void require_equal_lengths(const Requests& requests) {
   if (requests.kind.size() != requests.block.size() || requests.size_bytes.size() != requests.stream.size()) {
     throw ConfigError("request columns of " + std::to_string(requests.kind.size()) + " and " +
                           std::to_string(requests.block.size()) + " rows, block columns of " +
                           std::to_string(requests.size_bytes.size()) + " and " + std::to_string(requests.stream.size()),
                       "columns of equal length; build the requests with make_requests");
   }
+}
+
+Replay replay(const Requests& requests, const ReplayOptions& options) {
+  require_equal_lengths(requests);
   return Run(requests, options).run();
 }
 

@@ -8,21 +8,13 @@
 
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <vector>
 
 #include "allocators/caching_allocator.hpp"
 #include "allocators/device_memory.hpp"
-#include "sequence/request_sequence.hpp"
+#include "simulation/requests.hpp"
 
 namespace xmem::simulation {
-
-struct Requests {
-  std::span<const std::uint8_t> kind;    // sequence::RequestKind
-  std::span<const std::int32_t> block;   // index into the block columns; ignored for an emptied cache
-  std::span<const Bytes> size_bytes;     // of each block
-  std::span<const std::int64_t> stream;  // of each block
-};
 
 enum class OnOutOfMemory : std::uint8_t {
   kStop = 0,  // the failed request is the last one

@@ -183,6 +183,31 @@ def replay(
     until: int | None,
 ) -> Replay: ...
 
+class GaugeReplay:
+    @property
+    def allocated_bytes(self) -> NDArray[np.int64]: ...
+    @property
+    def active_bytes(self) -> NDArray[np.int64]: ...
+    @property
+    def reserved_bytes(self) -> NDArray[np.int64]: ...
+    @property
+    def requested_bytes(self) -> NDArray[np.int64]: ...
+    @property
+    def peaks(self) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int], tuple[int, int]]: ...
+    @property
+    def out_of_memory(self) -> int | None: ...
+
+def replay_gauges(
+    kind: NDArray[np.uint8],
+    block: NDArray[np.int32],
+    size_bytes: NDArray[np.int64],
+    stream: NDArray[np.int64],
+    allocator: int,
+    options: AllocatorOptions,
+    capacity_bytes: int | None,
+    other_bytes: int,
+) -> GaugeReplay: ...
+
 class RecordingReplay:
     @property
     def reserved_bytes(self) -> NDArray[np.int64]: ...

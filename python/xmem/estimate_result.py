@@ -117,12 +117,26 @@ class OutOfMemory:
 
 
 @dataclass(frozen=True)
+class Bounds:
+    """What the peak of reserved memory lies between, whatever the allocator does with the same requests.
+
+    Attributes:
+        perfect_reuse_bytes: The most that was alive at once, each block rounded as PyTorch rounds it.
+        never_reuse_bytes: A segment for each request, and none given back.
+    """
+
+    perfect_reuse_bytes: int
+    never_reuse_bytes: int
+
+
+@dataclass(frozen=True)
 class SimulationSummary:
     """What the allocator did, in the words of ``torch.cuda.memory_stats``.
 
     Attributes:
         segments: Segments at the peak of reserved memory.
         fragmentation_bytes: Reserved less allocated bytes at that instant.
+        bounds: What the peak of reserved memory lies between.
         oom: The first request that failed, None when none did.
     """
 
@@ -130,6 +144,7 @@ class SimulationSummary:
     num_alloc_retries: int
     num_ooms: int
     fragmentation_bytes: int
+    bounds: Bounds
     oom: OutOfMemory | None
 
 
@@ -223,6 +238,7 @@ class Estimate:
             fields = {name: value for name, value in data.items() if name != "schema_version"}
             simulation, oom = dict(fields["simulation"]), fields["simulation"]["oom"]
             trace = dict(fields["trace"])
+            simulation["bounds"] = Bounds(**simulation["bounds"])
             simulation["oom"] = None if oom is None else OutOfMemory(**oom)
             trace["command"] = tuple(trace["command"])
             fields |= {

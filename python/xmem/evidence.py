@@ -12,7 +12,15 @@ from numpy.typing import NDArray
 from xmem.attribution import Attribution, Category, Phase
 from xmem.blocks import CPU, BlockTable
 from xmem.devices import Device
-from xmem.estimate_result import Breakdown, Diagnostic, OutOfMemory, Peak, SimulationSummary, TraceSummary
+from xmem.estimate_result import (
+    Bounds,
+    Breakdown,
+    Diagnostic,
+    OutOfMemory,
+    Peak,
+    SimulationSummary,
+    TraceSummary,
+)
 from xmem.orchestration.policy import Context
 from xmem.orchestration.workload import Workload
 from xmem.simulation import DeviceAction, Replay, RequestKind, Requests
@@ -65,7 +73,7 @@ class Witness:
             source_line=_sums(self.workload.source_line[rows], held, self._lines, "(no line known)"),
         )
 
-    def simulation(self, replay: Replay, failed: Replay | None) -> SimulationSummary:
+    def simulation(self, replay: Replay, failed: Replay | None, bounds: Bounds) -> SimulationSummary:
         """What the allocator did, in the words of ``torch.cuda.memory_stats``."""
         shown = failed or replay
         at = replay.peak_reserved.request
@@ -78,6 +86,7 @@ class Witness:
             num_alloc_retries=shown.statistics["num_alloc_retries"],
             num_ooms=shown.statistics["num_ooms"],
             fragmentation_bytes=int(timeline.reserved_bytes[at] - timeline.allocated_bytes[at]),
+            bounds=bounds,
             oom=None if failed is None else self._out_of_memory(failed),
         )
 

@@ -15,11 +15,12 @@ import numpy as np
 from xmem import alloc_conf as allocator_settings
 from xmem import evidence
 from xmem.alloc_conf import AllocatorOptions
+from xmem.allocators import replay_through
 from xmem.attribution import Attribution, Phase, attribute
 from xmem.blocks import CPU, BlockTable, pair_blocks
 from xmem.devices import Device, custom_device, find_device
 from xmem.errors import TraceError
-from xmem.estimate_result import Estimate, PolicyRecord, Target, Verdict
+from xmem.estimate_result import Bounds, Estimate, PolicyRecord, Target, Verdict
 from xmem.orchestration import plan, policy
 from xmem.orchestration.policy import PolicyChange, apply_policies
 from xmem.orchestration.workload import Workload, workload_of
@@ -177,6 +178,8 @@ def conclude(
             replayed = limited
         else:
             failed = limited
+    with clock.stage("replay"):
+        bounds = _bounds(stages.requests, _options(stages.trace, alloc_conf, torch_version))
     with clock.stage("evidence"):
         device_peak = context_bytes + replayed.peak_reserved.bytes
         witness = evidence.Witness(stages.trace, stages.attribution, stages.workload, stages.requests)
@@ -209,11 +212,17 @@ def conclude(
                 for change in stages.changes
             ),
             assumptions=stages.assumptions,
-            simulation=witness.simulation(replayed, failed),
+            simulation=witness.simulation(replayed, failed, bounds),
             diagnostics=evidence.diagnostics(stages.trace, stages.blocks),
             trace=evidence.trace_summary(stages.trace, stages.attribution),
             timings_s=clock.seconds,
         )
+
+
+def _bounds(requests: Requests, options: AllocatorOptions) -> Bounds:
+    least = replay_through("perfect_reuse", requests, options=options)
+    most = replay_through("never_reuse", requests, options=options)
+    return Bounds(least.peak_reserved.bytes, most.peak_reserved.bytes)
 
 
 def _device(gpu: str | None, capacity: int | str | None) -> Device | None:

@@ -32,6 +32,7 @@ _GC_THRESHOLDS = (0.6, 0.7, 0.8, 0.9)
 
 _PAGE_BYTES = 2 << 20  # a device gives memory in pages of this size
 _SHORTLIST = 8
+_NEGLIGIBLE = 0.005  # of what the best setting takes; less is not worth another key
 _WORTHWHILE = 0.01  # of what the defaults take; less is not worth a setting
 
 _T = TypeVar("_T")
@@ -78,7 +79,8 @@ class Tuning:
         candidates: Settings that were replayed, the defaults not counted.
         fitting: How many of them fit on the target.
         defaults: PyTorch's defaults.
-        ranked: The best settings that differ in what they do, best first, whether or not they help.
+        ranked: The best settings that differ in what they do, the one to choose first, whether or not they
+            help.
         best: The first of them; None when none is worth setting.
     """
 
@@ -118,7 +120,7 @@ def search(requests: Requests, device: Device, torch_version: str) -> Tuning:
 
     Settings that fit on the target are ranked by peak reserved bytes there, then by retries and device
     allocations; where none fits, by the smallest capacity that works. Equal outcomes are shown once, under
-    the setting with fewest keys.
+    the setting with fewest keys; of those within half a percent of the best, the one with fewest keys leads.
 
     Raises:
         ConfigError: The version cannot be meant.
@@ -128,11 +130,12 @@ def search(requests: Requests, device: Device, torch_version: str) -> Tuning:
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as threads:
         outcomes = _map(threads, trial.on_target, texts)
         some_fit = any(outcome.fits for outcome in outcomes)
-        shortlist = _distinct(sorted((o for o in outcomes if o.fits or not some_fit), key=_cost))
-        defaults, *ranked = _map(threads, trial.with_capacity, [outcomes[0], *shortlist[:_SHORTLIST]])
+        usable = _distinct(sorted((o for o in outcomes[1:] if o.fits or not some_fit), key=_cost))
+        shortlist = _simplest_first(usable, lambda outcome: outcome.peak_reserved_bytes)[:_SHORTLIST]
+        defaults, *ranked = _map(threads, trial.with_capacity, [outcomes[0], *shortlist])
     if not some_fit:
         ranked.sort(key=lambda outcome: outcome.smallest_capacity_bytes)
-    ranked = [outcome for outcome in ranked if outcome.alloc_conf]
+        ranked = _simplest_first(ranked, lambda outcome: outcome.smallest_capacity_bytes)
     return Tuning(
         device=device,
         torch_version=torch_version,
@@ -252,6 +255,15 @@ def _distinct(outcomes: Sequence[Outcome]) -> list[Outcome]:
     for outcome in outcomes:
         first.setdefault((*_cost(outcome), outcome.fragmentation_bytes), outcome)
     return list(first.values())
+
+
+def _simplest_first(ranked: list[Outcome], need: Callable[[Outcome], int]) -> list[Outcome]:
+    """The same, but the one with fewest keys among those that need hardly more than the best comes first."""
+    if not ranked:
+        return []
+    enough = (1 + _NEGLIGIBLE) * need(ranked[0])
+    simplest = min((o for o in ranked if need(o) <= enough), key=lambda o: o.alloc_conf.count(":"))
+    return [simplest, *(outcome for outcome in ranked if outcome is not simplest)]
 
 
 def _helps(outcome: Outcome, defaults: Outcome) -> bool:

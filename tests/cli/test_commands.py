@@ -393,7 +393,7 @@ class TestProcess:
     def test_help(self) -> None:
         process = self.xmem_fast("--help")
         assert process.returncode == 0
-        for command in ("run", "capture", "estimate", "gpus", "inspect"):
+        for command in ("run", "capture", "estimate", "gpus", "inspect", "replay", "tune", "report"):
             assert f"\n  {command} " in process.stdout
 
     def test_version(self) -> None:

@@ -39,7 +39,7 @@ def test_json_keys_in_order() -> None:
         ("peak", "iteration phase operator module source_line time_ns request_index"),
         ("breakdown", "category category_peaks module operator source_line"),
         ("target", "gpu capacity_bytes compute_capability context_bytes torch_version alloc_conf"),
-        ("simulation", "segments num_alloc_retries num_ooms fragmentation_bytes oom"),
+        ("simulation", "segments num_alloc_retries num_ooms fragmentation_bytes bounds oom"),
         ("trace", "path bytes events iterations source command"),
     ],
 )

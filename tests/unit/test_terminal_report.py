@@ -17,6 +17,7 @@ Fits on RTX 3060 12 GB: needs 3.43 GiB of 11.76 GiB, 8.32 GiB to spare
 
 Peak          3.29 GiB reserved + 146.00 MiB CUDA context
   in blocks   3.12 GiB allocated, 3.11 GiB requested by tensors
+  bounds      3.11 GiB with perfect reuse, 40.00 GiB without any
 Where         iteration 1, backward
   module      GPT.head
   operator    aten::mm
@@ -60,6 +61,7 @@ fails in iteration 0, forward, at model.py:41 (aten::convolution)
 
 Peak          3.29 GiB reserved + 146.00 MiB CUDA context
   in blocks   3.12 GiB allocated, 3.11 GiB requested by tensors
+  bounds      3.11 GiB with perfect reuse, 40.00 GiB without any
 Where         iteration 1, backward
   module      GPT.head
   operator    aten::mm
@@ -107,6 +109,7 @@ Needs 3.43 GiB of GPU memory; name a GPU with --gpu for a verdict
 
 Peak          3.29 GiB reserved + 146.00 MiB CUDA context
   in blocks   3.12 GiB allocated, 3.11 GiB requested by tensors
+  bounds      3.11 GiB with perfect reuse, 40.00 GiB without any
 Where         outside of iterations
 
 At the peak, by category

@@ -74,10 +74,12 @@ def _print_peak(estimate: Estimate, console: Console) -> None:
         format_bytes(estimate.peak_allocated_bytes),
         format_bytes(estimate.peak_requested_bytes),
     )
-    peak = estimate.peak
+    peak, bounds = estimate.peak, estimate.simulation.bounds
+    least, most = format_bytes(bounds.perfect_reuse_bytes), format_bytes(bounds.never_reuse_bytes)
     fields = {
         "Peak": f"{reserved} reserved + {context} CUDA context",
         "  in blocks": f"{allocated} allocated, {requested} requested by tensors",
+        "  bounds": f"{least} with perfect reuse, {most} without any",
         "Where": _instant(peak.iteration, peak.phase),
         "  module": peak.module,
         "  operator": peak.operator,
