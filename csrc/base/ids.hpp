@@ -14,8 +14,6 @@ struct Id {
   friend constexpr auto operator<=>(Id, Id) = default;
 };
 
-using NameId = Id<struct NameTag>;    // into the StringTable of a trace
-using EventId = Id<struct EventTag>;  // into the EventTable
-using BlockId = Id<struct BlockTag>;  // into the BlockTable
+using NameId = Id<struct NameTag>;  // into the StringTable of a trace
 
 }  // namespace xmem
