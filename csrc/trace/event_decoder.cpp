@@ -28,11 +28,6 @@ struct EventDecoder::Arguments {
   std::string_view event_index, sequence_number, forward_thread, input_types;
 };
 
-struct EventDecoder::Fields {
-  std::string_view phase, category, name, process, thread, time, duration;
-  Arguments args;
-};
-
 struct EventDecoder::Mark {
   std::size_t spans, memory;
   std::vector<SkippedKind> skipped;
@@ -100,6 +95,12 @@ Decision decide(std::string_view phase, std::string_view category, std::string_v
 
 }  // namespace
 
+struct EventDecoder::Fields {
+  std::string_view phase, category, name, process, thread, time, duration;
+  Arguments args;
+  Decision decision;  // as soon as the first three fields are known, at the latest at the end of the event
+};
+
 EventDecoder::EventDecoder(Trace& trace) : trace_(trace), parser_(std::make_unique<Parser>()) {}
 EventDecoder::~EventDecoder() = default;
 
@@ -160,7 +161,7 @@ simdjson::error_code read_arguments(od::object object, Arguments& args) {
 // Reads one event; stops early where the first fields already say that it is not kept.
 template <class Fields>
 simdjson::error_code read_fields(od::object object, Fields& fields, od::parser& deferred_parser) {
-  Decision decision;
+  Decision& decision = fields.decision;
   std::string_view deferred_args;
   for (auto member : object) {
     od::field field;
@@ -199,7 +200,8 @@ simdjson::error_code read_fields(od::object object, Fields& fields, od::parser& 
       if (decision.keep == Keep::skip) return simdjson::SUCCESS;
     }
   }
-  if (!deferred_args.empty()) {
+  if (decision.keep == Keep::undecided) decision = decide(fields.phase, fields.category, fields.name);
+  if (!deferred_args.empty() && decision.keep != Keep::skip) {
     const simdjson::padded_string padded(deferred_args);
     od::document document;
     od::object args;
@@ -314,11 +316,10 @@ bool EventDecoder::decode_text(std::string_view event, std::int64_t offset, bool
 
 void EventDecoder::keep(const Fields& fields, std::int64_t offset) {
   ++trace_.event_count;
-  const Decision decision = decide(fields.phase, fields.category, fields.name);
-  if (decision.keep == Keep::memory) {
+  if (fields.decision.keep == Keep::memory) {
     keep_memory(fields, offset);
-  } else if (decision.keep == Keep::span) {
-    keep_span(fields, decision.kind, offset);
+  } else if (fields.decision.keep == Keep::span) {
+    keep_span(fields, fields.decision.kind, offset);
   } else {
     count_skipped(fields);
   }

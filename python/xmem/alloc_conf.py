@@ -242,7 +242,7 @@ def parse(text: str, torch_version: str = DEFAULT_TORCH_VERSION) -> AllocatorOpt
         ConfigError: An unknown key, a key that the release does not have, a value that PyTorch refuses, or a
             setting that is not modelled.
     """
-    version = _version(torch_version)
+    version = release_of(torch_version)
     rules = [rule for rule in _RULES if rule.since <= version][-1]
     settings = {setting.key: setting for setting in _split(text)}
     for key in settings:
@@ -257,7 +257,12 @@ def parse(text: str, torch_version: str = DEFAULT_TORCH_VERSION) -> AllocatorOpt
     return options
 
 
-def _version(text: str) -> tuple[int, int]:
+def release_of(text: str) -> tuple[int, int]:
+    """The release that a version belongs to: ``2.6.0+cu124`` to (2, 6).
+
+    Raises:
+        ConfigError: The text is no version, or one before those that are modelled.
+    """
     match = re.match(r"(\d+)\.(\d+)", text)
     version = (int(match[1]), int(match[2])) if match else (0, 0)
     if version < _RULES[0].since:

@@ -274,8 +274,9 @@ def _options(trace: Trace, alloc_conf: str | None, torch_version: str | None) ->
 
 def _policy_target(device: Device | None, torch_version: str) -> policy.Target:
     capability = (device.compute_capability if device else None) or _UNKNOWN_COMPUTE_CAPABILITY
-    major, minor = (int(part) for part in torch_version.split(".")[:2])
-    return policy.Target(compute_capability=capability, torch_version=(major, minor))
+    return policy.Target(
+        compute_capability=capability, torch_version=allocator_settings.release_of(torch_version)
+    )
 
 
 def _capability_text(device: Device | None) -> str | None:

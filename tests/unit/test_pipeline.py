@@ -98,6 +98,16 @@ def test_a_script_whose_tensors_all_stay_on_the_host_is_an_error_not_zero_bytes(
         xmem.estimate(trace.annotation("Optimizer.step#SGD.step", 60, 70).bytes())
 
 
+@pytest.mark.parametrize("version", ["banana", "2"])
+def test_a_version_that_cannot_be_meant_is_a_config_error(version: str) -> None:
+    with pytest.raises(ConfigError, match=version):
+        xmem.estimate(training().bytes(), torch_version=version)
+
+
+def test_a_version_before_its_release_is_read() -> None:
+    assert xmem.estimate(training().bytes(), torch_version="2.14rc1").target.torch_version == "2.14rc1"
+
+
 def test_settings_are_checked_before_the_trace_is_read() -> None:
     with pytest.raises(ConfigError, match="no_such_key"):
         xmem.estimate("/does/not/exist.json", alloc_conf="no_such_key:1")
