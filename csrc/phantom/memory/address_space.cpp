@@ -1,0 +1,71 @@
+#include "memory/address_space.hpp"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+
+#include "machine/machine.hpp"
+
+namespace xmem::phantom {
+namespace {
+
+// Room for many expandable segments, each of which reserves more than the whole device.
+constexpr std::uint64_t kDeviceSpan = std::uint64_t{4} << 40;
+// Where nothing else is, should the reservation be refused (a limit on address space): the comparison still holds.
+constexpr std::uint64_t kUnreservedBase = std::uint64_t{0x200000000000};
+
+std::uint64_t base_address() {
+  static const std::uint64_t base = [] {
+    const std::uint64_t span = kDeviceSpan * static_cast<std::uint64_t>(std::max(machine().count(), 1));
+    void* map = mmap(nullptr, span + kPageBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (map == MAP_FAILED) return kUnreservedBase;
+    madvise(map, span + kPageBytes, MADV_DONTDUMP);
+    return whole_pages(reinterpret_cast<std::uint64_t>(map));
+  }();
+  return base;
+}
+
+}  // namespace
+
+int device_of(const void* address) {
+  const std::uint64_t offset = reinterpret_cast<std::uint64_t>(address) - base_address();
+  const std::uint64_t device = offset / kDeviceSpan;
+  return device < static_cast<std::uint64_t>(machine().count()) ? static_cast<int>(device) : -1;
+}
+
+AddressRanges::AddressRanges(int device) {
+  const std::uint64_t begin = base_address() + kDeviceSpan * static_cast<std::uint64_t>(device);
+  gaps_.push_back({begin + kPageBytes, begin + kDeviceSpan});
+}
+
+std::uint64_t AddressRanges::reserve(std::uint64_t length, std::uint64_t alignment) {
+  alignment = std::max(alignment, kPageBytes);
+  for (auto gap = gaps_.begin(); gap != gaps_.end(); ++gap) {
+    const std::uint64_t begin = (gap->begin + alignment - 1) / alignment * alignment;
+    if (begin > gap->end || gap->end - begin < length) continue;
+    const Gap rest{begin + length, gap->end};
+    gap->end = begin;
+    if (gap->begin == gap->end)
+      gap = gaps_.erase(gap);
+    else
+      ++gap;
+    if (rest.begin < rest.end) gaps_.insert(gap, rest);
+    return begin;
+  }
+  return 0;
+}
+
+void AddressRanges::release(std::uint64_t address, std::uint64_t length) {
+  auto next = std::find_if(gaps_.begin(), gaps_.end(), [&](const Gap& gap) { return gap.begin > address; });
+  next = gaps_.insert(next, {address, address + length});
+  if (next + 1 != gaps_.end() && next->end == (next + 1)->begin) {
+    next->end = (next + 1)->end;
+    gaps_.erase(next + 1);
+  }
+  if (next != gaps_.begin() && (next - 1)->end == next->begin) {
+    (next - 1)->end = next->end;
+    gaps_.erase(next);
+  }
+}
+
+}  // namespace xmem::phantom

@@ -1,0 +1,48 @@
+// Streams, events and captures. Work is over as soon as it is issued, in the order of the program, so a stream is a
+// name; only captures have state: while one is open, work on its streams goes into a graph and does not run.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace xmem::phantom {
+
+// A recorded graph: how much was captured, for nothing of it is ever computed.
+struct Graph {
+  std::atomic<std::uint64_t> nodes{0};
+};
+
+struct Capture {
+  std::uint64_t id;
+  std::shared_ptr<Graph> graph;
+  void* origin;  // the stream that must end it
+  bool invalidated = false;
+};
+
+struct Stream {
+  int device;
+  int priority;
+  unsigned flags;
+  std::uint64_t id;
+  std::shared_ptr<Capture> capture;  // null outside of captures
+};
+
+struct Event {
+  int device;
+  unsigned flags;
+  std::int64_t recorded_ns = -1;
+  std::shared_ptr<Capture> capture;  // of the stream it was last recorded on
+};
+
+// The stream of a handle; null, 1 and 2 are the default streams of the current device.
+Stream& stream_of(void* handle);
+
+// Work was issued on a stream: counted, or put into the graph being captured.
+void launched(void* stream);
+
+// Whether a capture is open on the stream.
+std::shared_ptr<Capture> capture_of(void* stream);
+
+}  // namespace xmem::phantom

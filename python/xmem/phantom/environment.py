@@ -1,0 +1,56 @@
+"""How a process comes to see the phantom GPU: a folder with its machine and its ledger, and a few variables."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import xmem
+from xmem.devices import Device
+from xmem.errors import ConfigError
+from xmem.phantom.ledger import create_ledger
+from xmem.phantom.machine import write_machine
+
+_PRELOADED = ("libxmem_phantom.so", "libcuda.so.1", "libnvidia-ml.so.1")
+
+
+def library_folder() -> Path:
+    """Where the phantom's libraries were installed.
+
+    Raises:
+        ConfigError: They were not built: the phantom GPU is for Linux.
+    """
+    for entry in xmem.__path__:
+        folder = Path(entry) / "phantom"
+        if (folder / _PRELOADED[0]).exists():
+            return folder
+    raise ConfigError("the phantom GPU is not part of this installation", "Linux; use --mode real elsewhere")
+
+
+def prepare(folder: Path, devices: Sequence[Device], *, driver_version: int = 13000) -> None:
+    """Write the machine and an empty ledger.
+
+    Args:
+        folder: An existing folder, private to one run.
+        devices: The GPUs of the machine, in order.
+        driver_version: As ``cudaDriverGetVersion`` gives it.
+    """
+    write_machine(folder / "machine", devices, driver_version=driver_version)
+    create_ledger(folder / "ledger")
+
+
+def phantom_environment(folder: Path, base: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a process that is to see the machine in ``folder``, made from that of another."""
+    libraries = library_folder()
+    environment = dict(base)
+    environment["XMEM_PHANTOM"] = str(folder)
+    preloaded = [str(libraries / name) for name in _PRELOADED]
+    environment["LD_PRELOAD"] = _joined(preloaded, environment.get("LD_PRELOAD"))
+    # Programs that look for the driver's file, not for its name.
+    environment["LD_LIBRARY_PATH"] = _joined([str(libraries)], environment.get("LD_LIBRARY_PATH"))
+    return environment
+
+
+def _joined(ours: Sequence[str], theirs: str | None) -> str:
+    return os.pathsep.join([*ours, *([theirs] if theirs else [])])

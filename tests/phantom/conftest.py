@@ -1,0 +1,105 @@
+"""Programs under the phantom GPU, run with the Pythons of CUDA builds of torch.
+
+``XMEM_PHANTOM_PYTHONS`` names them, separated by colons; ``make test-phantom`` installs two and sets it. Without it
+these tests are skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from xmem.devices import find_device
+from xmem.phantom.environment import phantom_environment, prepare
+from xmem.phantom.ledger import ProcessRecord, read_ledger
+
+PYTHONS = [name for name in os.environ.get("XMEM_PHANTOM_PYTHONS", "").split(":") if name]
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A finished program: what it printed, and what the ledger says of its processes."""
+
+    stdout: str
+    stderr: str
+    returncode: int
+    processes: list[ProcessRecord]
+
+    @property
+    def result(self) -> Any:
+        """The last line that the program printed, as JSON."""
+        assert self.returncode == 0, self.stderr[-3000:]
+        return json.loads(self.stdout.strip().splitlines()[-1])
+
+    def refused(self) -> dict[str, int]:
+        """All calls that were refused, of all processes."""
+        return {
+            name: count for process in self.processes for name, count in process.calls_of("refused").items()
+        }
+
+
+@dataclass(frozen=True)
+class Phantom:
+    """Runs programs with one Python on a described machine."""
+
+    python: str
+    folder: Path
+
+    def run(
+        self,
+        code: str,
+        *arguments: str,
+        gpu: str = "rtx-3060",
+        devices: int = 1,
+        timeout: float = 240,
+        **environment: str,
+    ) -> Ran:
+        """Run a program given as text; it prints its result as JSON on its last line."""
+        script = self.folder / "program.py"
+        script.write_text(textwrap.dedent(code))
+        return self.run_command(
+            [self.python, str(script), *arguments], gpu=gpu, devices=devices, timeout=timeout, **environment
+        )
+
+    def run_command(
+        self,
+        command: list[str],
+        *,
+        gpu: str = "rtx-3060",
+        devices: int = 1,
+        timeout: float = 240,
+        **environment: str,
+    ) -> Ran:
+        """Run any command on the machine."""
+        prepare(self.folder, [find_device(gpu)] * devices)
+        finished = subprocess.run(
+            command,
+            env=phantom_environment(self.folder, {**os.environ, **environment}),
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        return Ran(finished.stdout, finished.stderr, finished.returncode, read_ledger(self.folder / "ledger"))
+
+
+@pytest.fixture(params=PYTHONS or [pytest.param("", marks=pytest.mark.skip("no CUDA build of torch here"))])
+def phantom(request: pytest.FixtureRequest, tmp_path: Path) -> Phantom:
+    """A machine for one test, with each of the Pythons."""
+    return Phantom(request.param, tmp_path)
+
+
+def torch_version(phantom: Phantom) -> tuple[int, int]:
+    """The release of torch that a Python has."""
+    code = "from importlib.metadata import version; print(version('torch'))"
+    text = subprocess.run([phantom.python, "-c", code], capture_output=True, text=True, check=True).stdout
+    major, minor = text.split(".")[:2]
+    return int(major), int(minor)
