@@ -16,11 +16,13 @@ _PRELOADED = ("libxmem_phantom.so", "libcuda.so.1", "libnvidia-ml.so.1")
 
 
 def library_folder() -> Path:
-    """Where the phantom's libraries were installed.
+    """Where the phantom's libraries were installed; ``XMEM_PHANTOM_LIBRARIES`` names another build of them.
 
     Raises:
         ConfigError: They were not built: the phantom GPU is for Linux.
     """
+    if chosen := os.environ.get("XMEM_PHANTOM_LIBRARIES"):
+        return Path(chosen)
     for entry in xmem.__path__:
         folder = Path(entry) / "phantom"
         if (folder / _PRELOADED[0]).exists():
