@@ -86,8 +86,8 @@ class Device:
         nvml_total_memory_bytes: The total that nvidia-smi shows, larger than CUDA's; -1 when unknown.
         vendor: ``NVIDIA`` or ``AMD``.
         attributes: CUDA's device attributes, by the names of ``data/cuda_attributes.toml``: clocks in kHz,
-            sizes in bytes, the memory bus in bits. Those that follow from the fields above are not among them,
-            nor is the PCI address. Empty for a GPU without CUDA.
+            sizes in bytes, the bus in bits. Those that follow from the fields above are not among them, nor
+            is the PCI address. Empty for a GPU without CUDA.
         attribute_bases: How each of them is known.
         attributes_source: Where those of the board are from, in words.
     """
