@@ -280,13 +280,13 @@ class _Entries:
         return key in self._table
 
     def text(self, key: str, default: str | None = None) -> str:
-        return cast(str, self._take(key, default, "a text", lambda value: isinstance(value, str)))
+        return cast(str, self._take(key, default, "a text of one line", _is_line))
 
     def texts(self, key: str) -> tuple[str, ...]:
         def fits(value: Any) -> bool:
-            return isinstance(value, list) and all(isinstance(text, str) for text in value)
+            return isinstance(value, list) and all(map(_is_line, value))
 
-        return tuple(self._take(key, [], "a list of texts", fits))
+        return tuple(self._take(key, [], "a list of texts of one line", fits))
 
     def one_of(self, key: str, choices: tuple[_Choice, ...], default: _Choice) -> _Choice:
         return cast(_Choice, self._take(key, default, f"one of {', '.join(choices)}", choices.__contains__))
@@ -346,6 +346,10 @@ class _Entries:
             raise ConfigError(where, "it once: it stands under two bases")
         if not _is_count(value) or value > _LARGEST_ATTRIBUTE:
             raise ConfigError(f"{where} = {value!r}", "a whole number from 0 to 2147483647")
+
+
+def _is_line(value: Any) -> bool:
+    return isinstance(value, str) and value.isprintable()
 
 
 def _is_count(value: Any, at_least: int = 0) -> bool:

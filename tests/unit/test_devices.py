@@ -273,6 +273,7 @@ class TestFileOfTheUser:
                 ("compute", "context_basis = 'sure'\ncompute"),
                 "context_basis = 'sure': expected one of measured",
             ),
+            (("RTX", "\\n"), r"full_name = .*: expected a text of one line"),
             (("= 80", "= 80 80"), "expected a TOML file"),
         ],
     )
