@@ -41,6 +41,9 @@ Machine read_machine(const std::string& path) {
       device.uuid = parse_uuid(value);
     } else if (key == "total_memory_bytes") {
       device.total_memory_bytes = std::atoll(value.c_str());
+      device.limit_bytes = device.total_memory_bytes;
+    } else if (key == "limit_bytes") {
+      device.limit_bytes = std::atoll(value.c_str());
     } else if (key == "context_bytes") {
       device.context_bytes = std::atoll(value.c_str());
     } else if (key == "cudnn") {

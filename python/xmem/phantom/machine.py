@@ -15,11 +15,15 @@ from xmem.devices import Device
 _DEFAULT_CAPABILITY = (8, 0)
 
 
-def write_machine(path: Path, devices: Sequence[Device], *, driver_version: int) -> None:
+def write_machine(
+    path: Path, devices: Sequence[Device], *, driver_version: int, limit_bytes: int | None = None
+) -> None:
     """Write the description of a machine with these GPUs, in order."""
     lines = [f"driver_version {driver_version}"]
     for number, device in enumerate(devices):
         lines += _device_lines(device, number)
+        if limit_bytes is not None:
+            lines.append(f"limit_bytes {limit_bytes}")
     path.write_text("\n".join(lines) + "\n")
 
 

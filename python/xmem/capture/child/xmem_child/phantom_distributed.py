@@ -1,0 +1,5 @@
+"""Stand-in until the collectives are there."""
+
+
+def install() -> None:
+    """Nothing yet."""
