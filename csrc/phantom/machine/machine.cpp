@@ -8,6 +8,7 @@
 #include <cstring>
 #include <fstream>
 #include <sstream>
+#include <utility>
 
 #include "machine/ledger.hpp"
 
@@ -102,6 +103,7 @@ Machine visible_machine() {
   seen.driver_version = whole.driver_version;
   seen.physical = visible_cards(whole);
   for (const int card : seen.physical) seen.devices.push_back(whole.device(card));
+  seen.cards = std::move(whole.devices);
   return seen;
 }
 

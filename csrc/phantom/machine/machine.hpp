@@ -38,6 +38,7 @@ struct Machine {
   int driver_version = 0;
   std::vector<Device> devices;  // those that CUDA_VISIBLE_DEVICES lets this process see
   std::vector<int> physical;    // the card behind each of them
+  std::vector<Device> cards;    // all GPUs of the machine, as NVML sees them
 
   int count() const { return static_cast<int>(devices.size()); }
   bool has(int device) const { return device >= 0 && device < count(); }
