@@ -15,8 +15,8 @@ class RecordedRequests:
     was asked for, and on which stream.
 
     Both list the allocations of a device in the order in which the allocator served them (`alloc` entries
-    of `device_traces`, CUDACachingAllocator.cpp since torch 2.0), so they are joined by position; when they do
-    not match in number, or a request is larger than its block, the trace is taken as it is.
+    of `device_traces`, CUDACachingAllocator.cpp since torch 2.0), so they are joined by position; when they
+    do not match in number, or a request is larger than its block, the trace is taken as it is.
     """
 
     name = "recorded_requests"

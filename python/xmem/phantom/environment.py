@@ -1,4 +1,4 @@
-"""How a process comes to see the phantom GPU: a folder with its machine and its ledger, and a few variables."""
+"""How a process comes to see the phantom GPU: a folder with its machine and ledger, and a few variables."""
 
 from __future__ import annotations
 

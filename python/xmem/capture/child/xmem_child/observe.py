@@ -1,4 +1,4 @@
-"""The script on the phantom GPU is watched, not changed: the user's lines, the inputs, the values it reads."""
+"""The script on the phantom GPU is watched, not changed: its lines, its inputs, the values that it reads."""
 
 from __future__ import annotations
 

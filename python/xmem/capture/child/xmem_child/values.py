@@ -2,8 +2,9 @@
 
 A read gives zeros, unless ``--value FILE:LINE=NUMBER`` says what is read at that line. Where the size of a
 result depends on values (``nonzero``, boolean masks), a share of the elements is taken as selected: all of
-them; or, when the mask is a slice of a larger tensor, the slice's share of it, which is right for the balanced
-routing of a mixture of experts, where the larger tensor is one-hot. At a line with a number, that share.
+them; or, when the mask is a slice of a larger tensor, the slice's share of it, which is right for the
+balanced routing of a mixture of experts, where the larger tensor is one-hot. At a line with a number, that
+share.
 
 What was read where is counted, so that the user can judge whether the memory depends on it.
 """
