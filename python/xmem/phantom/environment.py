@@ -30,15 +30,24 @@ def library_folder() -> Path:
     raise ConfigError("the phantom GPU is not part of this installation", "Linux; use --mode real elsewhere")
 
 
-def prepare(folder: Path, devices: Sequence[Device], *, driver_version: int = 13000) -> None:
+def prepare(
+    folder: Path,
+    devices: Sequence[Device],
+    *,
+    driver_version: int = 13000,
+    cudnn_library: Path | None = None,
+) -> None:
     """Write the machine and an empty ledger.
 
     Args:
         folder: An existing folder, private to one run.
         devices: The GPUs of the machine, in order.
         driver_version: As ``cudaDriverGetVersion`` gives it.
+        cudnn_library: See :func:`xmem.phantom.machine.write_machine`.
     """
-    write_machine(folder / "machine", devices, driver_version=driver_version)
+    write_machine(
+        folder / "machine", devices, driver_version=driver_version, cudnn_library=cudnn_library
+    )
     create_ledger(folder / "ledger")
 
 

@@ -15,9 +15,17 @@ from xmem.devices import Device
 _DEFAULT_CAPABILITY = (8, 0)
 
 
-def write_machine(path: Path, devices: Sequence[Device], *, driver_version: int) -> None:
-    """Write the description of a machine with these GPUs, in order."""
+def write_machine(
+    path: Path, devices: Sequence[Device], *, driver_version: int, cudnn_library: Path | None = None
+) -> None:
+    """Write the description of a machine with these GPUs, in order.
+
+    ``cudnn_library`` names a ``libcudnn.so.9`` of version 9.8 or newer, for the CUDA of the environment, that is asked
+    for convolution plans in its own process where the environment's cuDNN is too old to plan without a device.
+    """
     lines = [f"driver_version {driver_version}"]
+    if cudnn_library is not None:
+        lines.append(f"cudnn_library {cudnn_library}")
     for number, device in enumerate(devices):
         lines += _device_lines(device, number)
     path.write_text("\n".join(lines) + "\n")
