@@ -120,6 +120,11 @@ void rnn_sizes(const std::string& payload) {
   call("cudnnCreateDropoutDescriptor", &dropout);
   call("cudnnCreateRNNDescriptor", &network);
   call("cudnnCreateRNNDataDescriptor", &data);
+  if (query.dropout > 0) {
+    static char states[16];
+    call("cudnnRestoreDropoutDescriptor", dropout, static_cast<void*>(blank_handle), query.dropout,
+         static_cast<void*>(states), sizeof states, 0ULL);
+  }
   const double padding = 0;
   int status = call("cudnnSetRNNDescriptor_v8", network, query.algorithm, query.cell, query.bias, query.direction,
                     query.input_mode, query.data_type, query.math_precision, query.math_type, query.input_size,

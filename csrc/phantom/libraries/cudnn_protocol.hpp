@@ -42,6 +42,7 @@ struct RnnQuery {
   std::uint32_t flags;
   std::int32_t layout, longest, batch_size, vector_size;
   std::int32_t forward_mode;
+  float dropout;  // between the layers
 };
 
 struct RnnSizes {
