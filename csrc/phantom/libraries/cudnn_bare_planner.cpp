@@ -22,26 +22,6 @@ struct Descriptor {
   std::map<int, Values> attributes;
 };
 
-// Of one element, by cudnnBackendAttributeType_t: handles, numbers of 64 bits and pointers are 8 bytes long, fractions
-// two numbers, enumerations 4, booleans and characters 1.
-std::size_t bytes_of(int type) {
-  switch (type) {
-    case 2:
-    case kCharType:
-      return 1;
-    case kHandleType:
-    case kInt64Type:
-    case 5:
-    case 6:
-    case kDescriptorType:
-      return 8;
-    case 26:
-      return 16;
-    default:
-      return 4;
-  }
-}
-
 int create(int type, void** descriptor) {
   auto* made = new (std::nothrow) Descriptor{type, {}};
   *descriptor = made;
@@ -57,7 +37,7 @@ int set(void* descriptor, int attribute, int type, std::int64_t count, const voi
   if (descriptor == nullptr || count < 0) return kBadParam;
   const auto* first = static_cast<const unsigned char*>(elements);
   static_cast<Descriptor*>(descriptor)->attributes[attribute] = {
-      count, {first, first + static_cast<std::size_t>(count) * bytes_of(type)}};
+      count, {first, first + static_cast<std::size_t>(count) * element_bytes(type)}};
   return kSuccess;
 }
 
@@ -75,7 +55,7 @@ int get(void* descriptor, int attribute, int type, std::int64_t room, std::int64
     known = found->second.count;
     const std::int64_t copied = known < room ? known : room;
     if (elements != nullptr && copied > 0) {
-      std::memcpy(elements, found->second.bytes.data(), static_cast<std::size_t>(copied) * bytes_of(type));
+      std::memcpy(elements, found->second.bytes.data(), static_cast<std::size_t>(copied) * element_bytes(type));
     }
   }
   if (count != nullptr) *count = known;

@@ -3,10 +3,12 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <vector>
 
+#include "libraries/cudnn_helper.hpp"
 #include "libraries/cudnn_library.hpp"
 #include "libraries/cudnn_status.hpp"
 #include "machine/machine.hpp"
@@ -28,6 +30,29 @@ Planner bundled_planner() {
   look_up(found.finalize, "cudnnBackendFinalize");
   look_up(found.last_error, "cudnnGetLastErrorString");
   return found;
+}
+
+// The library that the machine file names; the functions of a planner have no object of their own.
+Helper& named_helper() {
+  static auto* helper = new Helper(machine().cudnn_library);
+  return *helper;
+}
+
+Planner helper_planner() {
+  Planner asked{};
+  asked.create = [](int type, void** made) { return named_helper().create(type, made); };
+  asked.destroy = [](void* descriptor) { return named_helper().destroy(descriptor); };
+  asked.set = [](void* descriptor, int attribute, int type, std::int64_t count, const void* elements) {
+    return named_helper().set(descriptor, attribute, type, count, elements);
+  };
+  asked.get = [](void* descriptor, int attribute, int type, std::int64_t room, std::int64_t* count, void* elements) {
+    return named_helper().get(descriptor, attribute, type, room, count, elements);
+  };
+  asked.finalize = [](void* descriptor) { return named_helper().finalize(descriptor); };
+  asked.last_error = [](char* text, std::size_t size) {
+    std::snprintf(text, size, "%s", named_helper().last_error().c_str());
+  };
+  return asked;
 }
 
 struct Choice {
@@ -75,6 +100,20 @@ bool choose_bundled(Choice& choice) {
   return true;
 }
 
+bool choose_helper(Choice& choice) {
+  if (machine().cudnn_library.empty()) return false;
+  const Helper& helper = named_helper();
+  if (helper.version() < kFirstDeviceless) {
+    choice.reason += "; " + machine().cudnn_library + ": " +
+                     (helper.version() == 0 ? helper.failure() : std::to_string(helper.version()) + " is too old");
+    return false;
+  }
+  if (!describe_devices(helper_planner(), choice)) return false;
+  choice.planned_by = "helper";
+  choice.version = helper.version();
+  return true;
+}
+
 // Once a run: the first process that needs it decides, and the others of the run have the same libraries.
 void write_down(const Choice& choice) {
   const char* folder = std::getenv("XMEM_PHANTOM");
@@ -90,7 +129,7 @@ void write_down(const Choice& choice) {
 
 Choice choose() {
   Choice choice;
-  if (!choose_bundled(choice)) choice.planner = bare_planner();
+  if (!choose_bundled(choice) && !choose_helper(choice)) choice.planner = bare_planner();
   write_down(choice);
   return choice;
 }

@@ -9,6 +9,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "libraries/cudnn_protocol.hpp"
+
 namespace xmem::phantom::cudnn {
 
 // Of the graph API, in cuDNN's numbers.
@@ -31,7 +33,6 @@ enum Attribute : int {
   kEngineDevice = 1307,
   kDeviceJson = 2702,
 };
-enum AttributeType : int { kHandleType = 0, kInt64Type = 3, kDescriptorType = 15, kCharType = 24 };
 
 // The functions of the graph API that need no handle, with cuDNN's own signatures.
 struct Planner {

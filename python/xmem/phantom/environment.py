@@ -31,7 +31,12 @@ def library_folder() -> Path:
 
 
 def prepare(
-    folder: Path, devices: Sequence[Device], *, driver_version: int = 13000, limit_bytes: int | None = None
+    folder: Path,
+    devices: Sequence[Device],
+    *,
+    driver_version: int = 13000,
+    limit_bytes: int | None = None,
+    cudnn_library: Path | None = None,
 ) -> None:
     """Write the machine and an empty ledger.
 
@@ -40,8 +45,15 @@ def prepare(
         devices: The GPUs of the machine, in order.
         driver_version: As ``cudaDriverGetVersion`` gives it.
         limit_bytes: What each GPU gives out before it is out of memory; its size by default.
+        cudnn_library: See :func:`xmem.phantom.machine.write_machine`.
     """
-    write_machine(folder / "machine", devices, driver_version=driver_version, limit_bytes=limit_bytes)
+    write_machine(
+        folder / "machine",
+        devices,
+        driver_version=driver_version,
+        limit_bytes=limit_bytes,
+        cudnn_library=cudnn_library,
+    )
     create_ledger(folder / "ledger")
 
 

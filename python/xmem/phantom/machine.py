@@ -16,10 +16,22 @@ _DEFAULT_CAPABILITY = (8, 0)
 
 
 def write_machine(
-    path: Path, devices: Sequence[Device], *, driver_version: int, limit_bytes: int | None = None
+    path: Path,
+    devices: Sequence[Device],
+    *,
+    driver_version: int,
+    limit_bytes: int | None = None,
+    cudnn_library: Path | None = None,
 ) -> None:
-    """Write the description of a machine with these GPUs, in order."""
+    """Write the description of a machine with these GPUs, in order.
+
+    ``limit_bytes`` is what each gives out before it is out of memory. ``cudnn_library`` names a
+    ``libcudnn.so.9`` of version 9.8 or newer, for the CUDA of the environment, that is asked for convolution
+    plans in a process of its own where the environment's cuDNN is too old to plan without a device.
+    """
     lines = [f"driver_version {driver_version}"]
+    if cudnn_library is not None:
+        lines.append(f"cudnn_library {cudnn_library}")
     for number, device in enumerate(devices):
         lines += _device_lines(device, number)
         if limit_bytes is not None:
