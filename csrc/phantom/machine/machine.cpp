@@ -47,6 +47,8 @@ Machine read_machine(const std::string& path) {
       device.limit_bytes = device.total_memory_bytes;
     } else if (key == "limit_bytes") {
       device.limit_bytes = std::atoll(value.c_str());
+    } else if (key == "nvml_total_memory_bytes") {
+      device.nvml_total_memory_bytes = std::atoll(value.c_str());
     } else if (key == "context_bytes") {
       device.context_bytes = std::atoll(value.c_str());
     } else if (key == "cudnn") {

@@ -8,6 +8,7 @@
 //   uuid 4f1c...                32 hexadecimal digits
 //   total_memory_bytes 12622168064
 //   limit_bytes 12622168064     what it gives out before it is out of memory; all of it when left out
+//   nvml_total_memory_bytes 12884901888
 //   context_bytes 153092096
 //   attribute 16 28             a cudaDeviceAttr and its value
 //   cudnn {"cudaDeviceId":0...} cuDNN's own description of the device, as JSON
@@ -27,6 +28,7 @@ struct Device {
   std::array<unsigned char, 16> uuid{};
   std::int64_t total_memory_bytes = 0;
   std::int64_t limit_bytes = 0;
+  std::int64_t nvml_total_memory_bytes = 0;  // what nvidia-smi shows: with what the driver keeps for itself
   std::int64_t context_bytes = 0;
   std::array<int, kLastDeviceAttribute + 1> attributes{};
   std::string cudnn;

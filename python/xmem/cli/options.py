@@ -22,7 +22,10 @@ Trace = Annotated[
 ]
 
 Gpu = Annotated[
-    str | None, typer.Option("--gpu", metavar="NAME", help="GPU to fit on; `xmem-fast gpus` lists the names.")
+    str | None,
+    typer.Option(
+        "--gpu", metavar="NAME", help="GPU to fit on: a name that `xmem-fast gpus` lists, or a .toml file."
+    ),
 ]
 Capacity = Annotated[
     str | None,
