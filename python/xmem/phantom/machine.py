@@ -18,20 +18,35 @@ from xmem.errors import ConfigError
 _UNKNOWN_NAME = "NVIDIA GPU"
 
 
-def write_machine(path: Path, devices: Sequence[Device], *, driver_version: int) -> None:
+def write_machine(
+    path: Path,
+    devices: Sequence[Device],
+    *,
+    driver_version: int,
+    limit_bytes: int | None = None,
+    cudnn_library: Path | None = None,
+) -> None:
     """Write the description of a machine with these GPUs, in order.
 
     Args:
         path: The file.
         devices: The GPUs; the same one may stand there several times.
         driver_version: As ``cudaDriverGetVersion`` gives it: 13000 for CUDA 13.0.
+        limit_bytes: What each GPU gives out before it is out of memory; its size by default.
+        cudnn_library: A ``libcudnn.so.9`` of version 9.8 or newer, for the CUDA of the environment, that is
+            asked for convolution plans in a process of its own where the environment's is too old to plan
+            without a device.
 
     Raises:
         ConfigError: A GPU has no CUDA.
     """
     lines = [f"driver_version {driver_version}"]
+    if cudnn_library is not None:
+        lines.append(f"cudnn_library {cudnn_library}")
     for number, device in enumerate(devices):
         lines += _device_lines(device, number, driver_version)
+        if limit_bytes is not None:
+            lines.append(f"limit_bytes {limit_bytes}")
     path.write_text("\n".join(lines) + "\n")
 
 
