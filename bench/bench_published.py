@@ -1,9 +1,10 @@
 """Phantom captures of published GPU runs against what NVML saw of them.
 
 The rows are those of the xMem paper's public repository, as a CSV with the columns family, model, optimizer,
-batch_size, gpu, gpu_total_bytes, zero_grad_mode, nvml_peak_bytes and real_oom. What NVML saw has no context in it,
-but what kernels and libraries load on the way: 18 MiB on the RTX 3060 and 14 MiB on the RTX 4060 for transformers,
-26 and 24 MiB for CNNs. The runs used torch 2.6.0 and transformers 4.51.3; so should the Python given here.
+batch_size, gpu, gpu_total_bytes, zero_grad_mode, nvml_peak_bytes and real_oom. What NVML saw has no context in
+it, but what kernels and libraries load on the way: 18 MiB on the RTX 3060 and 14 MiB on the RTX 4060 for
+transformers, 26 and 24 MiB for CNNs. The runs used torch 2.6.0 and transformers 4.51.3; so should the Python
+given here.
 
     python bench/bench_published.py --csv RUNS.csv --python ENV/bin/python [--family Transformer] [--limit 5]
 """
@@ -77,7 +78,11 @@ def read_runs(path: Path) -> Iterator[Run]:
 
 def phantom_peak(run: Run, python: str) -> int | None:
     """Peak of reserved bytes, None when the run is out of memory."""
-    device = replace(find_device(run.gpu), total_memory_bytes=run.total_bytes)
+    device = find_device(run.gpu)
+    bare_context = device.context_bytes - device.loaded_kernels_bytes
+    device = replace(
+        device, total_memory_bytes=run.total_bytes, context_bytes=bare_context + run.loaded_bytes
+    )
     script = Path(__file__).parent / "published" / SCRIPTS[run.family]
     command = [python, str(script), run.model, run.optimizer, str(run.batch), str(run.zero_grad_mode)]
     with tempfile.TemporaryDirectory() as folder:
@@ -104,11 +109,8 @@ def main() -> None:
     parser.add_argument("--limit", type=int)
     options = parser.parse_args()
     errors, wrong, seconds = [], 0, []
-    chosen = [
-        run
-        for run in read_runs(options.csv)
-        if options.family in (None, run.family) and options.gpu in run.gpu
-    ]
+    runs = read_runs(options.csv)
+    chosen = [run for run in runs if options.family in (None, run.family) and options.gpu in run.gpu]
     for run in chosen[: options.limit]:
         began = time.monotonic()
         peak = phantom_peak(run, options.python)

@@ -49,7 +49,7 @@ def main():
             optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        _best, predicted = torch.max(outputs, 1)
+        _best, _predicted = torch.max(outputs, 1)
         if mode == 2:
             optimizer.zero_grad()
         scheduler.step()

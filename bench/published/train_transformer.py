@@ -1,4 +1,4 @@
-"""One published transformer run as its authors made it: the configuration of the hub, random weights, 128 tokens.
+"""One published transformer run as its authors made it: the hub's configuration, random weights, 128 tokens.
 
     python train_transformer.py MODEL OPTIMIZER BATCH ZERO_GRAD_MODE
 

@@ -44,7 +44,7 @@ class FollowingMode(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
 
 
 def follow_threads(mode: FollowingMode, on_end: Callable[[], None]) -> None:
-    """Switch the mode on in every thread that starts from now on, and tell of its end in that thread."""
+    """Switch the mode on in every thread that starts from now on; ``on_end`` is called last in each."""
     start = threading.Thread.start
 
     @functools.wraps(start)
@@ -52,11 +52,11 @@ def follow_threads(mode: FollowingMode, on_end: Callable[[], None]) -> None:
         run = self.run
 
         def run_followed() -> None:
-            with mode.entered():
-                try:
+            try:
+                with mode.entered():
                     run()
-                finally:
-                    on_end()
+            finally:
+                on_end()
 
         self.run = run_followed  # type: ignore[method-assign]
         start(self)

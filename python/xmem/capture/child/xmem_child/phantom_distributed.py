@@ -169,7 +169,9 @@ class _Both:
 def _through_cpu(original: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
     """Ignore a CUDA device that an object is to be sent through."""
     named = {name: None if _is_cuda(name, value) else value for name, value in named.items()}
-    return original(*(None if isinstance(a, torch.device) and a.type == "cuda" else a for a in arguments), **named)
+    return original(
+        *(None if isinstance(a, torch.device) and a.type == "cuda" else a for a in arguments), **named
+    )
 
 
 def _is_cuda(name: str, value: Any) -> bool:
