@@ -80,14 +80,15 @@ def test_every_target_runs_and_the_replay_equals_the_real_allocator(python, name
     assert estimate.measured is not None
     assert estimate.measured.replay_agrees
     assert estimate.peak_reserved_bytes == estimate.measured.peak_reserved_bytes > 0
-    assert [change.name for change in estimate.policies] == ["recorded_requests", "add_memory_before_trace"]
+    assert [policy.name for policy in estimate.policies if policy.bytes_changed > 0] == []
 
 
 def test_demo_accounts_for_parameters_gradients_and_state(python, tmp_path):
     arguments = ("--layers", "2", "--width", "128", "--heads", "4", "--vocab-size", "1000", "--seq-len", "64")
     _, estimate = run(python, tmp_path, EXAMPLES / "train_gpt2.py", *arguments)
     parameters = estimate.breakdown.category["parameter"]
-    assert estimate.breakdown.category_peaks["gradient"] <= parameters
+    assert estimate.breakdown.category_peaks["gradient"] == parameters
+    assert estimate.breakdown.category["workspace"] == 2 * 8519680
     assert estimate.breakdown.category_peaks["optimizer_state"] >= 2 * parameters
     assert sum(estimate.breakdown.category.values()) == estimate.peak_allocated_bytes
     assert any(line.endswith("train_gpt2.py:86") for line in estimate.breakdown.source_line)

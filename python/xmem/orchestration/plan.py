@@ -14,7 +14,7 @@ from xmem.orchestration.lifetimes import (
 from xmem.orchestration.onednn import DropOneDnnTemporaries
 from xmem.orchestration.policy import Policy
 from xmem.orchestration.recorded_requests import RecordedRequests
-from xmem.orchestration.workspaces import AddCublasWorkspaces
+from xmem.orchestration.workspaces import AddCublasWorkspaces, RecognizeCublasWorkspaces
 
 CPU_TRACE: tuple[Policy, ...] = (
     DropHostMemory(),
@@ -32,5 +32,9 @@ CPU_TRACE: tuple[Policy, ...] = (
 GPU has.
 """
 
-GPU_TRACE: tuple[Policy, ...] = (RecordedRequests(), AddMemoryBeforeTrace())
+GPU_TRACE: tuple[Policy, ...] = (
+    RecordedRequests(),
+    RecognizeCublasWorkspaces(),
+    AddMemoryBeforeTrace(),
+)
 """A run on a GPU, real or phantom, needs no corrections: only what its trace does not show."""

@@ -69,6 +69,22 @@ class AddCublasWorkspaces:
         return workload
 
 
+class RecognizeCublasWorkspaces:
+    """On a GPU the workspaces are in the trace: blocks of their size that a product makes and nobody frees."""
+
+    name = "recognize_cublas_workspaces"
+    description = "blocks that matrix products allocate for cuBLAS are told from their results"
+
+    def __call__(self, workload: Workload, context: Context) -> Workload:
+        """Give them their category."""
+        operators = workload.operator
+        made_by_product = (operators >= 0) & context.operators.rows_named(_GEMMS)[operators]
+        kept = (workload.free_ns == NEVER) & (workload.tensor < 0)
+        sized = np.isin(workload.size_bytes, (_DEFAULT_WORKSPACE, _LARGE_WORKSPACE))
+        category = np.where(made_by_product & kept & sized, Category.WORKSPACE, workload.category)
+        return workload.with_columns(category=category.astype(workload.category.dtype))
+
+
 def _iteration_at(workload: Workload, time_ns: int) -> int:
     """Iteration of the next block of the trace that is born: the product's own output."""
     after = int(np.searchsorted(workload.alloc_ns, time_ns))

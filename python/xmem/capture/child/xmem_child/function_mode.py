@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,6 +33,10 @@ _READ_METHODS = """
 """.split()  # noqa: SIM905
 
 
+_GONE_S = 1.0
+_LAST_THREADS = 64
+
+
 class FollowingMode(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
     """A function mode of which one object serves all threads, so it keeps no state of a call."""
 
@@ -46,6 +53,8 @@ class FollowingMode(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
 def follow_threads(mode: FollowingMode, on_end: Callable[[], None]) -> None:
     """Switch the mode on in every thread that starts from now on; ``on_end`` is called last in each."""
     start = threading.Thread.start
+    ended: list[int] = []
+    atexit.register(_wait_until_gone, ended)
 
     @functools.wraps(start)
     def start_followed(self: threading.Thread) -> None:
@@ -57,11 +66,24 @@ def follow_threads(mode: FollowingMode, on_end: Callable[[], None]) -> None:
                     run()
             finally:
                 on_end()
+                ended.append(threading.get_native_id())
 
         self.run = run_followed  # type: ignore[method-assign]
         start(self)
 
     threading.Thread.start = start_followed  # type: ignore[method-assign]
+
+
+def _wait_until_gone(threads: list[int]) -> None:
+    """Let threads that have ended in Python end for good before the interpreter does.
+
+    Torch keeps a Python object in the thread-local memory of a thread that ran a backward pass, and drops it
+    after ``Thread.join`` returned: a script that exits at once would be aborted.
+    """
+    deadline = time.monotonic() + _GONE_S
+    for thread in threads[-_LAST_THREADS:]:
+        while Path(f"/proc/self/task/{thread}").exists() and time.monotonic() < deadline:
+            time.sleep(0.001)
 
 
 class _ModuleMove(threading.local):

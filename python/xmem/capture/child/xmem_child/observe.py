@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import sys
 from collections.abc import Callable
@@ -56,20 +55,10 @@ class Observation(FollowingMode):
 def install(session: Session, values: Values) -> None:
     """Watch this thread and those that start later, and begin to record with the first use of the GPU."""
     mode = Observation(session, values)
-    follow_threads(mode, functools.partial(_end_thread, session))
+    follow_threads(mode, session.thread_ends)
     follow_module_moves()
     _follow_first_use(session)
     mode.__enter__()
-
-
-def _end_thread(session: Session) -> None:
-    """Let the engine forget this thread: the state of it that a backward pass took along holds our mode, and
-    the engine's worker would need the interpreter to drop it, which may be gone by then."""
-    session.thread_ends()
-    if torch.cuda.is_initialized() and not torch.cuda._is_in_bad_fork():
-        # Without the mode in it, and after all that the worker had to do before.
-        with contextlib.suppress(RuntimeError):
-            (torch.ones((), device="cuda", requires_grad=True) * 1).backward()
 
 
 def _follow_first_use(session: Session) -> None:
