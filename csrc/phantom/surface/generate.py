@@ -74,7 +74,7 @@ def read_table(path: Path) -> list[Function]:
         name, fidelity, behaviour = words
         if behaviour not in BEHAVIOURS and not behaviour.startswith("="):
             raise ValueError(f"{path.name}:{number}: unknown behaviour {behaviour!r}")
-        if (fidelity == "refused") != (behaviour == "refused"):
+        if (fidelity == "refused" and behaviour != "written") != (behaviour == "refused"):
             raise ValueError(f"{path.name}:{number}: {name} is refused in one column only")
         functions.append(Function(name, header["library"], fidelity, behaviour, int(header["refusal"])))
     return functions
