@@ -26,6 +26,7 @@ enum Error : int {
   kStreamCaptureInvalidated = 901,
   kStreamCaptureUnmatched = 903,
   kStreamCaptureIsolation = 905,
+  kCapturedEvent = 907,
   kStreamCaptureWrongThread = 908,
 };
 

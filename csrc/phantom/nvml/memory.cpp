@@ -1,7 +1,6 @@
 // How much memory of a card is used, and by whom: what the ledger says of all processes of the run.
 //
-// Approximate: NVML's total includes what the driver keeps for itself, some hundred MiB, which nothing here describes.
-// It is the total of cudaMemGetInfo here, and nothing is reserved.
+// NVML's total includes what the driver keeps for itself, some hundred MiB; version 1 counts that as used.
 #include <algorithm>
 #include <cstdint>
 #include <vector>
@@ -39,15 +38,17 @@ struct ProcessInfo {  // versions 2 and 3
 };
 constexpr unsigned kNoInstance = 0xffffffff;
 
-int memory_info(const void* handle, MemoryInfo* info) {
+int memory_info(const void* handle, MemoryInfoVersion2* info) {
   int number = -1;
   const Device* card = nullptr;
   if (const int error = card_of(handle, &number, &card); error != kSuccess) return error;
-  if (info == nullptr) return kInvalidArgument;
+  const std::int64_t total = std::max(card->nvml_total_memory_bytes, card->total_memory_bytes);
+  const std::int64_t reserved = total - card->total_memory_bytes;
   const std::int64_t used = std::min(used_by_all(number), card->total_memory_bytes);
-  info->total = static_cast<std::uint64_t>(card->total_memory_bytes);
+  info->total = static_cast<std::uint64_t>(total);
+  info->reserved = static_cast<std::uint64_t>(reserved);
   info->used = static_cast<std::uint64_t>(used);
-  info->free = info->total - info->used;
+  info->free = static_cast<std::uint64_t>(card->total_memory_bytes - used);
   return kSuccess;
 }
 
@@ -83,24 +84,26 @@ int no_processes(const void* handle, unsigned* count) {
 
 PHANTOM_EXPORT int nvmlDeviceGetMemoryInfo(const void* handle, MemoryInfo* info) {
   note(Function::nvmlDeviceGetMemoryInfo);
-  return memory_info(handle, info);
+  if (info == nullptr) return kInvalidArgument;
+  MemoryInfoVersion2 found{};
+  const int error = memory_info(handle, &found);
+  if (error == kSuccess) *info = {found.total, found.free, found.reserved + found.used};
+  return error;
 }
 
 PHANTOM_EXPORT int nvmlDeviceGetMemoryInfo_v2(const void* handle, MemoryInfoVersion2* info) {
   note(Function::nvmlDeviceGetMemoryInfo_v2);
   if (info == nullptr) return kInvalidArgument;
-  if (info->version != kMemoryInfoVersion2) return kVersionMismatch;
-  MemoryInfo found{};
-  if (const int error = memory_info(handle, &found); error != kSuccess) return error;
-  *info = {kMemoryInfoVersion2, found.total, 0, found.free, found.used};
-  return kSuccess;
+  return info->version == kMemoryInfoVersion2 ? memory_info(handle, info) : static_cast<int>(kVersionMismatch);
 }
 
 // The window through which the host reaches device memory: as large as the memory (resizable BAR), and free.
 PHANTOM_EXPORT int nvmlDeviceGetBAR1MemoryInfo(const void* handle, MemoryInfo* info) {
   note(Function::nvmlDeviceGetBAR1MemoryInfo);
-  const int error = memory_info(handle, info);
-  if (error == kSuccess) *info = {info->total, info->total, 0};
+  if (info == nullptr) return kInvalidArgument;
+  MemoryInfoVersion2 found{};
+  const int error = memory_info(handle, &found);
+  if (error == kSuccess) *info = {found.total, found.total, 0};
   return error;
 }
 

@@ -2,6 +2,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <map>
+#include <mutex>
+#include <utility>
 
 #include "abi/cuda_types.hpp"
 #include "machine/calls.hpp"
@@ -180,10 +183,19 @@ PHANTOM_EXPORT int cudaMemsetAsync(void* address, int value, std::size_t size, v
   return clear(address, value, size);
 }
 
-// Variables of a code object have no storage here: they read as zeros and take what is written.
-PHANTOM_EXPORT int cudaGetSymbolAddress(void** address, const void*) {
+// Variables of a code object have an address, which is kept, and no storage: they read as zeros.
+PHANTOM_EXPORT int cudaGetSymbolAddress(void** address, const void* symbol) {
   note(Function::cudaGetSymbolAddress);
-  return fail(allocate(current_device(), 1, address));
+  static std::mutex mutex;
+  static auto* addresses = new std::map<std::pair<const void*, int>, void*>();
+  const std::lock_guard lock(mutex);
+  void*& known = (*addresses)[{symbol, current_device()}];
+  if (known == nullptr) {
+    const int error = reserve_addresses(current_device(), kPageBytes, kPageBytes, &known);
+    if (error != kSuccess) return fail(error);
+  }
+  *address = known;
+  return kSuccess;
 }
 
 PHANTOM_EXPORT int cudaMemcpyFromSymbol(void* target, const void*, std::size_t size, std::size_t, int) {

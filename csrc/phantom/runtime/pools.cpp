@@ -16,6 +16,7 @@
 #include "machine/machine.hpp"
 #include "memory/address_space.hpp"
 #include "memory/device_memory.hpp"
+#include "runtime/streams.hpp"
 
 using namespace xmem::phantom;  // NOLINT: what follows is C
 
@@ -247,15 +248,18 @@ PHANTOM_EXPORT int cudaMemPoolTrimTo(void* pool, std::size_t keep) {
 
 PHANTOM_EXPORT int cudaDeviceSynchronize() {
   note(Function::cudaDeviceSynchronize);
+  if (const int error = refuse_in_any_capture(); error != kSuccess) return fail(error);
   return synchronize_pools();
 }
 
-PHANTOM_EXPORT int cudaStreamSynchronize(void*) {
+PHANTOM_EXPORT int cudaStreamSynchronize(void* stream) {
   note(Function::cudaStreamSynchronize);
+  if (const int error = refuse_in_capture(stream); error != kSuccess) return fail(error);
   return synchronize_pools();
 }
 
-PHANTOM_EXPORT int cudaEventSynchronize(void*) {
+PHANTOM_EXPORT int cudaEventSynchronize(void* event) {
   note(Function::cudaEventSynchronize);
+  if (const int error = refuse_captured_event(event); error != kSuccess) return fail(error);
   return synchronize_pools();
 }

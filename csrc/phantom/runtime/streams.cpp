@@ -140,6 +140,38 @@ std::shared_ptr<Capture> capture_of(void* handle) {
   return stream == nullptr ? nullptr : stream->capture;
 }
 
+int refuse_in_capture(void* handle) {
+  Registry& kept = registry();
+  const std::lock_guard lock(kept.mutex);
+  const Stream* stream = find(kept, handle);
+  if (stream == nullptr) return kInvalidHandle;
+  if (stream->capture == nullptr) return kSuccess;
+  stream->capture->invalidated = true;
+  return kStreamCaptureUnsupported;
+}
+
+int refuse_captured_event(void* handle) {
+  Registry& kept = registry();
+  const std::lock_guard lock(kept.mutex);
+  const Event* event = known_event(kept, handle);
+  if (event == nullptr) return kInvalidHandle;
+  if (event->capture == nullptr) return kSuccess;
+  event->capture->invalidated = true;
+  return kCapturedEvent;
+}
+
+int refuse_in_any_capture() {
+  Registry& kept = registry();
+  const std::lock_guard lock(kept.mutex);
+  int error = kSuccess;
+  for (auto& [handle, stream] : kept.streams) {
+    if (stream->capture == nullptr || stream->device != current_device()) continue;
+    stream->capture->invalidated = true;
+    error = kStreamCaptureUnsupported;
+  }
+  return error;
+}
+
 void launched(void* stream) {
   slot().launches.fetch_add(1, std::memory_order_relaxed);
   kernel_launched();

@@ -45,4 +45,10 @@ void launched(void* stream);
 // Whether a capture is open on the stream.
 std::shared_ptr<Capture> capture_of(void* stream);
 
+// What waits for the device cannot be captured: an error that also spoils the capture, kSuccess where none is open. For
+// a stream, for an event recorded in a capture, and for all streams of the current device.
+int refuse_in_capture(void* stream);
+int refuse_captured_event(void* event);
+int refuse_in_any_capture();
+
 }  // namespace xmem::phantom
