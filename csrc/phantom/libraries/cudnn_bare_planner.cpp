@@ -66,14 +66,10 @@ int finalize(void*) {
   return kSuccess;
 }
 
-void last_error(char* text, std::size_t size) {
-  if (size > 0) *text = '\0';
-}
-
 }  // namespace
 
 const Planner& bare_planner() {
-  static constexpr Planner functions{create, destroy, set, get, finalize, last_error};
+  static constexpr Planner functions{create, destroy, set, get, finalize};
   return functions;
 }
 

@@ -28,10 +28,10 @@ std::string folder_of(const std::string& path) {
   return path.substr(0, path.rfind('/'));
 }
 
-std::string program_path() {
+std::string own_folder() {
   Dl_info info{};
-  dladdr(reinterpret_cast<void*>(&program_path), &info);
-  return folder_of(info.dli_fname) + "/" + kProgram;
+  dladdr(reinterpret_cast<void*>(&own_folder), &info);
+  return folder_of(info.dli_fname);
 }
 
 int add_cuda_folder(dl_phdr_info* info, std::size_t, void* folders) {
@@ -43,11 +43,12 @@ int add_cuda_folder(dl_phdr_info* info, std::size_t, void* folders) {
 }
 
 // Where the libraries that cuDNN opens lie: beside those that this process has loaded, and, in a Python environment
-// with a wheel for each (nvidia/cublas/lib), beside that.
+// with a wheel for each (nvidia/cublas/lib), beside that. Without a libcuda.so.1 it leaves out the engines that it
+// compiles at run time, all of attention among them; the phantom's own will do, for no kernel is loaded.
 std::string library_path_of_helper() {
   std::vector<std::string> folders;
   dl_iterate_phdr(add_cuda_folder, &folders);
-  std::string joined;
+  std::string joined = own_folder() + ":";
   for (const std::string& folder : folders) joined += folder + ":";
   if (folders.empty()) return joined;
   const std::string wheels = folder_of(folder_of(folders.front()));
@@ -98,7 +99,7 @@ void Helper::start(const std::string& library) {
     failure_ = "no socket for the helper process";
     return;
   }
-  const std::string program = program_path();
+  const std::string program = own_folder() + "/" + kProgram;
   std::vector<std::string> words{program, library};
   std::vector<std::string> variables = environment_of_helper();
   const auto to_pointers = [](std::vector<std::string>& texts) {

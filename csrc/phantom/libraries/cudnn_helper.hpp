@@ -1,5 +1,6 @@
-// A cuDNN in a process of its own. Two of them cannot share a process: their libraries have the same names, and what a
-// query does to the process (9.8 ends it where cuBLASLt is missing) is not the training's business.
+// A cuDNN in a process of its own. Two of them cannot share a process, for their libraries have the same names; and
+// what a question does to its process is not the training's business (9.8 ends it where cuBLASLt is missing, 9.20
+// complains on standard error about functions that the phantom's driver lacks).
 #pragma once
 
 #include <cstdint>

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <vector>
@@ -16,42 +15,20 @@
 namespace xmem::phantom::cudnn {
 namespace {
 
-template <typename Signature>
-void look_up(Signature*& function, const char* name) {
-  function = reinterpret_cast<Signature*>(library_function(name));
-}
-
-Planner bundled_planner() {
-  Planner found{};
-  look_up(found.create, "cudnnBackendCreateDescriptor");
-  look_up(found.destroy, "cudnnBackendDestroyDescriptor");
-  look_up(found.set, "cudnnBackendSetAttribute");
-  look_up(found.get, "cudnnBackendGetAttribute");
-  look_up(found.finalize, "cudnnBackendFinalize");
-  look_up(found.last_error, "cudnnGetLastErrorString");
-  return found;
-}
-
-// The library that the machine file names; the functions of a planner have no object of their own.
-Helper& named_helper() {
-  static auto* helper = new Helper(machine().cudnn_library);
-  return *helper;
-}
+// The functions of a planner have no object of their own: the helper that was chosen, once it has answered.
+Helper* chosen = nullptr;
 
 Planner helper_planner() {
   Planner asked{};
-  asked.create = [](int type, void** made) { return named_helper().create(type, made); };
-  asked.destroy = [](void* descriptor) { return named_helper().destroy(descriptor); };
+  asked.create = [](int type, void** made) { return chosen->create(type, made); };
+  asked.destroy = [](void* descriptor) { return chosen->destroy(descriptor); };
   asked.set = [](void* descriptor, int attribute, int type, std::int64_t count, const void* elements) {
-    return named_helper().set(descriptor, attribute, type, count, elements);
+    return chosen->set(descriptor, attribute, type, count, elements);
   };
   asked.get = [](void* descriptor, int attribute, int type, std::int64_t room, std::int64_t* count, void* elements) {
-    return named_helper().get(descriptor, attribute, type, room, count, elements);
+    return chosen->get(descriptor, attribute, type, room, count, elements);
   };
-  asked.finalize = [](void* descriptor) { return named_helper().finalize(descriptor); };
-  asked.last_error = [](char* text, std::size_t size) {
-    std::snprintf(text, size, "%s", named_helper().last_error().c_str());
-  };
+  asked.finalize = [](void* descriptor) { return chosen->finalize(descriptor); };
   return asked;
 }
 
@@ -63,54 +40,44 @@ struct Choice {
   std::string reason;  // why it is not the better one
 };
 
-std::string error_text(const Planner& asked) {
-  char text[512] = "";
-  asked.last_error(text, sizeof text);
-  return text;
+void add_reason(Choice& choice, const std::string& reason) {
+  choice.reason += (choice.reason.empty() ? "" : "; ") + reason;
 }
 
-// Describes all devices to a library; false, and the reason, when it refuses one: its error names the member of the
-// JSON text that it misses.
-bool describe_devices(const Planner& asked, Choice& choice) {
+// Describes all devices to a library; false when it refuses one: its error names the member of the JSON text that it
+// misses.
+bool describe_devices(Helper& helper, Choice& choice) {
   std::vector<void*> made;
   for (const Device& device : machine().devices) {
     void* properties = nullptr;
-    const auto length = static_cast<std::int64_t>(device.cudnn.size() + 1);
-    if (asked.create(kDeviceProperties, &properties) != kSuccess ||
-        asked.set(properties, kDeviceJson, kCharType, length, device.cudnn.c_str()) != kSuccess ||
-        asked.finalize(properties) != kSuccess) {
-      choice.reason = "the description of " + device.name + " is refused: " + error_text(asked);
+    helper.create(kDeviceProperties, &properties);
+    helper.set(properties, kDeviceJson, kCharType, static_cast<std::int64_t>(device.cudnn.size() + 1),
+               device.cudnn.c_str());
+    if (helper.finalize(properties) != kSuccess) {
+      add_reason(choice, "the description of " + device.name + " is refused: " + helper.last_error());
       return false;
     }
     made.push_back(properties);
   }
-  choice.planner = asked;
   choice.devices = made;
   return true;
 }
 
-bool choose_bundled(Choice& choice) {
-  if (library_version() < kFirstDeviceless) {
-    choice.reason = "cuDNN " + std::to_string(library_version()) + " cannot plan without a device";
+bool choose(Choice& choice, const std::string& library, const char* planned_by) {
+  auto* helper = new Helper(library);  // never destroyed: threads outlive exit handlers
+  if (helper->version() == 0) {
+    add_reason(choice, library + ": " + helper->failure());
     return false;
   }
-  if (!describe_devices(bundled_planner(), choice)) return false;
-  choice.planned_by = "bundled";
-  choice.version = library_version();
-  return true;
-}
-
-bool choose_helper(Choice& choice) {
-  if (machine().cudnn_library.empty()) return false;
-  const Helper& helper = named_helper();
-  if (helper.version() < kFirstDeviceless) {
-    choice.reason += "; " + machine().cudnn_library + ": " +
-                     (helper.version() == 0 ? helper.failure() : std::to_string(helper.version()) + " is too old");
+  if (helper->version() < kFirstDeviceless) {
+    add_reason(choice, "cuDNN " + std::to_string(helper->version()) + " cannot plan without a device");
     return false;
   }
-  if (!describe_devices(helper_planner(), choice)) return false;
-  choice.planned_by = "helper";
-  choice.version = helper.version();
+  if (!describe_devices(*helper, choice)) return false;
+  chosen = helper;
+  choice.planner = helper_planner();
+  choice.planned_by = planned_by;
+  choice.version = helper->version();
   return true;
 }
 
@@ -127,15 +94,22 @@ void write_down(const Choice& choice) {
   close(file);
 }
 
-Choice choose() {
+Choice make_choice() {
   Choice choice;
-  if (!choose_bundled(choice) && !choose_helper(choice)) choice.planner = bare_planner();
+  bool found = false;
+  if (library_version() >= kFirstDeviceless) {
+    found = choose(choice, library_path(), "bundled");
+  } else {
+    add_reason(choice, "cuDNN " + std::to_string(library_version()) + " cannot plan without a device");
+  }
+  if (!found && !machine().cudnn_library.empty()) found = choose(choice, machine().cudnn_library, "named");
+  if (!found) choice.planner = bare_planner();
   write_down(choice);
   return choice;
 }
 
 const Choice& choice() {
-  static const auto* made = new Choice(choose());
+  static const auto* made = new Choice(make_choice());
   return *made;
 }
 

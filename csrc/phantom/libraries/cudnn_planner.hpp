@@ -1,9 +1,10 @@
 // Who answers the graph API ("backend API"): the library that finds the engines for an operation graph, ranks them and
 // says what workspace each needs. From 9.8 on cuDNN does so for a device that is only described.
 //   bundled  the cuDNN of this process, where it is new enough
-//   helper   a newer one in a process of its own, where the machine file names it
+//   named    the one that the machine file names
 //   none     plans without workspace
-// The choice is made once and written to the file `cudnn` in $XMEM_PHANTOM.
+// Either library answers in a process of its own (cudnn_helper.hpp). The choice is made once, and written to the file
+// `cudnn` in $XMEM_PHANTOM.
 #pragma once
 
 #include <cstddef>
@@ -41,7 +42,6 @@ struct Planner {
   int (*set)(void* descriptor, int attribute, int type, std::int64_t count, const void* elements);
   int (*get)(void* descriptor, int attribute, int type, std::int64_t room, std::int64_t* count, void* elements);
   int (*finalize)(void* descriptor);
-  void (*last_error)(char* text, std::size_t size);
 };
 
 const Planner& planner();
