@@ -45,9 +45,7 @@ def prepare(
         driver_version: As ``cudaDriverGetVersion`` gives it.
         cudnn_library: See :func:`xmem.phantom.machine.write_machine`.
     """
-    write_machine(
-        folder / "machine", devices, driver_version=driver_version, cudnn_library=cudnn_library
-    )
+    write_machine(folder / "machine", devices, driver_version=driver_version, cudnn_library=cudnn_library)
     create_ledger(folder / "ledger")
 
 

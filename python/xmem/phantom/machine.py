@@ -20,8 +20,8 @@ def write_machine(
 ) -> None:
     """Write the description of a machine with these GPUs, in order.
 
-    ``cudnn_library`` names a ``libcudnn.so.9`` of version 9.8 or newer, for the CUDA of the environment, that is asked
-    for convolution plans in its own process where the environment's cuDNN is too old to plan without a device.
+    ``cudnn_library`` names a ``libcudnn.so.9`` of version 9.8 or newer, for the CUDA of the environment. It
+    is asked for plans, in a process of its own, where the environment's cuDNN cannot plan without a device.
     """
     lines = [f"driver_version {driver_version}"]
     if cudnn_library is not None:
