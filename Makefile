@@ -6,9 +6,15 @@ TORCH ?= torch==2.13.0
 TORCHVISION ?= torchvision==0.28.0
 GPU ?= rtx-3060
 
+# CUDA builds of PyTorch for the tests of the phantom GPU, one release of each CUDA major version.
+CUDA13_TORCH ?= torch==2.12.0 torchvision==0.27.0 'transformers>=5' accelerate
+CUDA12_TORCH ?= torch==2.6.0 torchvision==0.21.0 transformers==4.51.3 'accelerate<1.8' 'numpy<2.3'
+CUDA12_CUDNN ?= nvidia-cudnn-cu12==9.8.0.87
+
 VENV := .venv
 STAMPS := $(VENV)/stamps
-PIP := $(VENV)/bin/python -m pip --disable-pip-version-check --quiet install
+PIP_INSTALL := -m pip --disable-pip-version-check --quiet install
+PIP := $(VENV)/bin/python $(PIP_INSTALL)
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
@@ -16,7 +22,8 @@ CPP_FILES = git ls-files --cached --others --exclude-standard -- '*.cpp' '*.hpp'
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test setup format check-format lint types test-cpp test-sanitized test-python bench clean
+.PHONY: help demo test setup format check-format lint types test-cpp test-sanitized test-python test-phantom \
+	bench clean
 
 help:  ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -59,11 +66,15 @@ test-sanitized: $(STAMPS)/build  ## The same under the address and undefined-beh
 test-python: $(STAMPS)/xmem $(STAMPS)/develop $(STAMPS)/models  ## Run the Python tests
 	pytest -q
 
+test-phantom: $(STAMPS)/xmem $(STAMPS)/develop .venv-cuda13/ready .venv-cuda12/ready  ## Test on CUDA builds of torch
+	XMEM_PHANTOM_PYTHONS=$(CURDIR)/.venv-cuda13/bin/python:$(CURDIR)/.venv-cuda12/bin/python \
+	XMEM_PHANTOM_CUDNN=$(CURDIR)/.venv-cuda12/cudnn pytest -q tests/phantom tests/oracle
+
 bench: $(STAMPS)/xmem $(STAMPS)/develop $(STAMPS)/torch  ## Run the benchmarks
 	@set -e; for benchmark in bench/bench_*.py; do echo "== $$benchmark"; python $$benchmark; done
 
 clean:  ## Remove what was built and installed here
-	rm -rf $(VENV) build .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-cuda12 .venv-cuda13 build .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 # --- set-up, each step once -----------------------------------------------------------------------------------------
 
@@ -93,4 +104,16 @@ $(STAMPS)/develop: $(STAMPS)/venv pyproject.toml
 $(STAMPS)/models: $(STAMPS)/torch pyproject.toml
 	$(PIP) --group models
 	$(PIP) --no-deps $(TORCHVISION)
+	touch $@
+
+# Several gigabytes each. The CUDA builds are those of the package index: what local files shadow it is left out.
+.venv-cuda13/ready: Makefile
+	sh tools/make_venv.sh .venv-cuda13
+	PIP_FIND_LINKS= .venv-cuda13/bin/python $(PIP_INSTALL) $(CUDA13_TORCH)
+	touch $@
+
+.venv-cuda12/ready: Makefile
+	sh tools/make_venv.sh .venv-cuda12
+	PIP_FIND_LINKS= .venv-cuda12/bin/python $(PIP_INSTALL) $(CUDA12_TORCH)
+	PIP_FIND_LINKS= .venv-cuda12/bin/python $(PIP_INSTALL) --no-deps --target .venv-cuda12/cudnn $(CUDA12_CUDNN)
 	touch $@

@@ -186,6 +186,18 @@ def _values_read(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             yield f"{len(lines) - _MOST_LINES} more lines do the like"
 
 
+def _cudnn_planned(planner: Mapping[str, str]) -> Iterator[str]:
+    """Where it was not the job's own cuDNN that chose the workspaces of convolutions."""
+    bundled, version = planner.get("bundled_version"), planner.get("version")
+    if planner.get("planned_by") == "named":
+        yield f"cuDNN {version} planned the convolutions for the job's {bundled}, which cannot without a GPU"
+    elif planner.get("planned_by") == "none":
+        yield (
+            f"convolutions are counted without workspaces: cuDNN {bundled} cannot plan them without a GPU; "
+            "name a libcudnn.so.9 of 9.8 or newer with --cudnn"
+        )
+
+
 def _is_convolution(operator: str) -> bool:
     return operator.startswith(("aten::conv", "aten::_conv", "aten::mkldnn_conv"))
 
@@ -248,6 +260,7 @@ def assumptions(context: Context, device_type: int, device: Device | None) -> It
     if metadata is not None and "phantom" in metadata:
         yield "the script ran on a phantom GPU, which computes nothing; memory is PyTorch's own account"
         yield from _values_read(metadata["phantom"]["values"])
+        yield from _cudnn_planned(metadata["phantom"].get("cudnn", {}))
     elif device_type != CPU:
         yield "the trace was recorded on a GPU: its allocations are replayed as they were"
     elif metadata is None:

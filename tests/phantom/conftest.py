@@ -58,6 +58,7 @@ class Phantom:
         *arguments: str,
         gpu: str = "rtx-3060",
         devices: int = 1,
+        cudnn_library: Path | None = None,
         timeout: float = 240,
         **environment: str,
     ) -> Ran:
@@ -65,7 +66,12 @@ class Phantom:
         script = self.folder / "program.py"
         script.write_text(textwrap.dedent(code))
         return self.run_command(
-            [self.python, str(script), *arguments], gpu=gpu, devices=devices, timeout=timeout, **environment
+            [self.python, str(script), *arguments],
+            gpu=gpu,
+            devices=devices,
+            cudnn_library=cudnn_library,
+            timeout=timeout,
+            **environment,
         )
 
     def run_command(
@@ -74,11 +80,12 @@ class Phantom:
         *,
         gpu: str = "rtx-3060",
         devices: int = 1,
+        cudnn_library: Path | None = None,
         timeout: float = 240,
         **environment: str,
     ) -> Ran:
         """Run any command on the machine."""
-        prepare(self.folder, [find_device(gpu)] * devices)
+        prepare(self.folder, [find_device(gpu)] * devices, cudnn_library=cudnn_library)
         finished = subprocess.run(
             command,
             env=phantom_environment(self.folder, {**os.environ, **environment}),

@@ -289,9 +289,7 @@ def test_every_optimizer(python, tmp_path):
 
 
 def test_a_job_of_two_processes(python, tmp_path):
-    result, estimate = run(
-        python, tmp_path, TARGETS / "distributed.py", "2", machine=PhantomMachine(count=2)
-    )
+    result, estimate = run(python, tmp_path, TARGETS / "distributed.py", "2", machine=PhantomMachine(count=2))
     assert estimate.measured is not None
     assert [peak.rank for peak in estimate.measured.ranks] == [0, 1]
     assert len({peak.peak_reserved_bytes for peak in estimate.measured.ranks}) == 1
@@ -305,12 +303,24 @@ def test_the_command_line_takes_phantom_mode_by_itself(python, tmp_path, monkeyp
 
     monkeypatch.chdir(TARGETS)
     snapshot = tmp_path / "snapshot.pickle"
-    options = ["run", "--python", python, "--gpu", "rtx-4090", "--snapshot", str(snapshot), "--json", "--no-gpu"]
+    options = [
+        "run",
+        "--python",
+        python,
+        "--gpu",
+        "rtx-4090",
+        "--snapshot",
+        str(snapshot),
+        "--json",
+        "--no-gpu",
+    ]
     done = CliRunner().invoke(app, [*options, "--", "gpt.py"], catch_exceptions=False)
     assert done.exit_code == 0, done.stderr
     assert "a phantom RTX 4090" in done.stderr
     assert '"replay_agrees": true' in done.stdout
-    replayed = CliRunner().invoke(app, ["replay", str(snapshot), "--torch", ".".join(map(str, release(python)))])
+    replayed = CliRunner().invoke(
+        app, ["replay", str(snapshot), "--torch", ".".join(map(str, release(python)))]
+    )
     assert replayed.exit_code == 0, replayed.stdout
 
 
@@ -325,6 +335,16 @@ def test_phantom_mode_needs_a_cuda_build(tmp_path):
 
     from xmem.cli.main import app
 
-    command = ["capture", "-o", str(tmp_path / "t.json"), "--mode", "phantom", "--", sys.executable, "-c", "pass"]
+    command = [
+        "capture",
+        "-o",
+        str(tmp_path / "t.json"),
+        "--mode",
+        "phantom",
+        "--",
+        sys.executable,
+        "-c",
+        "pass",
+    ]
     done = CliRunner().invoke(app, command)
     assert done.exit_code in (2, 3)

@@ -6,11 +6,13 @@
 #include <link.h>
 #include <spawn.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <vector>
 
@@ -63,7 +65,18 @@ std::string library_path_of_helper() {
   return joined;
 }
 
-// The environment of this process without the phantom.
+// The machine of this process without its ledger, for the helper is none of the run's processes: a folder that leads to
+// the same machine file.
+std::string phantom_of_helper() {
+  const char* folder = std::getenv("XMEM_PHANTOM");
+  if (folder == nullptr) return "";
+  const std::string own = std::string(folder) + "/cudnn_helper";
+  mkdir(own.c_str(), 0755);
+  [[maybe_unused]] const int made = symlink("../machine", (own + "/machine").c_str());
+  return own;
+}
+
+// The environment of this process, with its phantom to look up but not in between.
 std::vector<std::string> environment_of_helper() {
   std::vector<std::string> variables;
   for (char** variable = environ; *variable != nullptr; ++variable) {
@@ -72,6 +85,7 @@ std::vector<std::string> environment_of_helper() {
     if (!begins("LD_PRELOAD=") && !begins("LD_LIBRARY_PATH=") && !begins("XMEM_PHANTOM=")) variables.push_back(text);
   }
   variables.push_back("LD_LIBRARY_PATH=" + library_path_of_helper());
+  variables.push_back("XMEM_PHANTOM=" + phantom_of_helper());
   return variables;
 }
 

@@ -34,6 +34,11 @@ class TorchBuild:
     version: str
     cuda: str | None
 
+    @property
+    def cuda_major(self) -> int:
+        """Such as 13; 0 for a build without CUDA."""
+        return int(self.cuda.partition(".")[0]) if self.cuda else 0
+
 
 def find_torch(command: Sequence[str], environment: Mapping[str, str]) -> TorchBuild | None:
     """The torch that a command will import; None when that cannot be told or there is none."""

@@ -25,18 +25,23 @@ class PhantomMachine:
     Attributes:
         device: The GPU.
         count: How many of them.
+        driver_version: As ``cudaDriverGetVersion`` gives it; at least the CUDA of the script's torch.
         strict_capacity: Whether memory runs out where the GPU's does. Otherwise the script gets what it asks
             for, though it is told the GPU's size, so that the peak is known also when it does not fit.
         keep_init: Whether weights are initialized on the host, which takes time and memory there.
         values: What reads of GPU memory give, by ``FILE:LINE`` of the script.
+        cudnn_library: A newer ``libcudnn.so.9`` to plan convolutions where that of the script's environment
+            cannot do it without a GPU (older than 9.8).
         snapshot: Where the allocator's own snapshot goes, for ``xmem-fast replay`` and PyTorch's viewer.
     """
 
     device: Device = field(default_factory=lambda: find_device("rtx-3060"))
     count: int = 1
+    driver_version: int = 13000
     strict_capacity: bool = False
     keep_init: bool = False
     values: Mapping[str, float] = field(default_factory=dict)
+    cudnn_library: Path | None = None
     snapshot: Path | None = None
 
     def switch_on(self, workspace: Path, environment: Mapping[str, str]) -> dict[str, str]:
@@ -44,7 +49,13 @@ class PhantomMachine:
         folder = workspace / _FOLDER
         folder.mkdir()
         limit = None if self.strict_capacity else _UNLIMITED_BYTES
-        prepare(folder, [self.device] * self.count, limit_bytes=limit)
+        prepare(
+            folder,
+            [self.device] * self.count,
+            driver_version=self.driver_version,
+            limit_bytes=limit,
+            cudnn_library=self.cudnn_library,
+        )
         return phantom_environment(folder, environment)
 
 

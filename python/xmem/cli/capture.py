@@ -14,7 +14,7 @@ from xmem.cli.options import CaptureMode
 from xmem.errors import ConfigError
 
 if TYPE_CHECKING:
-    from xmem.capture import CaptureResult, Mode, PhantomMachine
+    from xmem.capture import CaptureResult, Mode, PhantomMachine, TorchBuild
 
 
 _STDERR = 2
@@ -32,6 +32,7 @@ class CaptureSettings:
         strict_capacity: Whether phantom memory ends where the GPU's does.
         keep_init: Whether weights are initialized in phantom mode.
         values: ``FILE:LINE=NUMBER``, what reads of GPU memory give.
+        cudnn: A newer cuDNN for planning.
         snapshot: Where the allocator's snapshot goes.
         iterations: Optimizer steps to record.
         timeout: In seconds.
@@ -45,6 +46,7 @@ class CaptureSettings:
     strict_capacity: bool
     keep_init: bool
     values: tuple[str, ...]
+    cudnn: Path | None
     snapshot: Path | None
     iterations: int
     timeout: float | None
@@ -63,6 +65,7 @@ def capture(
     strict_capacity: options.StrictCapacity = False,
     keep_init: options.KeepInit = False,
     value: options.Values = None,
+    cudnn: options.Cudnn = None,
     snapshot: options.Snapshot = None,
     iterations: options.Iterations = 3,
     timeout: options.Timeout = None,
@@ -72,17 +75,18 @@ def capture(
     """Record a few iterations of a training script, on this machine and without a GPU."""
     target = options.target_options(gpu, capacity, None, None)
     settings = CaptureSettings(
-        mode,
-        no_gpu,
-        python,
-        gpus,
-        strict_capacity,
-        keep_init,
-        tuple(value or ()),
-        snapshot,
-        iterations,
-        timeout,
-        stacks,
+        mode=mode,
+        no_gpu=no_gpu,
+        python=python,
+        gpus=gpus,
+        strict_capacity=strict_capacity,
+        keep_init=keep_init,
+        values=tuple(value or ()),
+        cudnn=cudnn,
+        snapshot=snapshot,
+        iterations=iterations,
+        timeout=timeout,
+        stacks=stacks,
     )
     result = capture_noting(command, trace, settings, target, as_json=as_json)
     if as_json:
@@ -121,8 +125,9 @@ def capture_noting(
     environment = dict(os.environ)
     if target["alloc_conf"] is not None:
         environment["PYTORCH_CUDA_ALLOC_CONF"] = target["alloc_conf"]
-    machine = _machine(settings, target)
-    mode = _mode(command, environment, settings)
+    build = _phantom_build(command, environment, settings)
+    machine = _machine(settings, target, build)
+    mode: Mode = "real" if build is None else "phantom"
     where = f"a phantom {machine.device.name}" if mode == "phantom" else "the CPU"
     output.note(f"recording {settings.iterations} iterations on {where}; the script's own output follows")
     result = capture_command(
@@ -144,8 +149,10 @@ def capture_noting(
     return result
 
 
-def _mode(command: list[str], environment: dict[str, str], settings: CaptureSettings) -> Mode:
-    """Phantom where the script's torch can use a GPU and none is to be used.
+def _phantom_build(
+    command: list[str], environment: dict[str, str], settings: CaptureSettings
+) -> TorchBuild | None:
+    """The CUDA build of torch that the phantom GPU is for; None where the script runs on the CPU.
 
     Raises:
         ConfigError: Phantom mode was asked for, and the script's torch is no CUDA build.
@@ -153,22 +160,25 @@ def _mode(command: list[str], environment: dict[str, str], settings: CaptureSett
     from xmem.capture import find_torch, has_gpu
 
     if settings.mode is CaptureMode.REAL:
-        return "real"
+        return None
     build = find_torch(command, environment)
     if build is not None and build.cuda is not None:
         alone = settings.no_gpu or settings.mode is CaptureMode.PHANTOM or not has_gpu()
-        return "phantom" if alone else "real"
+        return build if alone else None
     if settings.mode is CaptureMode.PHANTOM:
         found = "no torch was found" if build is None else f"{build.python} has torch {build.version}"
         raise ConfigError(
             f"--mode phantom: {found}", "a Python whose torch is a CUDA build; name it with --python"
         )
-    return "real"
+    return None
 
 
-def _machine(settings: CaptureSettings, target: options.TargetOptions) -> PhantomMachine:
+def _machine(
+    settings: CaptureSettings, target: options.TargetOptions, build: TorchBuild | None
+) -> PhantomMachine:
     from xmem.capture import PhantomMachine
     from xmem.devices import custom_device, find_device
+    from xmem.phantom.cudnn import installed_library
 
     named = find_device(target["gpu"] or "rtx-3060")
     capacity = target["capacity"]
@@ -178,6 +188,7 @@ def _machine(settings: CaptureSettings, target: options.TargetOptions) -> Phanto
         strict_capacity=settings.strict_capacity,
         keep_init=settings.keep_init,
         values=dict(_value(text) for text in settings.values),
+        cudnn_library=settings.cudnn or (installed_library(build.cuda_major) if build else None),
         snapshot=settings.snapshot,
     )
 

@@ -87,6 +87,14 @@ Values = Annotated[
         help="What reads of GPU memory give at a line in phantom mode; of a mask, the share it selects.",
     ),
 ]
+Cudnn = Annotated[
+    Path | None,
+    typer.Option(
+        "--cudnn",
+        metavar="FILE",
+        help="A newer libcudnn.so.9 to plan convolutions in phantom mode where the script's cannot (before 9.8).",
+    ),
+]
 Snapshot = Annotated[
     Path | None,
     typer.Option(

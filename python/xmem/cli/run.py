@@ -29,6 +29,7 @@ def run(
     strict_capacity: options.StrictCapacity = False,
     keep_init: options.KeepInit = False,
     value: options.Values = None,
+    cudnn: options.Cudnn = None,
     snapshot: options.Snapshot = None,
     iterations: options.Iterations = 3,
     timeout: options.Timeout = None,
@@ -45,17 +46,18 @@ def run(
 
     target = options.target_options(gpu, capacity, alloc_conf, torch_version)
     settings = CaptureSettings(
-        mode,
-        no_gpu,
-        python,
-        gpus,
-        strict_capacity,
-        keep_init,
-        tuple(value or ()),
-        snapshot,
-        iterations,
-        timeout,
-        stacks,
+        mode=mode,
+        no_gpu=no_gpu,
+        python=python,
+        gpus=gpus,
+        strict_capacity=strict_capacity,
+        keep_init=keep_init,
+        values=tuple(value or ()),
+        cudnn=cudnn,
+        snapshot=snapshot,
+        iterations=iterations,
+        timeout=timeout,
+        stacks=stacks,
     )
     with _trace_path(keep_trace) as trace:
         captured = capture_noting(command, trace, settings, target, as_json=as_json)
