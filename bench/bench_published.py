@@ -1,10 +1,10 @@
 """Phantom captures of published GPU runs against what NVML saw of them.
 
-The rows are those of the xMem paper's public repository, as a CSV with the columns family, model, optimizer,
-batch_size, gpu, gpu_total_bytes, zero_grad_mode, nvml_peak_bytes and real_oom. What NVML saw has no context in
-it, but what kernels and libraries load on the way: 18 MiB on the RTX 3060 and 14 MiB on the RTX 4060 for
-transformers, 26 and 24 MiB for CNNs. The runs used torch 2.6.0 and transformers 4.51.3; so should the Python
-given here.
+The rows are those of the xMem paper's public repository, as a CSV with the columns family, model,
+optimizer, batch_size, gpu, gpu_total_bytes, zero_grad_mode, nvml_peak_bytes and real_oom. What NVML saw has
+no context in it, but what kernels and libraries load on the way: 18 MiB on the RTX 3060 and 14 MiB on the
+RTX 4060 for transformers, 26 and 24 MiB for CNNs. The runs used torch 2.6.0 and transformers 4.51.3; so
+should the Python given here.
 
     python bench/bench_published.py --csv RUNS.csv --python ENV/bin/python [--family Transformer] [--limit 5]
 """
@@ -56,7 +56,8 @@ class Run:
 
     def __str__(self) -> str:
         model = self.model.rpartition("/")[2]
-        return f"{model:30s} {self.optimizer:9s} {self.batch:4d} {self.gpu[-8:]:8s} zero_grad {self.zero_grad_mode}"
+        job = f"{model:30s} {self.optimizer:9s} {self.batch:4d}"
+        return f"{job} {self.gpu[-8:]:8s} zero_grad {self.zero_grad_mode}"
 
 
 def read_runs(path: Path) -> Iterator[Run]:
@@ -76,7 +77,7 @@ def read_runs(path: Path) -> Iterator[Run]:
             )
 
 
-def phantom_peak(run: Run, python: str) -> int | None:
+def phantom_peak(run: Run, python: str, cudnn: Path | None) -> int | None:
     """Peak of reserved bytes, None when the run is out of memory."""
     device = find_device(run.gpu)
     bare_context = device.context_bytes - device.loaded_kernels_bytes
@@ -87,7 +88,7 @@ def phantom_peak(run: Run, python: str) -> int | None:
     command = [python, str(script), run.model, run.optimizer, str(run.batch), str(run.zero_grad_mode)]
     with tempfile.TemporaryDirectory() as folder:
         try:
-            machine = PhantomMachine(device=device, strict_capacity=True)
+            machine = PhantomMachine(device=device, strict_capacity=True, cudnn_library=cudnn)
             done = capture(
                 command, Path(folder) / "trace.json", iterations=4, mode="phantom", machine=machine
             )
@@ -107,13 +108,14 @@ def main() -> None:
     parser.add_argument("--family", choices=sorted(SCRIPTS))
     parser.add_argument("--gpu", default="", help="only rows whose GPU's name holds this")
     parser.add_argument("--limit", type=int)
+    parser.add_argument("--cudnn", type=Path, help="libcudnn.so.9 of 9.8 or newer, to plan for cuDNN 9.1")
     options = parser.parse_args()
     errors, wrong, seconds = [], 0, []
     runs = read_runs(options.csv)
     chosen = [run for run in runs if options.family in (None, run.family) and options.gpu in run.gpu]
     for run in chosen[: options.limit]:
         began = time.monotonic()
-        peak = phantom_peak(run, options.python)
+        peak = phantom_peak(run, options.python, options.cudnn)
         seconds.append(time.monotonic() - began)
         if (peak is None) != run.out_of_memory:
             wrong += 1
@@ -125,8 +127,8 @@ def main() -> None:
         error = (peak + run.loaded_bytes) / run.peak_bytes - 1
         errors.append(abs(error))
         print(
-            f"{run}  truth {run.peak_bytes / MIB:8.0f} MiB, phantom {(peak + run.loaded_bytes) / MIB:8.0f} MiB, "
-            f"{error:+.2%}  ({seconds[-1]:.1f} s)",
+            f"{run}  truth {run.peak_bytes / MIB:8.0f} MiB, "
+            f"phantom {(peak + run.loaded_bytes) / MIB:8.0f} MiB, {error:+.2%}  ({seconds[-1]:.1f} s)",
             flush=True,
         )
     if errors:

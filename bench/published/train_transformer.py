@@ -48,11 +48,13 @@ CONFIGS = {
         vocab_size=32128, d_model=512, d_kv=64, d_ff=2048, num_layers=6, num_heads=8, decoder_start_token_id=0
     ),
     "t5-base": lambda: T5Config(
-        vocab_size=32128, d_model=768, d_kv=64, d_ff=3072, num_layers=12, num_heads=12, decoder_start_token_id=0
+        vocab_size=32128, d_model=768, d_kv=64, d_ff=3072, num_layers=12, num_heads=12,
+        decoder_start_token_id=0
     ),
     "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": lambda: Qwen2Config(
-        hidden_size=1536, num_hidden_layers=28, num_attention_heads=12, num_key_value_heads=2, intermediate_size=8960,
-        vocab_size=151936, max_position_embeddings=131072, tie_word_embeddings=False,
+        hidden_size=1536, num_hidden_layers=28, num_attention_heads=12, num_key_value_heads=2,
+        intermediate_size=8960, vocab_size=151936, max_position_embeddings=131072,
+        tie_word_embeddings=False,
     ),
     "Qwen/Qwen3-4B": lambda: Qwen3Config(
         hidden_size=2560, num_hidden_layers=36, num_attention_heads=32, num_key_value_heads=8, head_dim=128,

@@ -59,7 +59,7 @@ def run(
         path.write_text(textwrap.dedent(script))
     else:
         path = script
-    with open(os.devnull, "w") as quiet:
+    with Path(os.devnull).open("w") as quiet:
         result = capture(
             [python, str(path), *arguments],
             folder / "trace.json",

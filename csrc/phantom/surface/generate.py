@@ -1,12 +1,14 @@
 """Turns the tables of this folder into the exports that need no code of their own.
 
-A table lists the functions of one CUDA library, a line each: name, fidelity, behaviour. Fidelity says how far the answer
-is from a real GPU's, for memory: ``faithful``, ``approximate`` or ``refused``. Behaviour says where the answer comes from:
-``written`` (a source file of this library), ``succeeds`` (returns 0 and does nothing), ``refused`` (returns the library's
-"not supported"), ``=NAME`` (the same as another function), and for the libraries with handles ``creates`` (an object,
-through the first argument), ``destroys`` (the first argument) and ``computes`` (returns 0; counts as a kernel on the
-stream of the handle that is the first argument). ``real`` functions are not exported: the library of the CUDA
-installation answers, for it needs no GPU. Headers start with ``!``: ``! library NAME`` and ``! refusal CODE``.
+A table lists the functions of one CUDA library, a line each: name, fidelity, behaviour. Fidelity says how
+far the answer is from a real GPU's, for memory: ``faithful``, ``approximate`` or ``refused``. Behaviour
+says where the answer comes from: ``written`` (a source file of this library), ``succeeds`` (returns 0 and
+does nothing), ``refused`` (returns the library's "not supported"), ``=NAME`` (the same as another
+function), and for the libraries with handles ``creates`` (an object, through the first argument),
+``destroys`` (the first argument) and ``computes`` (returns 0; counts as a kernel on the stream of the
+handle that is the first argument). ``real`` functions are not exported: the library of the CUDA
+installation answers, for it needs no GPU. Headers start with ``!``: ``! library NAME`` and ``! refusal
+CODE``.
 
 Usage: ``generate.py OUTPUT_FOLDER``; writes ``surface.hpp``, ``surface.cpp`` and ``phantom_functions.tsv``.
 """

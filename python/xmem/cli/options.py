@@ -92,7 +92,7 @@ Cudnn = Annotated[
     typer.Option(
         "--cudnn",
         metavar="FILE",
-        help="A newer libcudnn.so.9 to plan convolutions in phantom mode where the script's cannot (before 9.8).",
+        help="A newer libcudnn.so.9 to plan convolutions in phantom mode where the script's cannot (< 9.8).",
     ),
 ]
 Snapshot = Annotated[

@@ -70,7 +70,8 @@ class AddCublasWorkspaces:
 
 
 class RecognizeCublasWorkspaces:
-    """On a GPU the workspaces are in the trace: blocks of their size that a product makes and nobody frees."""
+    """On a GPU the workspaces are in the trace: blocks of their size that a product makes and nobody
+    frees."""
 
     name = "recognize_cublas_workspaces"
     description = "blocks that matrix products allocate for cuBLAS are told from their results"

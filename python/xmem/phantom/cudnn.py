@@ -30,7 +30,8 @@ class CudnnPlanner:
 
 
 def installed_library(cuda_major: int) -> Path | None:
-    """The cuDNN of the wheel ``nvidia-cudnn-cu12`` or ``-cu13`` beside xmem (extra ``cudnn``), if there is one."""
+    """The cuDNN of the wheel ``nvidia-cudnn-cu12`` or ``-cu13`` beside xmem (extra ``cudnn``), if there is
+    one."""
     try:
         files = metadata.files(f"nvidia-cudnn-cu{cuda_major}") or []
     except metadata.PackageNotFoundError:

@@ -2,8 +2,8 @@
 
 On the phantom GPU torch knows by itself. On the CPU all memory is the host's, so the fact is kept as an
 attribute of the tensor's Python ``UntypedStorage`` object, which torch keeps alive as long as the storage
-itself. Views share it, ``param.data = x`` carries it over, and a reused address never inherits it. Memory that
-came out of C++ (a gradient, say) has no mark until Python first sees it.
+itself. Views share it, ``param.data = x`` carries it over, and a reused address never inherits it. Memory
+that came out of C++ (a gradient, say) has no mark until Python first sees it.
 """
 
 from __future__ import annotations

@@ -3,12 +3,12 @@
 A process group of NCCL alone gets a Gloo backend for CPU tensors beside it. PyTorch then sends objects
 (``all_gather_object``, ``broadcast_object_list`` and their like) over Gloo, as it does in groups made with
 ``cpu:gloo,cuda:nccl``: through device memory they would come back as garbage. The group still says that its
-backend is ``nccl``, and collectives of CUDA tensors are NCCL's. Barriers do NCCL's work, with its allocation on the
-device, and then wait on Gloo. What NCCL would have allocated for objects (their pickled size, once for every rank) is
-not allocated.
+backend is ``nccl``, and collectives of CUDA tensors are NCCL's. Barriers do NCCL's work, with its
+allocation on the device, and then wait on Gloo. What NCCL would have allocated for objects (their pickled
+size, once for every rank) is not allocated.
 
-On a GPU, a rank waits for the others in nearly every collective. Here it runs ahead of them; so the one that serves
-the store of the run waits at its end until the others have left, too.
+On a GPU, a rank waits for the others in nearly every collective. Here it runs ahead of them; so the one
+that serves the store of the run waits at its end until the others have left, too.
 """
 
 from __future__ import annotations
@@ -114,11 +114,9 @@ def _has_both_sides(group: Any) -> bool:
 
 def _object_device(original: Callable[..., str], group: Any = None) -> str:
     device = original(group)
-    if getattr(_in_barrier, "now", False) and _has_both_sides(group or c10d._get_default_group()):
-        # What torch would see without our side: the device that its barrier runs on.
-        if _backend_of(group) == "nccl":
-            return "cuda"
-    return device
+    in_barrier = getattr(_in_barrier, "now", False) and _has_both_sides(group or c10d._get_default_group())
+    # What torch would see without our side: the device that its barrier runs on.
+    return "cuda" if in_barrier and _backend_of(group) == "nccl" else device
 
 
 def _backend_of(group: Any) -> str:
@@ -184,7 +182,8 @@ def _leaving_first(original: Callable[..., Any], group: Any = None) -> Any:
 
 
 def _leave(group: Any) -> None:
-    """Say that this rank ends the world group; the rank that serves the store waits for the others to say so, too."""
+    """Say that this rank ends the world group; the rank that serves the store waits for the others to say so,
+    too."""
     if not dist.is_initialized() or group not in (None, c10d.GroupMember.WORLD):
         return
     world = c10d._get_default_group()
