@@ -68,7 +68,8 @@ test-python: $(STAMPS)/xmem $(STAMPS)/develop $(STAMPS)/models  ## Run the Pytho
 
 test-phantom: $(STAMPS)/xmem $(STAMPS)/develop .venv-cuda13/ready .venv-cuda12/ready  ## Test on CUDA builds of torch
 	XMEM_PHANTOM_PYTHONS=$(CURDIR)/.venv-cuda13/bin/python:$(CURDIR)/.venv-cuda12/bin/python \
-	XMEM_PHANTOM_CUDNN=$(CURDIR)/.venv-cuda12/cudnn pytest -q tests/phantom tests/oracle
+	XMEM_PHANTOM_CUDNN=$(CURDIR)/.venv-cuda12/cudnn/nvidia/cudnn/lib/libcudnn.so.9 \
+	pytest -q tests/phantom tests/oracle
 
 bench: $(STAMPS)/xmem $(STAMPS)/develop $(STAMPS)/torch  ## Run the benchmarks
 	@set -e; for benchmark in bench/bench_*.py; do echo "== $$benchmark"; python $$benchmark; done

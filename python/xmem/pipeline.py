@@ -6,19 +6,20 @@ read -> pair -> attribute -> choose the device -> policies -> requests -> replay
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from xmem import alloc_conf as allocator_settings
 from xmem import evidence
 from xmem.alloc_conf import AllocatorOptions
 from xmem.allocators import replay_through
 from xmem.attribution import Attribution, Phase, attribute
-from xmem.blocks import CPU, BlockTable, pair_blocks
+from xmem.blocks import CPU, NEVER, BlockTable, pair_blocks
 from xmem.devices import Device, custom_device, find_device
 from xmem.errors import TraceError
 from xmem.estimate_result import Bounds, Estimate, Measured, PolicyRecord, RankPeak, Target, Verdict
@@ -147,7 +148,7 @@ def run_stages(
             workload.free_ns,
             workload.size_bytes,
             workload.stream,
-            empty_cache_ns=_phantom(read).get("empty_cache_ns", ()),
+            empty_cache_ns=_emptied_ns(workload, _phantom(read).get("emptied_after", ())),
         )
     with clock.stage("replay"):
         unlimited = replay_requests(requests, options=_options(read, alloc_conf, torch_version))
@@ -283,6 +284,14 @@ def _phantom(trace: Trace) -> dict[str, Any]:
     """What the capture noted of a run on the phantom GPU, empty for other traces."""
     found: dict[str, Any] = (trace.metadata or {}).get("phantom", {})
     return found
+
+
+def _emptied_ns(workload: Workload, emptied_after: Sequence[int]) -> NDArray[np.int64]:
+    """When the script emptied the cache, by how many requests there had been: clocks are not exact enough."""
+    freed = workload.free_ns[workload.free_ns != NEVER]
+    times = np.sort(np.concatenate([workload.alloc_ns, freed]))
+    before = np.clip(np.array(emptied_after, np.int64) - 1, 0, len(times) - 1)
+    return times[before] + 1
 
 
 def _alloc_conf(trace: Trace, given: str | None) -> str:

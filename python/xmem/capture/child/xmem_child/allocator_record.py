@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import os
 import pickle
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,7 @@ class AllocatorRecord:
         self._before_reset: dict[int, dict[str, int]] = {}
         self._started = False
         self._interrupted = False
-        self.empty_cache_ns: list[int] = []
+        self._emptied_after: list[list[int]] = []
 
     def install(self) -> None:
         """Follow what the script does to the allocator's statistics, history and cache."""
@@ -67,6 +66,10 @@ class AllocatorRecord:
                 sizes.append(event["size"])
                 streams.append(numbers.setdefault(event["stream"], len(numbers)))
         return {"device": device, "size_bytes": sizes, "stream": streams if any(streams) else []}
+
+    def emptied_after(self, device: int) -> list[int]:
+        """Of each call of ``empty_cache``: allocations plus frees of the device before it."""
+        return [counts[device] for counts in self._emptied_after]
 
     def dump(self, path: Path) -> None:
         """Write the allocator's snapshot, as ``torch.cuda.memory._dump_snapshot`` does."""
@@ -109,10 +112,15 @@ class AllocatorRecord:
 
         @functools.wraps(empty)
         def note_and_empty(*args: Any) -> Any:
-            self.empty_cache_ns.append(time.time_ns())
+            self._emptied_after.append([_requests_of(d) for d in range(torch.cuda.device_count())])
             return empty(*args)
 
         torch._C._cuda_emptyCache = note_and_empty
+
+
+def _requests_of(device: int) -> int:
+    statistics = torch.cuda.memory_stats(device)
+    return sum(int(statistics.get(f"allocation.all.{way}", 0)) for way in ("allocated", "freed"))
 
 
 def allocator_settings() -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +17,8 @@ from .spans import now_ns
 from .values import Values
 
 Handler = Callable[..., Any]
+
+_ENGINE_S = 0.1
 
 
 class Observation(FollowingMode):
@@ -57,8 +61,16 @@ def install(session: Session, values: Values) -> None:
     mode = Observation(session, values)
     follow_threads(mode, session.thread_ends)
     follow_module_moves()
+    atexit.register(_let_the_engine_rest)
     _follow_first_use(session)
     mode.__enter__()
+
+
+def _let_the_engine_rest() -> None:
+    """Its worker may still drop Python objects of the last backward pass, which an interpreter that is
+    going answers with an abort. On a GPU such a program would have waited for its kernels."""
+    if torch.cuda.is_initialized():
+        time.sleep(_ENGINE_S)
 
 
 def _follow_first_use(session: Session) -> None:

@@ -291,7 +291,7 @@ class Session:
             self.assume(f"{len(others) - len(found)} of {len(others) + 1} ranks did not report their memory")
         return [json.loads(path.read_text()) for path in found]
 
-    def _phantom_metadata(self, base_ns: int) -> dict[str, Any]:
+    def _phantom_metadata(self) -> dict[str, Any]:
         assert self.allocator is not None
         peaks = self.allocator.peaks()
         busiest = max(peaks, key=lambda row: row["peak_allocated_bytes"], default={"device": 0})
@@ -302,7 +302,7 @@ class Session:
             "alloc_conf": allocator_settings(),
             "ranks": [own, *(self._peers() if _world_size() > 1 else [])],
             "requests": self.allocator.requests(busiest["device"]),
-            "empty_cache_ns": [at - base_ns for at in self.allocator.empty_cache_ns],
+            "emptied_after": self.allocator.emptied_after(busiest["device"]),
             "cudnn": _cudnn_planner(),
             "values": [] if self.values is None else self.values.rows(),
         }
@@ -342,7 +342,7 @@ class Session:
             "modules": self.names.modules,
             "tensors": self.names.columns(base_ns),
             "optimizers": [steps.description | {"steps": len(steps.ends_ns)} for steps in self._steps],
-            **({} if self.allocator is None else {"phantom": self._phantom_metadata(base_ns)}),
+            **({} if self.allocator is None else {"phantom": self._phantom_metadata()}),
         }
 
     def _unwind(self) -> None:

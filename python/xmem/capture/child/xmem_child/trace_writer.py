@@ -15,6 +15,7 @@ from typing import IO, Any, cast
 from .spans import Span
 
 _HEAD_BYTES = 1 << 16
+_TAIL_BYTES = 1 << 12
 _COPY_BYTES = 1 << 20
 _BASE = re.compile(rb'"baseTimeNanoseconds":\s*(\d+)')
 _EVENTS = re.compile(rb'"traceEvents":\s*\[')
@@ -31,10 +32,12 @@ class ProfilerFile:
             raise OSError("the profiler could not write its trace")
         with path.open("rb") as file:
             head = file.read(_HEAD_BYTES)
-            file.seek(max(0, size - 64))
-            if not file.read().rstrip().endswith(b"}"):
+            file.seek(max(0, size - _TAIL_BYTES))
+            tail = file.read()
+            if not tail.rstrip().endswith(b"}"):
                 raise OSError(f"the profiler could not write its whole trace ({size:,} bytes arrived)")
-        base, events = _BASE.search(head), _EVENTS.search(head)
+        # Before the events or, until torch 2.6, after them.
+        base, events = _BASE.search(head) or _BASE.search(tail), _EVENTS.search(head)
         if events is None:
             raise OSError("the profiler wrote a trace without events")
         self.base_ns = int(base[1]) if base else 0

@@ -27,7 +27,8 @@ _SELECTING = "sizes"  # reads that decide how large a result is
 _DECIDING = "decisions"  # reads that become conditions
 _READING = "numbers"
 
-Line = tuple[str, int]
+# Mark of a tensor whose elements stand for True.
+_TRUE = "_xmem_true"
 
 
 class Values:
@@ -56,6 +57,14 @@ class Values:
                 tensor.masked_select: self._masked_select,
                 tensor.__getitem__: self._index,
                 tensor.__setitem__: self._index,
+                torch.isfinite: self._finite,
+                tensor.isfinite: self._finite,
+                tensor.all: self._reduce,
+                torch.all: self._reduce,
+                tensor.any: self._reduce,
+                torch.any: self._reduce,
+                torch.linalg.eig: self._with_finite_input,
+                torch.linalg.eigvals: self._with_finite_input,
                 torch.unique: self._unique,
                 torch.unique_consecutive: self._unique,
             }
@@ -72,12 +81,31 @@ class Values:
         result = func(*args, **kwargs)
         if not _on_device(args):
             return result
+        if getattr(args[0], _TRUE, False):
+            return True
         name = getattr(func, "__name__", "read")
         kind = _DECIDING if isinstance(result, bool) else _READING
         chosen = self._note(kind, name)
         if chosen is None or not isinstance(result, (bool, int, float)):
             return result
         return type(result)(chosen)
+
+    def _finite(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Numbers are finite, or else training would not be worth an estimate."""
+        result = func(*args, **kwargs)
+        setattr(result, _TRUE, True)
+        return result
+
+    def _reduce(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        result = func(*args, **kwargs)
+        if getattr(args[0], _TRUE, False):
+            setattr(result, _TRUE, True)
+        return result
+
+    def _with_finite_input(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Torch itself asks whether all of the input is finite."""
+        with self._answering(1):
+            return func(*args, **kwargs)
 
     def _select(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         mask = args[0] if args else kwargs.get("input")
