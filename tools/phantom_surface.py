@@ -1,11 +1,12 @@
 """Says what a CUDA build of torch needs from CUDA's libraries, and what of it the phantom GPU answers.
 
-Usage: ``phantom_surface.py TORCH_LIB_FOLDER`` with the folder ``torch/lib`` of an installation. Prints for each CUDA
-library how many of its functions are needed, how many are covered by the tables in ``csrc/phantom/surface``, and the names
-of those that are not; exits with 1 if there are any. Run it on a new release of torch first.
+Usage: ``phantom_surface.py TORCH_LIB_FOLDER`` with the folder ``torch/lib`` of an installation. Prints for
+each CUDA library how many of its functions are needed, how many are covered by the tables in
+``csrc/phantom/surface``, and the names of those that are not; exits with 1 if there are any. Run it on a new
+release of torch first.
 
-A function is needed when a library of torch has it as an undefined symbol, or names it in a string: functions of the
-driver and of NVML are looked up by name.
+A function is needed when a library of torch has it as an undefined symbol, or names it in a string: functions
+of the driver and of NVML are looked up by name.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ NOT_EMULATED = {
     "nvtx": "its marks go nowhere unless a profiler is attached",
 }
 
-# Strings that are the name of a function, and what looks like one: names of libraries, and constants that the linker laid
-# end to end.
+# Strings that are the name of a function, and what looks like one: names of libraries, and constants that the
+# linker laid end to end.
 _NAMED = re.compile(rb"\0((?:cu|nvml)[A-Z][a-z]+[A-Z][A-Za-z0-9]*(?:_v\d+)?)(?=\0)")
 _NO_FUNCTION = re.compile(r"cu(Blas|Dnn|Fft|Rand|Solver|Sparse)|.+cu[A-Z]")
 
@@ -138,8 +139,8 @@ def needed_functions(libraries: Iterable[Path]) -> dict[str, frozenset[str]]:
 def covered_functions() -> frozenset[str]:
     """The functions in the phantom's tables, whatever they answer.
 
-    Versions are told apart by a suffix that is not always part of the name by which a function is looked up, so that
-    ``cuMemGetInfo_v2`` covers ``cuMemGetInfo``.
+    The suffix of a version is not always part of the name by which a function is looked up: ``cuMemGetInfo_v2``
+    covers ``cuMemGetInfo``.
     """
     names = set()
     for table in SURFACE.glob("*.txt"):
@@ -151,7 +152,7 @@ def covered_functions() -> frozenset[str]:
 
 
 def coverage(torch_libraries: Path) -> list[Coverage]:
-    """What the libraries in a folder need from each library of CUDA, and what of it is missing from the tables."""
+    """What the libraries in a folder need from each library of CUDA, and what the tables lack of it."""
     needed = needed_functions(sorted(torch_libraries.glob("*.so*")))
     covered = covered_functions()
     return [

@@ -42,7 +42,7 @@ def test_needed_functions_are_found(python):
     assert "cudnnBackendExecute" in rows["cudnn"].needed
 
 
-def test_an_elf_file_is_expected(tmp_path):
+def test_an_elf_file_is_expected():
     with pytest.raises(ValueError, match="ELF"):
         phantom_surface.dynamic_symbols(b"!<arch>\n" + bytes(100))
 
