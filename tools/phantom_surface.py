@@ -93,7 +93,8 @@ def dynamic_symbols(data: bytes) -> tuple[set[str], set[str]]:
             "<IIQQQQI", data, sections_at + number * entry_bytes
         )
         sections.append(_Section(kind, offset, size, link))
-    undefined, defined = set(), set()
+    undefined: set[str] = set()
+    defined: set[str] = set()
     for section in sections:
         if section.kind != 11:  # SHT_DYNSYM
             continue
@@ -139,8 +140,8 @@ def needed_functions(libraries: Iterable[Path]) -> dict[str, frozenset[str]]:
 def covered_functions() -> frozenset[str]:
     """The functions in the phantom's tables, whatever they answer.
 
-    The suffix of a version is not always part of the name by which a function is looked up: ``cuMemGetInfo_v2``
-    covers ``cuMemGetInfo``.
+    The suffix of a version is not always part of the name by which a function is looked up:
+    ``cuMemGetInfo_v2`` covers ``cuMemGetInfo``.
     """
     names = set()
     for table in SURFACE.glob("*.txt"):
