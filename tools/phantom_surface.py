@@ -2,11 +2,11 @@
 
 Usage: ``phantom_surface.py TORCH_LIB_FOLDER`` with the folder ``torch/lib`` of an installation. Prints for
 each CUDA library how many of its functions are needed, how many are covered by the tables in
-``csrc/phantom/surface``, and the names of those that are not; exits with 1 if there are any. Run it on a
-new release of torch first.
+``csrc/phantom/surface``, and the names of those that are not; exits with 1 if there are any. Run it on a new
+release of torch first.
 
-A function is needed when a library of torch has it as an undefined symbol, or names it in a string:
-functions of the driver and of NVML are looked up by name.
+A function is needed when a library of torch has it as an undefined symbol, or names it in a string: functions
+of the driver and of NVML are looked up by name.
 """
 
 from __future__ import annotations
@@ -93,7 +93,8 @@ def dynamic_symbols(data: bytes) -> tuple[set[str], set[str]]:
             "<IIQQQQI", data, sections_at + number * entry_bytes
         )
         sections.append(_Section(kind, offset, size, link))
-    undefined, defined = set(), set()
+    undefined: set[str] = set()
+    defined: set[str] = set()
     for section in sections:
         if section.kind != 11:  # SHT_DYNSYM
             continue
@@ -139,8 +140,8 @@ def needed_functions(libraries: Iterable[Path]) -> dict[str, frozenset[str]]:
 def covered_functions() -> frozenset[str]:
     """The functions in the phantom's tables, whatever they answer.
 
-    Versions are told apart by a suffix that is not always part of the name by which a function is looked
-    up, so that ``cuMemGetInfo_v2`` covers ``cuMemGetInfo``.
+    The suffix of a version is not always part of the name by which a function is looked up:
+    ``cuMemGetInfo_v2`` covers ``cuMemGetInfo``.
     """
     names = set()
     for table in SURFACE.glob("*.txt"):
@@ -152,8 +153,7 @@ def covered_functions() -> frozenset[str]:
 
 
 def coverage(torch_libraries: Path) -> list[Coverage]:
-    """What the libraries in a folder need from each library of CUDA, and what of it is missing from the
-    tables."""
+    """What the libraries in a folder need from each library of CUDA, and what the tables lack of it."""
     needed = needed_functions(sorted(torch_libraries.glob("*.so*")))
     covered = covered_functions()
     return [

@@ -57,6 +57,12 @@ constexpr Size syevj_batched_size(Size n, Size batch) {
   return 1028 + batch * (n * n + 2 * n + 1025);
 }
 
+// Small matrices as above; larger ones, of which PyTorch gives this function single ones too, as syevd has it.
+constexpr Size syev_batched_size(bool vectors, Size n, Size batch) {
+  constexpr Size kLargestForJacobi = 32;
+  return n <= kLargestForJacobi ? syevj_batched_size(n, batch) : batch * syevd_size(vectors, n);
+}
+
 // The matrix and the rotations.
 constexpr Size syevj_size(Size n) {
   return 2 * n * n;
@@ -229,11 +235,11 @@ PHANTOM_EXPORT int cusolverDnXsyevd_bufferSize(void*, void*, int vectors, int, S
   return give_bytes(device, host, syevd_size(vectors != 0, n), type);
 }
 
-PHANTOM_EXPORT int cusolverDnXsyevBatched_bufferSize(void*, void*, int, int, Size n, int type, const void*, Size, int,
-                                                     const void*, int, std::size_t* device, std::size_t* host,
-                                                     Size batch) {
+PHANTOM_EXPORT int cusolverDnXsyevBatched_bufferSize(void*, void*, int vectors, int, Size n, int type, const void*,
+                                                     Size, int, const void*, int, std::size_t* device,
+                                                     std::size_t* host, Size batch) {
   note(Function::cusolverDnXsyevBatched_bufferSize);
-  return give_bytes(device, host, syevj_batched_size(n, batch), type);
+  return give_bytes(device, host, syev_batched_size(vectors != 0, n, batch), type);
 }
 
 PHANTOM_EXPORT int cusolverDnXgesvd_bufferSize(void*, void*, signed char, signed char, Size m, Size n, int type,
