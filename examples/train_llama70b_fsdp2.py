@@ -1,6 +1,6 @@
 """Train a model of Llama 3's 70B shape with FSDP2 on one server of 8 GPUs, in bfloat16, with random tokens.
 
-    torchrun --nproc-per-node 8 train_llama70b_fsdp2.py
+torchrun --nproc-per-node 8 train_llama70b_fsdp2.py
 """
 
 import argparse
