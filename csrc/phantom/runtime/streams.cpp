@@ -30,6 +30,7 @@ struct Registry {
   std::array<Stream, kMostDevices> defaults{};
   std::uint64_t next_stream = 1;
   std::uint64_t next_capture = 1;
+  std::atomic<int> open_captures{0};  // changed under the lock; read without it by every launch
 };
 
 Registry& registry() {
@@ -106,6 +107,7 @@ int begin_capture(void* handle, std::shared_ptr<Graph> graph) {
   if (stream == nullptr || is_default(handle)) return fail(kStreamCaptureUnsupported);
   if (stream->capture != nullptr) return fail(kInvalidValue);
   stream->capture = std::make_shared<Capture>(Capture{kept.next_capture++, std::move(graph), handle, false});
+  kept.open_captures.fetch_add(1, std::memory_order_relaxed);
   return kSuccess;
 }
 
@@ -135,6 +137,7 @@ Stream& stream_of(void* handle) {
 
 std::shared_ptr<Capture> capture_of(void* handle) {
   Registry& kept = registry();
+  if (kept.open_captures.load(std::memory_order_relaxed) == 0) return nullptr;
   const std::lock_guard lock(kept.mutex);
   const Stream* stream = find(kept, handle);
   return stream == nullptr ? nullptr : stream->capture;
@@ -357,6 +360,7 @@ PHANTOM_EXPORT int cudaStreamEndCapture(void* stream, void** graph) {
   if (origin == nullptr || origin->capture == nullptr) return fail(kInvalidValue);
   const std::shared_ptr<Capture> ended = origin->capture;
   if (ended->origin != stream) return fail(kStreamCaptureUnmatched);
+  kept.open_captures.fetch_sub(1, std::memory_order_relaxed);
   for (auto& [handle, joined] : kept.streams) {
     if (joined->capture == ended) joined->capture = nullptr;
   }

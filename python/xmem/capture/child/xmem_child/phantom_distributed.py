@@ -3,21 +3,23 @@
 A process group of NCCL alone gets a Gloo backend for CPU tensors beside it. PyTorch then sends objects
 (``all_gather_object``, ``broadcast_object_list`` and their like) over Gloo, as it does in groups made with
 ``cpu:gloo,cuda:nccl``: through device memory they would come back as garbage. The group still says that its
-backend is ``nccl``, and collectives of CUDA tensors are NCCL's. Barriers do NCCL's work, with its
-allocation on the device, and then wait on Gloo. What NCCL would have allocated for objects (their pickled
-size, once for every rank) is not allocated.
+backend is ``nccl``, and collectives of CUDA tensors are NCCL's. Barriers do NCCL's work, with its allocation
+on the device, and then wait on Gloo. What NCCL would have allocated for objects (their pickled size, once for
+every rank) is not allocated.
 
-On a GPU, a rank waits for the others in nearly every collective. Here it runs ahead of them; so the one
-that serves the store of the run waits at its end until the others have left, too.
+On a GPU, a rank waits for the others in nearly every collective. Here it runs ahead of them; so the one that
+serves the store of the run waits at its end until the others have left, too.
 """
 
 from __future__ import annotations
 
 import atexit
 import functools
+import hashlib
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -25,6 +27,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
+from torch.nn.parallel import DistributedDataParallel
 
 _LEFT = "xmem_phantom/left"
 _PATIENCE_SECONDS = 20.0
@@ -33,6 +36,8 @@ _PATIENCE_SECONDS = 20.0
 _WITH_DEVICE = ("broadcast_object_list", "send_object_list", "recv_object_list")
 
 _in_barrier = threading.local()
+_in_split = threading.local()
+_splits: Counter[str] = Counter()  # of a group, by its name
 
 
 def install() -> None:
@@ -41,11 +46,13 @@ def install() -> None:
         return
     _wrap("_new_process_group_helper", _with_cpu_side)
     _wrap("split_group", _split_with_cpu_side)
+    _wrap("_hash_ranks_to_str", _name_of_split)
     _wrap("_get_object_coll_device", _object_device)
     _wrap("barrier", _waiting_barrier)
     for name in _WITH_DEVICE:
         _wrap(name, _through_cpu)
     _wrap("destroy_process_group", _leaving_first)
+    DistributedDataParallel._pre_forward = _after_the_watchdog(DistributedDataParallel._pre_forward)
     atexit.register(_leave, None)
 
 
@@ -71,18 +78,36 @@ def _with_cpu_side(original: Callable[..., Any], *arguments: Any, **named: Any) 
     return group, store
 
 
-def _split_with_cpu_side(original: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    group = original(*arguments, **named)
+def _split_with_cpu_side(
+    original: Callable[..., Any], parent_pg: Any = None, *arguments: Any, **named: Any
+) -> Any:
+    parent = parent_pg or c10d._get_default_group()
+    _splits[parent.group_name] += 1
+    _in_split.name = f"{parent.group_name}:{_splits[parent.group_name]}"
+    try:
+        group = original(parent_pg, *arguments, **named)
+    finally:
+        _in_split.name = None
     if isinstance(group, dist.ProcessGroup):
         _add_cpu_side(group, c10d._world.pg_map[group][1], named.get("timeout"))
     return group
 
 
+def _name_of_split(original: Callable[..., str], ranks: list[int]) -> str:
+    """A name that all ranks of a split agree upon.
+
+    Torch's has the number of groups that a rank is in, which may differ between ranks. NCCL does not care for
+    names when it splits, but Gloo, which newer versions of torch split as well, would wait for ever.
+    """
+    name = getattr(_in_split, "name", None)
+    if name is None:
+        return original(ranks)
+    return hashlib.sha1(f"{name}:{ranks}".encode(), usedforsecurity=False).hexdigest()
+
+
 def _add_cpu_side(group: Any, store: Any, timeout: Any) -> None:
     """Register Gloo for the CPU tensors of a group that has NCCL for those on CUDA, and nothing else."""
-    if [device.type for device in group._device_types] != ["cuda"]:
-        return
-    if not isinstance(_innermost(group._get_backend(torch.device("cuda"))), dist.ProcessGroupNCCL):
+    if not _has_nccl(group) or len(group._device_types) != 1:
         return
     # Torch takes a group's names from the backend that comes first, which will be ours.
     name, description = group.group_name, group.group_desc
@@ -102,6 +127,13 @@ def _add_cpu_side(group: Any, store: Any, timeout: Any) -> None:
     group._set_group_desc(description)
 
 
+def _has_nccl(group: Any) -> bool:
+    cuda = torch.device("cuda")
+    return cuda in group._device_types and isinstance(
+        _innermost(group._get_backend(cuda)), dist.ProcessGroupNCCL
+    )
+
+
 def _innermost(backend: Any) -> Any:
     """The backend inside the checking wrapper of ``TORCH_DISTRIBUTED_DEBUG=DETAIL``."""
     return getattr(backend, "wrapped_pg", backend)
@@ -114,9 +146,9 @@ def _has_both_sides(group: Any) -> bool:
 
 def _object_device(original: Callable[..., str], group: Any = None) -> str:
     device = original(group)
-    in_barrier = getattr(_in_barrier, "now", False) and _has_both_sides(group or c10d._get_default_group())
+    ours = _has_both_sides(group or c10d._get_default_group()) and _backend_of(group) == "nccl"
     # What torch would see without our side: the device that its barrier runs on.
-    return "cuda" if in_barrier and _backend_of(group) == "nccl" else device
+    return "cuda" if ours and getattr(_in_barrier, "now", False) else device
 
 
 def _backend_of(group: Any) -> str:
@@ -176,14 +208,30 @@ def _is_cuda(name: str, value: Any) -> bool:
     return name == "device" and value is not None and torch.device(value).type == "cuda"
 
 
+def _after_the_watchdog(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Let NCCL's watchdog see that the work of the last iteration is over before the next one begins.
+
+    DDP waits for its reductions through futures. Since torch 2.7 their buffers stay allocated until the
+    watchdog has noticed, which it does every 100 ms; on a GPU most iterations take longer, here none does.
+    """
+
+    @functools.wraps(original)
+    def pre_forward(module: Any, *arguments: Any, **named: Any) -> Any:
+        group = module.process_group
+        if isinstance(group, dist.ProcessGroup) and _has_nccl(group):
+            group._wait_for_pending_works()
+        return original(module, *arguments, **named)
+
+    return pre_forward
+
+
 def _leaving_first(original: Callable[..., Any], group: Any = None) -> Any:
     _leave(group)
     return original(group)
 
 
 def _leave(group: Any) -> None:
-    """Say that this rank ends the world group; the rank that serves the store waits for the others to say so,
-    too."""
+    """Say that this rank ends the world group; the rank that serves the store waits for all to say so."""
     if not dist.is_initialized() or group not in (None, c10d.GroupMember.WORLD):
         return
     world = c10d._get_default_group()
