@@ -67,8 +67,7 @@ def phantom_environment(folder: Path, base: Mapping[str, str]) -> dict[str, str]
     # Programs that look for the driver's file, not for its name.
     environment["LD_LIBRARY_PATH"] = _joined([str(libraries)], environment.get("LD_LIBRARY_PATH"))
     environment["TRITON_LIBCUDA_PATH"] = str(libraries)
-    # What is measured to tune a kernel means nothing here: it must not be taken from, or left in, the user's
-    # caches.
+    # Tuning measures nothing here: its results must not be taken from, or left in, the user's caches.
     environment["TRITON_CACHE_DIR"] = str(folder / "triton")
     environment["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "inductor")
     return environment

@@ -1,0 +1,81 @@
+"""torch.compile: Inductor and Triton compile for the described architecture, and their kernels are launched."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="Triton needs a C compiler")
+
+TRAINING = """
+import json, sys, torch
+def train(mode):
+    torch.manual_seed(0)
+    torch.cuda.reset_peak_memory_stats()
+    model = torch.nn.Sequential(
+        torch.nn.Linear(256, 1024), torch.nn.GELU(), torch.nn.LayerNorm(1024), torch.nn.Linear(1024, 256)
+    ).cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    step = torch.compile(model, mode=mode) if mode else model
+    x = torch.randn(512, 256, device="cuda")
+    for _ in range(4):
+        torch.compiler.cudagraph_mark_step_begin()
+        loss = step(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated()
+"""
+
+
+def test_a_compiled_step_needs_less_than_an_eager_one(phantom):
+    ran = phantom.run(
+        TRAINING + 'print(json.dumps([train(None), train("default")]))', TORCHINDUCTOR_COMPILE_THREADS="1"
+    )
+    eager, compiled = ran.result
+    assert compiled < eager
+    launcher = ran.processes[0]
+    assert launcher.calls["cuModuleGetFunction"] > 0
+    assert launcher.calls.get("cuLaunchKernel", 0) + launcher.calls.get("cuLaunchKernelEx", 0) > 0
+
+
+def test_reduced_overhead_replays_graphs_from_a_pool_of_their_own(phantom):
+    ran = phantom.run(
+        TRAINING
+        + """
+train("reduce-overhead")
+print(json.dumps(len({tuple(s["segment_pool_id"]) for s in torch.cuda.memory_snapshot()})))
+""",
+        TORCHINDUCTOR_COMPILE_THREADS="1",
+    )
+    assert ran.result == 2
+    assert ran.processes[0].calls["cudaGraphLaunch"] > 0
+
+
+def test_what_a_triton_kernel_needs_is_read_from_its_code(phantom):
+    ran = phantom.run(
+        """
+        import json, os, re, subprocess, torch, triton
+        import triton.language as tl
+
+        @triton.jit
+        def kernel(x, y, n, B: tl.constexpr):
+            i = tl.program_id(0) * B + tl.arange(0, B)
+            v = tl.load(x + i, mask=i < n, other=0.0)
+            tl.store(y + i, tl.sort(tl.sin(v)), mask=i < n)
+
+        x = torch.zeros(1 << 16, device="cuda")
+        compiled = kernel[(64,)](x, torch.empty_like(x), x.numel(), B=1024)
+        with open("kernel.cubin", "wb") as file:
+            file.write(compiled.asm["cubin"])
+        tool = os.path.join(os.path.dirname(triton.__file__), "backends/nvidia/bin/cuobjdump")
+        usage = subprocess.run([tool, "-res-usage", "kernel.cubin"], capture_output=True, text=True)
+        registers, stack = re.search(r"REG:(\\d+) STACK:(\\d+)", usage.stdout + usage.stderr).groups()
+        print(json.dumps([compiled.n_regs, 4 * compiled.n_spills, int(registers), int(stack)]))
+        """
+    )
+    registers, local_bytes, expected_registers, expected_stack = ran.result
+    assert (registers, local_bytes) == (expected_registers, expected_stack)
+    assert registers != 32  # which is assumed of kernels without code
