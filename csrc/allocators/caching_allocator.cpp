@@ -192,12 +192,25 @@ void CachingAllocator::record_stream(BlockHandle used, StreamHandle stream) {
   if (stream != heap_.stream_handle(block.stream_index)) block.used_elsewhere = true;
 }
 
+void CachingAllocator::record_stream(BlockHandle used) {
+  assert(heap_.table[used].state == BlockState::kAllocated);
+  heap_.table[used].used_elsewhere = true;
+}
+
 void CachingAllocator::complete(BlockHandle waiting) {
   assert(heap_.table[waiting].state == BlockState::kPendingFree);
   std::erase(pending_, waiting);
   heap_.log(Action::kFreeCompleted, heap_.table[waiting], heap_.table[waiting].requested);
   complete_free(waiting);
   assert((check_invariants(), true));
+}
+
+void CachingAllocator::synchronize() {
+  for (const BlockHandle waiting : pending_) {
+    heap_.log(Action::kFreeCompleted, heap_.table[waiting], heap_.table[waiting].requested);
+    complete_free(waiting);
+  }
+  pending_.clear();
 }
 
 // free_block: join at once, keep everything.
@@ -291,11 +304,7 @@ bool CachingAllocator::release_available(std::int32_t stream_index, Pool pool, B
 // release_cached_blocks: every stream and both pools, not just enough for the request.
 void CachingAllocator::release_cached() {
   ++heap_.statistics.num_sync_all_streams;
-  for (const BlockHandle waiting : pending_) {
-    heap_.log(Action::kFreeCompleted, heap_.table[waiting], heap_.table[waiting].requested);
-    complete_free(waiting);
-  }
-  pending_.clear();
+  synchronize();
   release_blocks(Pool::kLarge);
   release_blocks(Pool::kSmall);
 }

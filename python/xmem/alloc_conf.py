@@ -215,7 +215,7 @@ _KEYS: dict[str, tuple[tuple[int, int], _Reader]] = {
     "garbage_collection_threshold": ((2, 0), _garbage_collection),
     "expandable_segments": ((2, 0), _expandable),
     "per_process_memory_fraction": ((2, 9), _memory_fraction),
-    "throw_on_cudamalloc_oom": ((2, 13), _throw_on_oom),
+    "throw_on_cudamalloc_oom": ((2, 12), _throw_on_oom),
     "release_lock_on_cudamalloc": ((2, 0), _boolean_without_effect),
     "graph_capture_record_stream_reuse": ((2, 9), _boolean_without_effect),
     "expandable_segments_reserve": ((2, 14), _without_effect),
