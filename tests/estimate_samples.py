@@ -80,6 +80,7 @@ FITS = Estimate(
         bounds=Bounds(perfect_reuse_bytes=3184 * MIB, never_reuse_bytes=40960 * MIB),
         oom=None,
     ),
+    measured=None,
     diagnostics=(),
     trace=TraceSummary(
         path="trace.json",
@@ -112,6 +113,7 @@ DOES_NOT_FIT = replace(
             phase="forward",
         ),
     ),
+    measured=None,
     diagnostics=(
         Diagnostic(
             "free_of_unknown_address", "data_loss", 1200, 34567, "blocks that were born before the trace"

@@ -30,6 +30,7 @@ struct NamedTensors {
   std::span<const Category> category;
   std::span<const std::int64_t> address;
   std::span<const Nanoseconds> time_ns;
+  bool on_gpu = false;  // they lie on a GPU (a phantom one), else in host memory that stands for one
 };
 
 // One row a block, in the order of the BlockTable.

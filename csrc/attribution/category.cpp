@@ -17,11 +17,12 @@ std::ptrdiff_t precedence(Category category) {
   return std::ranges::find(kPrecedence, category) - kPrecedence.begin();
 }
 
-// Blocks of the CPU by address: those that the trace saw begin, and those that it did not.
+// Blocks of the kind of device that names are for, by address: those that the trace saw begin, and
+// those that it did not.
 struct BlocksByAddress {
-  explicit BlocksByAddress(const blocks::BlockTable& blocks) {
+  BlocksByAddress(const blocks::BlockTable& blocks, bool on_gpu) {
     for (std::size_t block = 0; block < blocks.size(); ++block) {
-      if (blocks.device_type[block] != kCpu || blocks.address[block] < 0) continue;
+      if ((blocks.device_type[block] != kCpu) != on_gpu || blocks.address[block] < 0) continue;
       const bool seen = (blocks.flags[block] & blocks::kBornBefore) == 0;
       (seen ? allocated : born_before).push_back(static_cast<std::uint32_t>(block));
     }
@@ -33,7 +34,7 @@ struct BlocksByAddress {
 };
 
 void name_blocks(const blocks::BlockTable& blocks, const NamedTensors& tensors, Attribution& attribution) {
-  const BlocksByAddress by_address(blocks);
+  const BlocksByAddress by_address(blocks, tensors.on_gpu);
   for (std::size_t tensor = 0; tensor < tensors.address.size(); ++tensor) {
     const std::int64_t address = tensors.address[tensor];
     const Nanoseconds time = tensors.time_ns[tensor];

@@ -47,7 +47,7 @@ void register_attribution(py::module_& core) {
   core.def(
       "attribute",
       [](const trace::Trace& trace, const py::object& paired_blocks, const Column<std::uint8_t>& category,
-         const Column<std::int64_t>& address, const Column<std::int64_t>& time_ns) {
+         const Column<std::int64_t>& address, const Column<std::int64_t>& time_ns, bool on_gpu) {
         if (category.size() != address.size() || category.size() != time_ns.size()) {
           throw py::value_error("columns of named tensors differ in length");
         }
@@ -56,12 +56,13 @@ void register_attribution(py::module_& core) {
         const attribution::NamedTensors tensors{
             {reinterpret_cast<const attribution::Category*>(codes.data()), codes.size()},
             span_of(address),
-            span_of(time_ns)};
+            span_of(time_ns),
+            on_gpu};
         const py::gil_scoped_release release;
         return attribution::attribute(trace, blocks, tensors);
       },
       py::arg("trace"), py::arg("blocks"), py::arg("tensor_category"), py::arg("tensor_address"),
-      py::arg("tensor_time_ns"));
+      py::arg("tensor_time_ns"), py::arg("tensors_on_gpu"));
 
   core.def(
       "operator_parents",

@@ -80,6 +80,7 @@ def attribute(
     tensor_category: NDArray[np.uint8],
     tensor_address: NDArray[np.int64],
     tensor_time_ns: NDArray[np.int64],
+    tensors_on_gpu: bool,
 ) -> Attribution: ...
 def operator_parents(trace: Trace) -> NDArray[np.int32]: ...
 

@@ -99,7 +99,8 @@ def attribute(trace: Trace, blocks: BlockTable) -> Attribution:
         TraceError: The capture's list of named tensors is damaged.
     """
     category, address, time_ns = _named_tensors(trace)
-    core = _core.attribute(trace.core, blocks.core, category, address, time_ns)
+    on_gpu = (trace.metadata or {}).get("mode") == "phantom"
+    core = _core.attribute(trace.core, blocks.core, category, address, time_ns, on_gpu)
     return Attribution(
         operator=core.operator,
         root_operator=core.root_operator,

@@ -1,96 +1,75 @@
-"""The GPUs that an estimate can be for: what PyTorch sees of each one's memory, and how sure we are of it.
+"""The GPUs that an estimate can be for: what PyTorch sees of each one, and how sure we are of it.
 
-The figures and their sources are in ``data/gpus.toml``.
+The figures and their sources are in ``data/gpus``, a file each.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-import tomllib
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import replace
 from functools import cache
 from importlib import resources
-from typing import Literal
+from pathlib import Path
 
+from xmem.device_description import REQUIRED_ATTRIBUTES, Basis, Device, describe_device, parse_device
 from xmem.errors import ConfigError
 from xmem.units import format_bytes
 
-Basis = Literal["measured", "reported", "derived", "assumed", "given"]
+__all__ = [
+    "UNKNOWN_IS_LIKE",
+    "Basis",
+    "Device",
+    "custom_device",
+    "describe_device",
+    "devices",
+    "find_device",
+    "read_device",
+]
 
 _MIB = 1024**2
 
 # A GPU known by its size alone: between the contexts of a T4 (176 MiB) and of an H100 (406 MiB).
 _UNKNOWN_CONTEXT_BYTES = 256 * _MIB
 _UNKNOWN_KERNELS_BYTES = 26 * _MIB
+UNKNOWN_IS_LIKE = "a100-40gb"
 
 # Vendor and brand words, and everything that is neither letter nor digit, carry no information in a name.
 _NOISE = re.compile(r"nvidia|geforce|tesla|amd|instinct|[^a-z0-9]")
 
-
-@dataclass(frozen=True)
-class Device:
-    """A GPU as a target of estimates.
-
-    Attributes:
-        slug: The name that ``--gpu`` takes, such as ``rtx-3060``; empty for a GPU known by its size alone.
-        name: The name for people, such as ``RTX 3060 12 GB``.
-        full_name: What ``torch.cuda.get_device_name()`` returns.
-        aliases: Other names that are accepted.
-        architecture: Such as ``Ampere``; empty when unknown.
-        compute_capability: Major and minor, None when unknown.
-        multiprocessors: Streaming multiprocessors (compute units on AMD), -1 when unknown.
-        total_memory_bytes: ``torch.cuda.get_device_properties().total_memory``.
-        total_memory_basis: How the figure is known.
-        total_memory_source: Where from, in words.
-        context_bytes: What the process holds beside its segments: the context and the kernels it loads.
-        loaded_kernels_bytes: The part of ``context_bytes`` that comes only as kernels are loaded.
-        context_basis: How the two are known.
-    """
-
-    slug: str
-    name: str
-    full_name: str
-    aliases: tuple[str, ...]
-    architecture: str
-    compute_capability: tuple[int, int] | None
-    multiprocessors: int
-    total_memory_bytes: int
-    total_memory_basis: Basis
-    total_memory_source: str
-    context_bytes: int
-    loaded_kernels_bytes: int
-    context_basis: Basis
-
-    @property
-    def usable_bytes(self) -> int:
-        """What is left for segments once the context and the kernels are loaded."""
-        return self.total_memory_bytes - self.context_bytes
+# Of no other board.
+_IDENTITY = ("GpuPciDeviceId", "GpuPciSubsystemId")
 
 
 @cache
 def devices() -> tuple[Device, ...]:
-    """All GPUs known by name, in the order of the data file (kin together, small to large)."""
-    text = resources.files("xmem").joinpath("data/gpus.toml").read_text(encoding="utf-8")
-    return tuple(
-        Device(
-            slug=slug,
-            aliases=tuple(entry.pop("aliases", ())),
-            compute_capability=tuple(entry.pop("compute_capability")),
-            **entry,
+    """All GPUs known by name: kin together, old to new, small to large."""
+    folder = resources.files("xmem").joinpath("data", "gpus")
+    files = [file for file in folder.iterdir() if file.name.endswith(".toml")]
+    known = (
+        parse_device(
+            file.read_text(encoding="utf-8"),
+            slug=file.name.removesuffix(".toml"),
+            where=f"data/gpus/{file.name}",
         )
-        for slug, entry in tomllib.loads(text).items()
+        for file in files
     )
+    return tuple(sorted(known, key=_order))
 
 
 def find_device(name: str) -> Device:
     """The GPU of that name; case, spaces, hyphens, underscores and vendor words do not matter.
 
-    ``RTX 3060``, ``rtx_3060`` and ``NVIDIA GeForce RTX 3060`` are one GPU.
+    ``RTX 3060``, ``rtx_3060`` and ``NVIDIA GeForce RTX 3060`` are one GPU. A name that ends in ``.toml`` is a
+    file that describes one, see ``read_device``.
 
     Raises:
-        ConfigError: No GPU has this name, or it is the beginning of several names.
+        ConfigError: No GPU has this name, or it is the beginning of several names; or something is wrong with
+            the file.
     """
+    if name.endswith(".toml"):
+        return read_device(name)
     by_key = _devices_by_key()
     key = _key(name)
     if key in by_key:
@@ -104,8 +83,37 @@ def find_device(name: str) -> Device:
     suggestions = list(dict.fromkeys([*candidates, *nearest]))[:3]
     such_as = f" such as {', '.join(suggestions)}" if suggestions else ""
     raise ConfigError(
-        repr(name), f"a known GPU{such_as}; list them all with `xmem-fast gpus`, or give --capacity SIZE"
+        repr(name),
+        f"a known GPU{such_as}; list them all with `xmem-fast gpus`, or give --capacity SIZE or a .toml file",
     )
+
+
+def read_device(path: str | Path) -> Device:
+    """The GPU that a file describes (``docs/devices.md``).
+
+    CUDA attributes of the board that the file leaves out are assumed to be those of the known GPU of the same
+    compute capability with the nearest number of multiprocessors.
+
+    Raises:
+        ConfigError: The file cannot be read or is no description; the message names the key and what was
+            expected.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+        raise ConfigError(f"{path}", f"a file that describes a GPU, but: {reason}") from error
+    device = parse_device(text, slug=str(path), where=str(path))
+    if device.vendor == "NVIDIA":
+        device = _completed(device)
+        missing = [name for name in REQUIRED_ATTRIBUTES if name not in device.attributes]
+        if missing:
+            major, minor = device.compute_capability or (0, 0)
+            raise ConfigError(
+                f"{path}: compute capability {major}.{minor}",
+                f"one of {', '.join(_known_capabilities())}, or also the attributes {', '.join(missing)}",
+            )
+    return device
 
 
 def custom_device(capacity_bytes: int, like: Device | None = None) -> Device:
@@ -113,26 +121,13 @@ def custom_device(capacity_bytes: int, like: Device | None = None) -> Device:
 
     Args:
         capacity_bytes: The memory that CUDA shall report, context included.
-        like: The GPU whose other properties are taken; without it the context is assumed.
+        like: The GPU whose other properties are taken. Without it the context is assumed, compute capability
+            and multiprocessors are unknown, and the CUDA attributes are those of an A100 (8.0), all assumed.
 
     Raises:
         ConfigError: Not even the context fits.
     """
-    base = like or Device(
-        slug="",
-        name=f"a GPU of {format_bytes(capacity_bytes)}",
-        full_name="",
-        aliases=(),
-        architecture="",
-        compute_capability=None,
-        multiprocessors=-1,
-        total_memory_bytes=capacity_bytes,
-        total_memory_basis="given",
-        total_memory_source="",
-        context_bytes=_UNKNOWN_CONTEXT_BYTES,
-        loaded_kernels_bytes=_UNKNOWN_KERNELS_BYTES,
-        context_basis="assumed",
-    )
+    base = like or _unknown_device(capacity_bytes)
     if capacity_bytes <= base.context_bytes:
         raise ConfigError(
             f"a capacity of {format_bytes(capacity_bytes)}",
@@ -146,6 +141,67 @@ def custom_device(capacity_bytes: int, like: Device | None = None) -> Device:
         total_memory_bytes=capacity_bytes,
         total_memory_basis="given",
         total_memory_source="",
+        nvml_total_memory_bytes=-1,
+    )
+
+
+def _unknown_device(capacity_bytes: int) -> Device:
+    stand_in = find_device(UNKNOWN_IS_LIKE)
+    attributes = {name: value for name, value in stand_in.attributes.items() if name not in _IDENTITY}
+    return Device(
+        slug="",
+        name=f"a GPU of {format_bytes(capacity_bytes)}",
+        full_name="",
+        aliases=(),
+        architecture="",
+        compute_capability=None,
+        multiprocessors=-1,
+        total_memory_bytes=capacity_bytes,
+        total_memory_basis="given",
+        total_memory_source="",
+        context_bytes=_UNKNOWN_CONTEXT_BYTES,
+        loaded_kernels_bytes=_UNKNOWN_KERNELS_BYTES,
+        context_basis="assumed",
+        attributes=attributes,
+        attribute_bases=dict.fromkeys(attributes, "assumed"),
+    )
+
+
+def _completed(device: Device) -> Device:
+    kin = [known for known in _with_cuda() if known.compute_capability == device.compute_capability]
+    if not kin:
+        return device
+    nearest = min(kin, key=lambda known: abs(known.multiprocessors - device.multiprocessors))
+    assumed = {
+        name: value
+        for name, value in nearest.attributes.items()
+        if name not in device.attributes and name not in _IDENTITY
+    }
+    return replace(
+        device,
+        attributes={**device.attributes, **assumed},
+        attribute_bases={**device.attribute_bases, **dict.fromkeys(assumed, "assumed")},
+    )
+
+
+def _with_cuda() -> Iterable[Device]:
+    return (device for device in devices() if device.attributes)
+
+
+def _known_capabilities() -> list[str]:
+    capabilities = {device.compute_capability for device in _with_cuda() if device.compute_capability}
+    return [f"{major}.{minor}" for major, minor in sorted(capabilities)]
+
+
+def _order(device: Device) -> tuple[object, ...]:
+    families = ("NVIDIA GeForce", "NVIDIA RTX", "")
+    family = next(number for number, words in enumerate(families) if device.full_name.startswith(words))
+    return (
+        device.vendor != "NVIDIA",
+        family,
+        device.compute_capability,
+        device.total_memory_bytes,
+        device.slug,
     )
 
 

@@ -149,6 +149,43 @@ class SimulationSummary:
 
 
 @dataclass(frozen=True)
+class RankPeak:
+    """What one process of the job held of one GPU, by its allocator's own count."""
+
+    rank: int
+    device: int
+    peak_reserved_bytes: int
+    peak_allocated_bytes: int
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What PyTorch's own allocator held on the phantom GPU.
+
+    Attributes:
+        peak_reserved_bytes: Of the captured rank, on the GPU that the estimate is about.
+        peak_allocated_bytes: The same for blocks in use.
+        replay_agrees: Whether our replay of the same requests reached both figures exactly; None when the
+            estimate is for other settings or another version than the run's.
+        ranks: Every process and GPU of the job, the captured rank first.
+    """
+
+    peak_reserved_bytes: int
+    peak_allocated_bytes: int
+    replay_agrees: bool | None
+    ranks: tuple[RankPeak, ...]
+
+    def fits_in(self, usable_bytes: int) -> bool:
+        """Whether the other ranks and GPUs stay below a size; of the captured one the replay tells."""
+        own = self.ranks[0].rank
+        return all(
+            peak.peak_reserved_bytes <= usable_bytes
+            for peak in self.ranks
+            if peak.rank != own or peak.peak_allocated_bytes != self.peak_allocated_bytes
+        )
+
+
+@dataclass(frozen=True)
 class Diagnostic:
     """Something wrong with the input, counted.
 
@@ -194,6 +231,7 @@ class Estimate:
         context_bytes: CUDA context and loaded kernels, outside the allocator.
         device_peak_bytes: Context plus peak reserved: what the device must have.
         verdict: None when no GPU was named.
+        measured: None unless the job ran on the phantom GPU.
         timings_s: Seconds by stage, in the order of the stages.
     """
 
@@ -209,6 +247,7 @@ class Estimate:
     policies: tuple[PolicyRecord, ...]
     assumptions: tuple[str, ...]
     simulation: SimulationSummary
+    measured: Measured | None
     diagnostics: tuple[Diagnostic, ...]
     trace: TraceSummary
     timings_s: Mapping[str, float]
@@ -249,6 +288,7 @@ class Estimate:
                 "policies": tuple(PolicyRecord(**policy) for policy in fields["policies"]),
                 "assumptions": tuple(fields["assumptions"]),
                 "simulation": SimulationSummary(**simulation),
+                "measured": None if fields["measured"] is None else _measured_from_json(fields["measured"]),
                 "diagnostics": tuple(Diagnostic(**diagnostic) for diagnostic in fields["diagnostics"]),
                 "trace": TraceSummary(**trace),
             }
@@ -272,3 +312,7 @@ class Estimate:
             f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>" for name, value in rows
         )
         return f"<table>{cells}</table>"
+
+
+def _measured_from_json(data: Mapping[str, Any]) -> Measured:
+    return Measured(**{**data, "ranks": tuple(RankPeak(**peak) for peak in data["ranks"])})

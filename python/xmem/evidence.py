@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,7 @@ from xmem.trace import Trace
 _GRANULE_BYTES = 512  # the caching allocator's rounding, kMinBlockSize
 _CATEGORIES = [category.label for category in Category]
 _SLACK = "allocator_slack"
+_MOST_LINES = 5
 
 
 @dataclass(frozen=True)
@@ -170,6 +172,20 @@ class Witness:
         return module, [*ids, ""]
 
 
+def _values_read(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Where the script acted on values that the phantom GPU does not have."""
+    said = {
+        "sizes": "selects by values of the GPU: a natural share was taken as selected",
+        "decisions": "decides by a value of the GPU, which read as false",
+    }
+    for kind, text in said.items():
+        lines = sorted({row["line"] or "a library" for row in rows if row["kind"] == kind})
+        for line in lines[:_MOST_LINES]:
+            yield f"{line} {text}; say otherwise with --value {line}=NUMBER"
+        if len(lines) > _MOST_LINES:
+            yield f"{len(lines) - _MOST_LINES} more lines do the like"
+
+
 def _is_convolution(operator: str) -> bool:
     return operator.startswith(("aten::conv", "aten::_conv", "aten::mkldnn_conv"))
 
@@ -229,7 +245,10 @@ def trace_summary(trace: Trace, attribution: Attribution) -> TraceSummary:
 def assumptions(context: Context, device_type: int, device: Device | None) -> Iterator[str]:
     """What had to be assumed, in words for the person who asks."""
     metadata = context.metadata
-    if device_type != CPU:
+    if metadata is not None and "phantom" in metadata:
+        yield "the script ran on a phantom GPU, which computes nothing; memory is PyTorch's own account"
+        yield from _values_read(metadata["phantom"]["values"])
+    elif device_type != CPU:
         yield "the trace was recorded on a GPU: its allocations are replayed as they were"
     elif metadata is None:
         yield "the trace was not made by xmem-fast capture: what blocks hold is inferred from when they live"

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from xmem.attribution import Attribution, Phase, attribute
 from xmem.blocks import CPU, BlockTable, pair_blocks
 from xmem.devices import Device, custom_device, find_device
 from xmem.errors import TraceError
-from xmem.estimate_result import Bounds, Estimate, PolicyRecord, Target, Verdict
+from xmem.estimate_result import Bounds, Estimate, Measured, PolicyRecord, RankPeak, Target, Verdict
 from xmem.orchestration import plan, policy
 from xmem.orchestration.policy import PolicyChange, apply_policies
 from xmem.orchestration.workload import Workload, workload_of
@@ -85,7 +86,8 @@ def estimate(
         trace: A trace, or what ``read_trace`` reads.
         gpu: Name of a GPU (``xmem-fast gpus``).
         capacity: Memory of the GPU in bytes or as text (``"11.5GiB"``); wins over that of ``gpu``.
-        alloc_conf: ``PYTORCH_CUDA_ALLOC_CONF`` of the job; none by default.
+        alloc_conf: ``PYTORCH_CUDA_ALLOC_CONF`` of the job; by default that of a run on the phantom GPU, else
+            none.
         torch_version: PyTorch that will run the job; by default the one that wrote the trace, else 2.13.
         progress: Called now and then with the bytes of the trace read so far.
 
@@ -140,7 +142,13 @@ def run_stages(
             read.path,
         )
     with clock.stage("sequence"):
-        requests = make_requests(workload.alloc_ns, workload.free_ns, workload.size_bytes)
+        requests = make_requests(
+            workload.alloc_ns,
+            workload.free_ns,
+            workload.size_bytes,
+            workload.stream,
+            empty_cache_ns=_phantom(read).get("empty_cache_ns", ()),
+        )
     with clock.stage("replay"):
         unlimited = replay_requests(requests, options=_options(read, alloc_conf, torch_version))
     return Stages(
@@ -180,6 +188,8 @@ def conclude(
             failed = limited
     with clock.stage("replay"):
         bounds = _bounds(stages.requests, _options(stages.trace, alloc_conf, torch_version))
+    measured = _measured(stages, alloc_conf, torch_version)
+    too_large = measured is not None and device is not None and not measured.fits_in(device.usable_bytes)
     with clock.stage("evidence"):
         device_peak = context_bytes + replayed.peak_reserved.bytes
         witness = evidence.Witness(stages.trace, stages.attribution, stages.workload, stages.requests)
@@ -194,7 +204,7 @@ def conclude(
             else Verdict(
                 gpu=device.name,
                 capacity_bytes=device.total_memory_bytes,
-                fits=failed is None,
+                fits=failed is None and not too_large,
                 margin_bytes=device.total_memory_bytes - device_peak,
             ),
             peak=witness.peak(replayed),
@@ -205,7 +215,7 @@ def conclude(
                 compute_capability=_capability_text(device),
                 context_bytes=context_bytes,
                 torch_version=version,
-                alloc_conf=alloc_conf or "",
+                alloc_conf=_alloc_conf(stages.trace, alloc_conf),
             ),
             policies=tuple(
                 PolicyRecord(change.name, change.blocks_changed, change.bytes_changed, change.description)
@@ -213,6 +223,7 @@ def conclude(
             ),
             assumptions=stages.assumptions,
             simulation=witness.simulation(replayed, failed, bounds),
+            measured=measured,
             diagnostics=evidence.diagnostics(stages.trace, stages.blocks),
             trace=evidence.trace_summary(stages.trace, stages.attribution),
             timings_s=clock.seconds,
@@ -268,8 +279,50 @@ def _torch_version(trace: Trace, given: str | None) -> str:
     return str(recorded).partition("+")[0] if recorded else allocator_settings.DEFAULT_TORCH_VERSION
 
 
+def _phantom(trace: Trace) -> dict[str, Any]:
+    """What the capture noted of a run on the phantom GPU, empty for other traces."""
+    found: dict[str, Any] = (trace.metadata or {}).get("phantom", {})
+    return found
+
+
+def _alloc_conf(trace: Trace, given: str | None) -> str:
+    return str(_phantom(trace).get("alloc_conf", "")) if given is None else given
+
+
 def _options(trace: Trace, alloc_conf: str | None, torch_version: str | None) -> AllocatorOptions:
-    return allocator_settings.parse(alloc_conf or "", _torch_version(trace, torch_version))
+    return allocator_settings.parse(_alloc_conf(trace, alloc_conf), _torch_version(trace, torch_version))
+
+
+def _measured(stages: Stages, alloc_conf: str | None, torch_version: str | None) -> Measured | None:
+    """The allocator's own figures of a run on the phantom GPU, and whether the replay reached the same."""
+    ranks = tuple(
+        RankPeak(
+            rank=rank["rank"],
+            device=row["device"],
+            peak_reserved_bytes=row["peak_reserved_bytes"],
+            peak_allocated_bytes=row["peak_allocated_bytes"],
+        )
+        for rank in _phantom(stages.trace).get("ranks", ())
+        for row in rank["devices"]
+    )
+    if not ranks:
+        return None
+    own = max(
+        (peak for peak in ranks if peak.rank == ranks[0].rank), key=lambda peak: peak.peak_allocated_bytes
+    )
+    same_rules = _options(stages.trace, alloc_conf, torch_version) == _options(stages.trace, None, None)
+    replayed = stages.unlimited
+    return Measured(
+        peak_reserved_bytes=own.peak_reserved_bytes,
+        peak_allocated_bytes=own.peak_allocated_bytes,
+        replay_agrees=(
+            (replayed.peak_reserved.bytes, replayed.peak_allocated.bytes)
+            == (own.peak_reserved_bytes, own.peak_allocated_bytes)
+            if same_rules
+            else None
+        ),
+        ranks=ranks,
+    )
 
 
 def _policy_target(device: Device | None, torch_version: str) -> policy.Target:

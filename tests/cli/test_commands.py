@@ -257,6 +257,24 @@ class TestGpus:
         assert known["rtx-3060"]["total_memory_bytes"] == 12_622_168_064
         assert known["rtx-3060"]["compute_capability"] == [8, 6]
         assert known["h100"]["total_memory_basis"] == "reported"
+        assert known["mi300x"]["vendor"] == "AMD"
+
+    def test_one_gpu_is_a_file_that_gpu_takes(self, tmp_path: Path) -> None:
+        described = xmem_fast("gpus", "RTX 3060")
+        assert described.exit_code == 0
+        file = tmp_path / "my-gpu.toml"
+        file.write_text(described.stdout)
+        assert xmem_fast("gpus", str(file)).stdout == described.stdout
+
+    def test_one_gpu_as_json(self) -> None:
+        gpu = json.loads(xmem_fast("gpus", "rtx-3060", "--json").stdout)["gpu"]
+        assert gpu["multiprocessors"] == 28
+        assert gpu["attributes"]["L2CacheSize"] == {"value": 2_359_296, "basis": "reported"}
+
+    def test_unknown_gpu(self) -> None:
+        unknown = xmem_fast("gpus", "rtx-3061")
+        assert unknown.exit_code == 2
+        assert "rtx-3060" in unknown.stderr
 
 
 class TestTarget:

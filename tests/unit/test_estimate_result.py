@@ -26,6 +26,7 @@ def test_json_keys_in_order() -> None:
         "policies",
         "assumptions",
         "simulation",
+        "measured",
         "diagnostics",
         "trace",
         "timings_s",

@@ -94,6 +94,13 @@ def test_a_name_holds_while_the_block_lives(time_ns: int, is_named: bool) -> Non
     assert (found == Category.PARAMETER) == is_named
 
 
+def test_names_are_for_the_gpu_in_a_phantom_capture() -> None:
+    phantom = {**named("parameter"), "mode": "phantom"}
+    on_gpu = replace(FREED, device_type=1, device_index=0)
+    assert category(on_gpu, FORWARD_BLOCK, phantom) == Category.PARAMETER
+    assert category(FREED, FORWARD_BLOCK, phantom) == Category.ACTIVATION
+
+
 def test_names_are_for_the_address_on_a_cpu() -> None:
     assert category(FREED, FORWARD_BLOCK, named("parameter", address=0x2000)) == Category.ACTIVATION
     on_gpu = replace(FREED, device_type=1, device_index=0)

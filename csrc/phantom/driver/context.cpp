@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <vector>
 
 #include "abi/cuda_types.hpp"
 #include "driver/entry_points.hpp"
@@ -12,6 +13,7 @@
 #include "memory/address_space.hpp"
 #include "memory/device_memory.hpp"
 #include "memory/host_memory.hpp"
+#include "runtime/streams.hpp"
 
 using namespace xmem::phantom;  // NOLINT: what follows is C
 
@@ -27,6 +29,8 @@ int device_of_context(void* context) {
   return static_cast<int>((reinterpret_cast<std::uintptr_t>(context) - kContextBase) / 64);
 }
 
+thread_local std::vector<int> pushed_devices;  // below the current one
+
 // CUpointer_attribute
 enum PointerAttribute : int {
   kAttributeContext = 1,
@@ -38,6 +42,48 @@ enum PointerAttribute : int {
   kAttributeRangeStart = 11,
   kAttributeRangeSize = 12,
 };
+
+int pointer_attribute(void* value, int attribute, std::uintptr_t address) {
+  const auto* pointer = reinterpret_cast<const void*>(address);
+  HostBlock block{};
+  const int device = device_of(pointer);
+  const bool on_host = device < 0 && host_block_of(pointer, &block);
+  if (device < 0 && !on_host) return kInvalidValue;
+  std::uint64_t base = address, size = 0;
+  if (on_host) {
+    base = reinterpret_cast<std::uintptr_t>(block.base);
+    size = block.size;
+  } else {
+    allocation_of(pointer, &base, &size);
+  }
+  switch (attribute) {
+    case kAttributeContext:
+      *static_cast<void**>(value) = context_of(on_host ? block.device : device);
+      break;
+    case kAttributeMemoryType:
+      *static_cast<unsigned*>(value) = on_host ? 1 : 2;
+      break;
+    case kAttributeDevicePointer:
+    case kAttributeHostPointer:
+      *static_cast<std::uintptr_t*>(value) = address;
+      break;
+    case kAttributeIsManaged:
+      *static_cast<int*>(value) = on_host && block.type == kTypeManaged;
+      break;
+    case kAttributeDeviceOrdinal:
+      *static_cast<int*>(value) = on_host ? block.device : device;
+      break;
+    case kAttributeRangeStart:
+      *static_cast<std::uint64_t*>(value) = base;
+      break;
+    case kAttributeRangeSize:
+      *static_cast<std::uint64_t*>(value) = size;
+      break;
+    default:
+      return kNotSupported;
+  }
+  return kSuccess;
+}
 
 }  // namespace
 
@@ -123,9 +169,79 @@ PHANTOM_EXPORT int cuCtxSetCurrent(void* context) {
   return kSuccess;
 }
 
+PHANTOM_EXPORT int cuCtxPushCurrent_v2(void* context) {
+  note(Function::cuCtxPushCurrent_v2);
+  if (!machine().has(device_of_context(context))) return kInvalidContext;
+  pushed_devices.push_back(current_device());
+  set_current_device(device_of_context(context));
+  return kSuccess;
+}
+
+PHANTOM_EXPORT int cuCtxPopCurrent_v2(void** context) {
+  note(Function::cuCtxPopCurrent_v2);
+  if (context != nullptr) *context = context_of(current_device());
+  if (pushed_devices.empty()) return kSuccess;
+  set_current_device(pushed_devices.back());
+  pushed_devices.pop_back();
+  return kSuccess;
+}
+
+// A second context of a device is its primary one here.
+PHANTOM_EXPORT int cuCtxCreate_v2(void** context, unsigned, int device) {
+  note(Function::cuCtxCreate_v2);
+  if (const int error = cuDevicePrimaryCtxRetain(context, device); error != kSuccess) return error;
+  return cuCtxPushCurrent_v2(*context);
+}
+
+PHANTOM_EXPORT int cuCtxCreate_v3(void** context, void*, int, unsigned flags, int device) {
+  note(Function::cuCtxCreate_v3);
+  return cuCtxCreate_v2(context, flags, device);
+}
+
+PHANTOM_EXPORT int cuCtxCreate_v4(void** context, void*, unsigned flags, int device) {
+  note(Function::cuCtxCreate_v4);
+  return cuCtxCreate_v2(context, flags, device);
+}
+
 PHANTOM_EXPORT int cuCtxGetDevice(int* device) {
   note(Function::cuCtxGetDevice);
+  if (!has_context(current_device())) return kInvalidContext;
   *device = current_device();
+  return kSuccess;
+}
+
+PHANTOM_EXPORT int cuCtxGetFlags(unsigned* flags) {
+  note(Function::cuCtxGetFlags);
+  *flags = 0;
+  return kSuccess;
+}
+
+PHANTOM_EXPORT int cuCtxGetId(void* context, unsigned long long* id) {
+  note(Function::cuCtxGetId);
+  const int device = context != nullptr ? device_of_context(context) : current_device();
+  if (!machine().has(device)) return kInvalidContext;
+  *id = static_cast<unsigned long long>(device) + 1;
+  return kSuccess;
+}
+
+PHANTOM_EXPORT int cuCtxGetApiVersion(void*, unsigned* version) {
+  note(Function::cuCtxGetApiVersion);
+  *version = 3020;  // of every context since CUDA 3.2
+  return kSuccess;
+}
+
+// Streams belong to the context of their device.
+PHANTOM_EXPORT int cuStreamGetCtx(void* stream, void** context) {
+  note(Function::cuStreamGetCtx);
+  *context = context_of(stream_of(stream).device);
+  return kSuccess;
+}
+
+PHANTOM_EXPORT int cuDeviceComputeCapability(int* major, int* minor, int device) {
+  note(Function::cuDeviceComputeCapability);
+  if (!machine().has(device)) return kInvalidDevice;
+  *major = machine().device(device).attribute(kComputeCapabilityMajor);
+  *minor = machine().device(device).attribute(kComputeCapabilityMinor);
   return kSuccess;
 }
 
@@ -139,50 +255,20 @@ PHANTOM_EXPORT int cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
 
 PHANTOM_EXPORT int cuPointerGetAttribute(void* value, int attribute, std::uintptr_t address) {
   note(Function::cuPointerGetAttribute);
-  const auto* pointer = reinterpret_cast<const void*>(address);
-  HostBlock block{};
-  const int device = device_of(pointer);
-  const bool on_host = device < 0 && host_block_of(pointer, &block);
-  if (device < 0 && !on_host) return kInvalidValue;
-  std::uint64_t base = address, size = 0;
-  if (on_host) {
-    base = reinterpret_cast<std::uintptr_t>(block.base);
-    size = block.size;
-  } else {
-    allocation_of(pointer, &base, &size);
-  }
-  switch (attribute) {
-    case kAttributeContext:
-      *static_cast<void**>(value) = context_of(on_host ? block.device : device);
-      break;
-    case kAttributeMemoryType:
-      *static_cast<unsigned*>(value) = on_host ? 1 : 2;
-      break;
-    case kAttributeDevicePointer:
-    case kAttributeHostPointer:
-      *static_cast<std::uintptr_t*>(value) = address;
-      break;
-    case kAttributeIsManaged:
-      *static_cast<int*>(value) = on_host && block.type == kTypeManaged;
-      break;
-    case kAttributeDeviceOrdinal:
-      *static_cast<int*>(value) = on_host ? block.device : device;
-      break;
-    case kAttributeRangeStart:
-      *static_cast<std::uint64_t*>(value) = base;
-      break;
-    case kAttributeRangeSize:
-      *static_cast<std::uint64_t*>(value) = size;
-      break;
-    default:
-      return refuse(Function::cuPointerGetAttribute, kNotSupported);
-  }
+  return pointer_attribute(value, attribute, address);
+}
+
+// What does not apply to an address is left as it is, as the driver does.
+PHANTOM_EXPORT int cuPointerGetAttributes(unsigned count, const int* attributes, void** values,
+                                          std::uintptr_t address) {
+  note(Function::cuPointerGetAttributes);
+  for (unsigned i = 0; i < count; ++i) pointer_attribute(values[i], attributes[i], address);
   return kSuccess;
 }
 
-PHANTOM_EXPORT int cuGetProcAddress_v2(const char* name, void** function, int, std::uint64_t, int* status) {
+PHANTOM_EXPORT int cuGetProcAddress_v2(const char* name, void** function, int version, std::uint64_t, int* status) {
   note(Function::cuGetProcAddress_v2);
-  *function = driver_entry_point(name);
+  *function = driver_entry_point(name, version);
   if (status != nullptr) *status = *function != nullptr ? 0 : 1;
   return *function != nullptr ? kSuccess : kNotFound;
 }

@@ -2,6 +2,9 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
+#include <cstring>
+#include <iterator>
 #include <string>
 
 namespace xmem::phantom {
@@ -9,6 +12,46 @@ namespace {
 
 // Driver names carry the version of their interface; callers ask without it.
 constexpr const char* kSuffixes[] = {"_v4", "_v3", "_v2", ""};
+
+// Forms that came with CUDA 11 or later, from cudaTypedefs.h: a caller of an older CUDA passes other arguments. All
+// others are older than any caller.
+struct Introduced {
+  const char* name;
+  int version;
+};
+constexpr Introduced kIntroduced[] = {
+    {"cuCtxCreate_v3", 11040},
+    {"cuCtxCreate_v4", 12050},
+    {"cuCtxGetDevice_v2", 13000},
+    {"cuCtxSynchronize_v2", 13000},
+    {"cuDeviceGetUuid_v2", 11040},
+    {"cuEventElapsedTime_v2", 12080},
+    {"cuGetProcAddress_v2", 12000},
+    {"cuGraphAddDependencies_v2", 12030},
+    {"cuGraphAddKernelNode_v2", 12000},
+    {"cuGraphAddNode_v2", 12030},
+    {"cuGraphExecKernelNodeSetParams_v2", 12000},
+    {"cuGraphExecUpdate_v2", 12000},
+    {"cuGraphGetEdges_v2", 12030},
+    {"cuGraphKernelNodeGetParams_v2", 12000},
+    {"cuGraphKernelNodeSetParams_v2", 12000},
+    {"cuGraphNodeGetDependencies_v2", 12030},
+    {"cuGraphNodeGetDependentNodes_v2", 12030},
+    {"cuGraphRemoveDependencies_v2", 12030},
+    {"cuMemAdvise_v2", 12020},
+    {"cuMemPrefetchAsync_v2", 12020},
+    {"cuMemcpy3DBatchAsync_v2", 13000},
+    {"cuMemcpyBatchAsync_v2", 13000},
+    {"cuStreamGetCaptureInfo_v3", 12030},
+    {"cuStreamGetCtx_v2", 12050},
+    {"cuStreamUpdateCaptureDependencies_v2", 12030},
+};
+
+bool existed(const std::string& name, int version) {
+  const auto* found = std::find_if(std::begin(kIntroduced), std::end(kIntroduced),
+                                   [&name](const Introduced& form) { return name == form.name; });
+  return found == std::end(kIntroduced) || found->version <= version;
+}
 
 void* own_library() {
   static void* const library = [] {
@@ -21,10 +64,14 @@ void* own_library() {
 
 }  // namespace
 
-void* driver_entry_point(const char* name) {
+void* driver_entry_point(const char* name, int version) {
   if (own_library() == nullptr) return nullptr;
+  // Since CUDA 12 the name means the form with flags, which never got a number.
+  if (std::strcmp(name, "cuGraphInstantiate") == 0 && version >= 12000) name = "cuGraphInstantiateWithFlags";
   for (const char* suffix : kSuffixes) {
-    if (void* found = dlsym(own_library(), (std::string(name) + suffix).c_str())) return found;
+    const std::string form = std::string(name) + suffix;
+    if (!existed(form, version)) continue;
+    if (void* found = dlsym(own_library(), form.c_str())) return found;
   }
   return nullptr;
 }

@@ -3,7 +3,8 @@
 
 namespace xmem::phantom {
 
-// The newest form (`cuMemMap`, `cuMemGetInfo_v2`) of a function by its base name; null when this library has none.
-void* driver_entry_point(const char* name);
+// The form (`cuMemMap`, `cuMemGetInfo_v2`) that a function had in a version of CUDA (12040), by its base name; null
+// when this library has none.
+void* driver_entry_point(const char* name, int version);
 
 }  // namespace xmem::phantom

@@ -26,6 +26,23 @@ int refuse_by_runtime(Function function, int error) noexcept;
     xmem::phantom::note(Function::name); \
     return 0;                            \
   }
+#define PHANTOM_CREATES(name)                            \
+  PHANTOM_EXPORT int name(void** handle) {               \
+    xmem::phantom::note(Function::name);                 \
+    return xmem::phantom::create_handle(handle) ? 0 : 1; \
+  }
+#define PHANTOM_DESTROYS(name)             \
+  PHANTOM_EXPORT int name(void* handle) {  \
+    xmem::phantom::note(Function::name);   \
+    xmem::phantom::destroy_handle(handle); \
+    return 0;                              \
+  }
+#define PHANTOM_COMPUTES(name)                  \
+  PHANTOM_EXPORT int name(const void* handle) { \
+    xmem::phantom::note(Function::name);        \
+    xmem::phantom::computed(handle);            \
+    return 0;                                   \
+  }
 #define PHANTOM_REFUSED(name, error)                     \
   PHANTOM_EXPORT int name() {                            \
     return xmem::phantom::refuse(Function::name, error); \

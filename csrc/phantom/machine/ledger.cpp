@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
@@ -42,8 +43,26 @@ void open_ledger() {
   close(file);
 }
 
+// A process that ended holds nothing any more, also while its parent has not yet asked for its status.
+bool is_zombie(std::int32_t process) {
+  char path[32], line[512];
+  std::snprintf(path, sizeof path, "/proc/%d/stat", process);
+  const int file = open(path, O_RDONLY | O_CLOEXEC);
+  if (file < 0) return false;
+  const ssize_t length = read(file, line, sizeof line - 1);
+  close(file);
+  line[length > 0 ? length : 0] = '\0';
+  const char* after_name = std::strrchr(line, ')');  // the name may hold anything
+  return after_name != nullptr && (std::strncmp(after_name, ") Z", 3) == 0 || std::strncmp(after_name, ") X", 3) == 0);
+}
+
 bool is_alive(std::int32_t process) {
-  return kill(process, 0) == 0 || errno == EPERM;
+  return (kill(process, 0) == 0 || errno == EPERM) && !is_zombie(process);
+}
+
+std::int64_t held(const Slot& slot, int device) {
+  const DeviceUse& use = slot.devices[device];
+  return use.used_bytes.load(std::memory_order_relaxed) + use.context_bytes.load(std::memory_order_relaxed);
 }
 
 Slot* claim_slot() {
@@ -93,20 +112,35 @@ Slot& slot() noexcept {
 
 std::int64_t used_by_all(int device) noexcept {
   const Slot& own = slot();
-  const auto held = [device](const Slot& s) {
-    return s.devices[device].used_bytes.load(std::memory_order_relaxed) +
-           s.devices[device].context_bytes.load(std::memory_order_relaxed);
-  };
-  std::int64_t sum = held(own);
+  std::int64_t sum = held(own, device);
   if (shared_ledger == nullptr) return sum;
   for (const Slot& other : shared_ledger->slots) {
     const std::int32_t process = other.process.load(std::memory_order_relaxed);
     if (process == 0) break;  // slots are taken in order
     if (&other == &own) continue;
-    const std::int64_t bytes = held(other);
+    const std::int64_t bytes = held(other, device);
     if (bytes > 0 && is_alive(process)) sum += bytes;
   }
   return sum;
+}
+
+std::vector<ProcessUse> users_of(int device) {
+  const Slot& own = slot();
+  std::vector<ProcessUse> users;
+  const auto add = [&](const Slot& user) {
+    const std::int32_t process = user.process.load(std::memory_order_relaxed);
+    if (user.devices[device].has_context.load(std::memory_order_relaxed) == 0) return;
+    if (&user == &own || is_alive(process)) users.push_back({process, held(user, device)});
+  };
+  if (shared_ledger == nullptr) {
+    add(own);
+    return users;
+  }
+  for (const Slot& user : shared_ledger->slots) {
+    if (user.process.load(std::memory_order_relaxed) == 0) break;
+    add(user);
+  }
+  return users;
 }
 
 void note(Function function) noexcept {

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "surface.hpp"
 
@@ -47,5 +48,12 @@ Slot& slot() noexcept;
 
 // What live processes, this one included, hold of a device with their contexts.
 std::int64_t used_by_all(int device) noexcept;
+
+// The same by process, for those that have a context there.
+struct ProcessUse {
+  std::int32_t process;
+  std::int64_t bytes;
+};
+std::vector<ProcessUse> users_of(int device);
 
 }  // namespace xmem::phantom

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <fstream>
 #include <sstream>
+#include <utility>
 
 #include "machine/ledger.hpp"
 
@@ -31,6 +32,8 @@ Machine read_machine(const std::string& path) {
     const std::string value = space == std::string::npos ? "" : line.substr(space + 1);
     if (key == "driver_version") {
       read.driver_version = std::atoi(value.c_str());
+    } else if (key == "cudnn_library") {
+      read.cudnn_library = value;
     } else if (key == "device") {
       read.devices.emplace_back();
     } else if (read.devices.empty()) {
@@ -41,6 +44,11 @@ Machine read_machine(const std::string& path) {
       device.uuid = parse_uuid(value);
     } else if (key == "total_memory_bytes") {
       device.total_memory_bytes = std::atoll(value.c_str());
+      device.limit_bytes = device.total_memory_bytes;
+    } else if (key == "limit_bytes") {
+      device.limit_bytes = std::atoll(value.c_str());
+    } else if (key == "nvml_total_memory_bytes") {
+      device.nvml_total_memory_bytes = std::atoll(value.c_str());
     } else if (key == "context_bytes") {
       device.context_bytes = std::atoll(value.c_str());
     } else if (key == "cudnn") {
@@ -97,8 +105,10 @@ Machine visible_machine() {
   Machine whole = read_machine(std::string(folder) + "/machine");
   Machine seen;
   seen.driver_version = whole.driver_version;
+  seen.cudnn_library = whole.cudnn_library;
   seen.physical = visible_cards(whole);
   for (const int card : seen.physical) seen.devices.push_back(whole.device(card));
+  seen.cards = std::move(whole.devices);
   return seen;
 }
 

@@ -2,10 +2,13 @@
 //
 // XMEM_PHANTOM names a folder with the file `machine`, lines of a key and a value; `xmem.phantom.machine` writes it:
 //   driver_version 13000
+//   cudnn_library PATH          a libcudnn.so.9 of 9.8 or newer, for environments whose own is older; may be absent
 //   device                      begins the next GPU
 //   name NVIDIA GeForce RTX 3060
 //   uuid 4f1c...                32 hexadecimal digits
 //   total_memory_bytes 12622168064
+//   limit_bytes 12622168064     what it gives out before it is out of memory; all of it when left out
+//   nvml_total_memory_bytes 12884901888
 //   context_bytes 153092096
 //   attribute 16 28             a cudaDeviceAttr and its value
 //   cudnn {"cudaDeviceId":0...} cuDNN's own description of the device, as JSON
@@ -24,6 +27,8 @@ struct Device {
   std::string name;
   std::array<unsigned char, 16> uuid{};
   std::int64_t total_memory_bytes = 0;
+  std::int64_t limit_bytes = 0;
+  std::int64_t nvml_total_memory_bytes = 0;  // what nvidia-smi shows: with what the driver keeps for itself
   std::int64_t context_bytes = 0;
   std::array<int, kLastDeviceAttribute + 1> attributes{};
   std::string cudnn;
@@ -34,8 +39,10 @@ struct Device {
 
 struct Machine {
   int driver_version = 0;
+  std::string cudnn_library;
   std::vector<Device> devices;  // those that CUDA_VISIBLE_DEVICES lets this process see
   std::vector<int> physical;    // the card behind each of them
+  std::vector<Device> cards;    // all GPUs of the machine, as NVML sees them
 
   int count() const { return static_cast<int>(devices.size()); }
   bool has(int device) const { return device >= 0 && device < count(); }

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 namespace xmem::phantom {
 
@@ -16,6 +17,9 @@ void kernel_launched();
 
 // Fills `bytes` with what the device holds at the address.
 void read_device(void* bytes, const void* device_address, std::size_t size);
+
+// Reads of at most 8 bytes by this thread give `value` as an integer, while `given`.
+void answer_reads(bool given, std::int64_t value);
 
 // cudaMemcpy in all directions; `size` bytes, told apart by the addresses.
 void copy(void* target, const void* source, std::size_t size);

@@ -37,7 +37,7 @@ int take_pages(int device, std::uint64_t size) {
   ensure_context(device);
   const unsigned card = machine().card(device);
   const auto pages = static_cast<std::int64_t>(whole_pages(size));
-  if (pages < 0 || pages > machine().device(device).total_memory_bytes - used_by_all(static_cast<int>(card))) {
+  if (pages < 0 || pages > machine().device(device).limit_bytes - used_by_all(static_cast<int>(card))) {
     return kOutOfMemory;
   }
   DeviceUse& use = slot().devices[card];

@@ -277,17 +277,17 @@ PHANTOM_EXPORT int cudaGetDeviceFlags(unsigned* flags) {
   return kSuccess;
 }
 
-PHANTOM_EXPORT int cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned, unsigned long long,
-                                                    int* status) {
+PHANTOM_EXPORT int cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned version,
+                                                    unsigned long long, int* status) {
   note(Function::cudaGetDriverEntryPointByVersion);
-  *function = driver_entry_point(name);
+  *function = driver_entry_point(name, static_cast<int>(version));
   if (status != nullptr) *status = *function != nullptr ? 0 : 1;  // found, or no such symbol
   return kSuccess;
 }
 
 PHANTOM_EXPORT int cudaGetDriverEntryPoint(const char* name, void** function, unsigned long long, int* status) {
   note(Function::cudaGetDriverEntryPoint);
-  *function = driver_entry_point(name);
+  *function = driver_entry_point(name, runtime_version());
   if (status != nullptr) *status = *function != nullptr ? 0 : 1;
   return kSuccess;
 }

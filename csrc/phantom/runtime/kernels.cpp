@@ -1,10 +1,15 @@
 // Kernels: registered by the libraries that hold them, launched into nothing. What callers ask about them sizes their
-// temporaries (CUB, some of ATen), so the answers follow the described device; registers and shared memory are not read
-// from the code objects: a kernel of 32 registers and no static shared memory is assumed.
+// temporaries (CUB, some of ATen), so the answers follow the described device. Registers and shared memory of kernels
+// that come with a library are not read from its code objects: 32 registers and no static shared memory are assumed.
+#include "runtime/kernels.hpp"
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
 
 #include "abi/cuda_types.hpp"
 #include "machine/calls.hpp"
@@ -17,7 +22,6 @@ using namespace xmem::phantom;  // NOLINT: what follows is C
 namespace xmem::phantom {
 namespace {
 
-constexpr int kAssumedRegisters = 32;
 constexpr int kRegisterGranularity = 256;  // a warp's registers are allocated in such units
 
 struct PushedLaunch {
@@ -28,41 +32,109 @@ struct PushedLaunch {
 };
 thread_local PushedLaunch pushed;
 
-int launch(void* stream) {
-  if (!machine().has(current_device())) return fail(kNoDevice);
+const Device* device_here() {
+  return machine().has(current_device()) ? &machine().device(current_device()) : nullptr;
+}
+
+struct LoadedKernels {
+  std::mutex mutex;
+  std::unordered_map<const void*, Kernel> by_handle;
+};
+
+LoadedKernels& loaded_kernels() {
+  static auto* kept = new LoadedKernels();  // never destroyed: libraries are unloaded from exit handlers
+  return *kept;
+}
+
+// As many blocks as threads, blocks, registers and shared memory of a multiprocessor allow.
+int blocks_per_multiprocessor(const Device& device, const Kernel& kernel, int block_size, std::size_t dynamic_bytes) {
+  if (block_size <= 0 || block_size > device.attribute(kMaxThreadsPerBlock)) return 0;
+  const int warps = (block_size + 31) / 32;
+  const int warp_registers =
+      (kernel.registers * 32 + kRegisterGranularity - 1) / kRegisterGranularity * kRegisterGranularity;
+  int blocks = std::min(device.attribute(kMaxThreadsPerMultiProcessor) / (32 * warps),
+                        device.attribute(kMaxBlocksPerMultiprocessor));
+  blocks = std::min(blocks, device.attribute(kMaxRegistersPerMultiprocessor) / std::max(warps * warp_registers, 1));
+  const auto shared_bytes = static_cast<std::int64_t>(dynamic_bytes) + kernel.static_shared_bytes;
+  if (shared_bytes > device.attribute(kMaxSharedMemoryPerBlockOptin)) return 0;
+  const std::int64_t per_block = shared_bytes + device.attribute(kReservedSharedMemoryPerBlock);
+  if (per_block > 0) {
+    blocks = std::min(blocks, static_cast<int>(device.attribute(kMaxSharedMemoryPerMultiprocessor) / per_block));
+  }
+  return std::max(blocks, 0);
+}
+
+}  // namespace
+
+int launch_kernel(void* stream) {
+  if (!machine().has(current_device())) return kNoDevice;
   ensure_context(current_device());
   launched(stream);
   return kSuccess;
 }
 
-const Device* device_here() {
-  return machine().has(current_device()) ? &machine().device(current_device()) : nullptr;
+const void* keep_kernel(Kernel kernel) {
+  auto* handle = new char();  // an address that nothing else has, also not a registered symbol
+  LoadedKernels& kept = loaded_kernels();
+  const std::lock_guard lock(kept.mutex);
+  kept.by_handle[handle] = std::move(kernel);
+  return handle;
 }
 
-// As many blocks as threads, blocks, registers and shared memory of a multiprocessor allow.
-int blocks_per_multiprocessor(int block_size, std::size_t shared_bytes) {
+void drop_kernel(const void* handle) {
+  LoadedKernels& kept = loaded_kernels();
+  const std::lock_guard lock(kept.mutex);
+  if (kept.by_handle.erase(handle) == 1) delete static_cast<const char*>(handle);
+}
+
+Kernel kernel_of(const void* handle) {
+  LoadedKernels& kept = loaded_kernels();
+  const std::lock_guard lock(kept.mutex);
+  const auto found = kept.by_handle.find(handle);
+  return found != kept.by_handle.end() ? found->second : Kernel{};
+}
+
+const char* kernel_name(const void* handle) {
+  LoadedKernels& kept = loaded_kernels();
+  const std::lock_guard lock(kept.mutex);
+  const auto found = kept.by_handle.find(handle);
+  return found != kept.by_handle.end() ? found->second.name.c_str() : nullptr;
+}
+
+void allow_dynamic_shared(const void* handle, int bytes) {
+  LoadedKernels& kept = loaded_kernels();
+  const std::lock_guard lock(kept.mutex);
+  const auto found = kept.by_handle.find(handle);
+  if (found != kept.by_handle.end()) found->second.most_dynamic_shared_bytes = bytes;
+}
+
+int occupancy(int* blocks, const void* kernel, int block_size, std::size_t dynamic_bytes) {
   const Device* device = device_here();
-  if (device == nullptr || block_size <= 0 || block_size > device->attribute(kMaxThreadsPerBlock)) return 0;
-  const int warps = (block_size + 31) / 32;
-  const int registers = warps * std::max(kAssumedRegisters * 32, kRegisterGranularity);
-  int blocks = std::min(device->attribute(kMaxThreadsPerMultiProcessor) / (32 * warps),
-                        device->attribute(kMaxBlocksPerMultiprocessor));
-  blocks = std::min(blocks, device->attribute(kMaxRegistersPerMultiprocessor) / registers);
-  const auto per_block = static_cast<std::int64_t>(shared_bytes) + device->attribute(kReservedSharedMemoryPerBlock);
-  if (static_cast<std::int64_t>(shared_bytes) > device->attribute(kMaxSharedMemoryPerBlockOptin)) return 0;
-  if (per_block > 0) {
-    blocks = std::min(blocks, static_cast<int>(device->attribute(kMaxSharedMemoryPerMultiprocessor) / per_block));
-  }
-  return std::max(blocks, 0);
-}
-
-int occupancy(int* blocks, int block_size, std::size_t shared_bytes) {
-  if (device_here() == nullptr) return fail(kNoDevice);
-  *blocks = blocks_per_multiprocessor(block_size, shared_bytes);
+  if (device == nullptr) return kNoDevice;
+  *blocks = blocks_per_multiprocessor(*device, kernel_of(kernel), block_size, dynamic_bytes);
   return kSuccess;
 }
 
-}  // namespace
+int describe_function(FuncAttributes* attributes, const void* handle) {
+  const Device* device = device_here();
+  if (device == nullptr) return kNoDevice;
+  const Kernel kernel = kernel_of(handle);
+  *attributes = {};
+  attributes->shared_size_bytes = static_cast<std::size_t>(kernel.static_shared_bytes);
+  attributes->local_size_bytes = static_cast<std::size_t>(kernel.local_bytes);
+  attributes->max_threads_per_block =
+      kernel.most_threads > 0 ? kernel.most_threads : device->attribute(kMaxThreadsPerBlock);
+  attributes->num_regs = kernel.registers;
+  attributes->ptx_version = device->capability();
+  attributes->binary_version = device->capability();
+  attributes->max_dynamic_shared_size_bytes =
+      kernel.most_dynamic_shared_bytes >= 0
+          ? kernel.most_dynamic_shared_bytes
+          : std::max(device->attribute(kMaxSharedMemoryPerBlock) - kernel.static_shared_bytes, 0);
+  attributes->preferred_shmem_carveout = -1;
+  return kSuccess;
+}
+
 }  // namespace xmem::phantom
 
 PHANTOM_EXPORT unsigned __cudaPushCallConfiguration(Dim3 grid, Dim3 block, std::size_t shared_bytes, void* stream) {
@@ -80,23 +152,23 @@ PHANTOM_EXPORT int __cudaPopCallConfiguration(Dim3* grid, Dim3* block, std::size
 
 PHANTOM_EXPORT int cudaLaunchKernel(const void*, Dim3, Dim3, void**, std::size_t, void* stream) {
   note(Function::cudaLaunchKernel);
-  return launch(stream);
+  return fail(launch_kernel(stream));
 }
 
 // CUDA 13's form of the same, called by code that nvcc generates.
 PHANTOM_EXPORT int __cudaLaunchKernel(void*, Dim3, Dim3, void**, std::size_t, void* stream) {
   note(Function::__cudaLaunchKernel);
-  return launch(stream);
+  return fail(launch_kernel(stream));
 }
 
 PHANTOM_EXPORT int cudaLaunchKernelExC(const LaunchConfig* config, const void*, void**) {
   note(Function::cudaLaunchKernelExC);
-  return launch(config->stream);
+  return fail(launch_kernel(config->stream));
 }
 
 PHANTOM_EXPORT int cudaLaunchCooperativeKernel(const void*, Dim3, Dim3, void**, std::size_t, void* stream) {
   note(Function::cudaLaunchCooperativeKernel);
-  return launch(stream);
+  return fail(launch_kernel(stream));
 }
 
 PHANTOM_EXPORT void** __cudaRegisterFatBinary(void* binary) {
@@ -136,30 +208,22 @@ PHANTOM_EXPORT int cudaGetFuncBySymbol(void** function, const void* symbol) {
   return kSuccess;
 }
 
-PHANTOM_EXPORT int cudaFuncGetAttributes(FuncAttributes* attributes, const void*) {
+PHANTOM_EXPORT int cudaFuncGetAttributes(FuncAttributes* attributes, const void* function) {
   note(Function::cudaFuncGetAttributes);
-  const Device* device = device_here();
-  if (device == nullptr) return fail(kNoDevice);
-  *attributes = {};
-  attributes->max_threads_per_block = device->attribute(kMaxThreadsPerBlock);
-  attributes->num_regs = kAssumedRegisters;
-  attributes->ptx_version = device->capability();
-  attributes->binary_version = device->capability();
-  attributes->max_dynamic_shared_size_bytes = device->attribute(kMaxSharedMemoryPerBlock);
-  attributes->preferred_shmem_carveout = -1;
-  return kSuccess;
+  return fail(describe_function(attributes, function));
 }
 
-PHANTOM_EXPORT int cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void*, int block_size,
+PHANTOM_EXPORT int cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* function, int block_size,
                                                                  std::size_t shared_bytes) {
   note(Function::cudaOccupancyMaxActiveBlocksPerMultiprocessor);
-  return occupancy(blocks, block_size, shared_bytes);
+  return fail(occupancy(blocks, function, block_size, shared_bytes));
 }
 
-PHANTOM_EXPORT int cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void*, int block_size,
-                                                                          std::size_t shared_bytes, unsigned) {
+PHANTOM_EXPORT int cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void* function,
+                                                                          int block_size, std::size_t shared_bytes,
+                                                                          unsigned) {
   note(Function::cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags);
-  return occupancy(blocks, block_size, shared_bytes);
+  return fail(occupancy(blocks, function, block_size, shared_bytes));
 }
 
 PHANTOM_EXPORT int cudaOccupancyMaxActiveClusters(int* clusters, const void*, const LaunchConfig*) {

@@ -3,8 +3,10 @@
 A table lists the functions of one CUDA library, a line each: name, fidelity, behaviour. Fidelity says how far the answer
 is from a real GPU's, for memory: ``faithful``, ``approximate`` or ``refused``. Behaviour says where the answer comes from:
 ``written`` (a source file of this library), ``succeeds`` (returns 0 and does nothing), ``refused`` (returns the library's
-"not supported"), or ``=NAME`` (the same as another function). Headers start with ``!``: ``! library NAME`` and
-``! refusal CODE``.
+"not supported"), ``=NAME`` (the same as another function), and for the libraries with handles ``creates`` (an object,
+through the first argument), ``destroys`` (the first argument) and ``computes`` (returns 0; counts as a kernel on the
+stream of the handle that is the first argument). ``real`` functions are not exported: the library of the CUDA
+installation answers, for it needs no GPU. Headers start with ``!``: ``! library NAME`` and ``! refusal CODE``.
 
 Usage: ``generate.py OUTPUT_FOLDER``; writes ``surface.hpp``, ``surface.cpp`` and ``phantom_functions.tsv``.
 """
@@ -16,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 FIDELITIES = ("faithful", "approximate", "refused")
+BEHAVIOURS = ("written", "succeeds", "refused", "creates", "destroys", "computes", "real")
 MOST_FUNCTIONS = 4096
 
 
@@ -69,7 +72,7 @@ def read_table(path: Path) -> list[Function]:
         if len(words) != 3 or words[1] not in FIDELITIES:
             raise ValueError(f"{path.name}:{number}: expected NAME FIDELITY BEHAVIOUR, not {raw!r}")
         name, fidelity, behaviour = words
-        if behaviour not in ("written", "succeeds", "refused") and not behaviour.startswith("="):
+        if behaviour not in BEHAVIOURS and not behaviour.startswith("="):
             raise ValueError(f"{path.name}:{number}: unknown behaviour {behaviour!r}")
         if (fidelity == "refused") != (behaviour == "refused"):
             raise ValueError(f"{path.name}:{number}: {name} is refused in one column only")
@@ -99,6 +102,7 @@ def source_text(functions: list[Function]) -> str:
     exports = "\n".join(filter(None, map(_export, functions)))
     return f"""// Generated from csrc/phantom/surface: do not edit.
 #include "surface.hpp"
+#include "libraries/handle.hpp"
 #include "machine/calls.hpp"
 namespace xmem::phantom {{
 namespace {{
@@ -115,8 +119,8 @@ using xmem::phantom::Function;
 
 def _export(function: Function) -> str:
     match function.behaviour:
-        case "succeeds":
-            return f"PHANTOM_SUCCEEDS({function.name})"
+        case "succeeds" | "creates" | "destroys" | "computes":
+            return f"PHANTOM_{function.behaviour.upper()}({function.name})"
         case "refused" if function.library == "cudart":
             return f"PHANTOM_REFUSED_BY_RUNTIME({function.name}, {function.refusal})"
         case "refused":

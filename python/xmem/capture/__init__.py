@@ -4,6 +4,17 @@ The command runs as the user typed it, with a few environment variables more; ev
 the process that trains (``child/``). This side needs no torch.
 """
 
-from xmem.capture.capture import CaptureResult, DescribedGpu, capture
+from xmem.capture.capture import CaptureResult, DescribedGpu, Mode, capture
+from xmem.capture.interpreter import TorchBuild, find_torch, has_gpu
+from xmem.capture.phantom import PhantomMachine
 
-__all__ = ["CaptureResult", "DescribedGpu", "capture"]
+__all__ = [
+    "CaptureResult",
+    "DescribedGpu",
+    "Mode",
+    "PhantomMachine",
+    "TorchBuild",
+    "capture",
+    "find_torch",
+    "has_gpu",
+]

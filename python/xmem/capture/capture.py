@@ -13,10 +13,14 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from xmem.capture.phantom import PhantomMachine, last_calls, read_processes
 from xmem.capture.process import Ended, run_process
 from xmem.errors import CaptureError, ConfigError
+from xmem.phantom.ledger import ProcessRecord
+
+Mode = Literal["real", "phantom"]
 
 _CHILD = Path(__file__).parent / "child"
 
@@ -41,6 +45,7 @@ class CaptureResult:
         wall_s: How long the command ran, in seconds.
         exit_status: How it ended; None when it had to be ended after the trace was complete.
         metadata: The ``xmem`` object of the trace, without its ``tensors``.
+        processes: In phantom mode, what the processes of the command called and held.
     """
 
     path: Path
@@ -48,6 +53,7 @@ class CaptureResult:
     wall_s: float
     exit_status: int | None
     metadata: dict[str, Any] = field(repr=False)
+    processes: tuple[ProcessRecord, ...] = ()
 
 
 def capture(
@@ -60,8 +66,10 @@ def capture(
     env: Mapping[str, str] | None = None,
     gpu: DescribedGpu | None = None,
     stdout: int | None = None,
+    mode: Mode = "real",
+    machine: PhantomMachine | None = None,
 ) -> CaptureResult:
-    """Run a training command on the CPU and write the profiler trace of its first iterations.
+    """Run a training command without a GPU and write the profiler trace of its first iterations.
 
     Args:
         command: What one would type: ``["python", "train.py", "--epochs", "3"]``, a launcher, a shell script.
@@ -70,8 +78,11 @@ def capture(
         timeout_s: Give up after this many seconds.
         stacks: Record every Python frame too (slow, large); modules and source lines are there anyway.
         env: The command's environment; this process's by default.
-        gpu: What ``torch.cuda`` describes to the script; an RTX 3060 by default.
+        gpu: What ``torch.cuda`` describes to the script in real mode; an RTX 3060 by default.
         stdout: File descriptor for the command's standard output; this process's own by default.
+        mode: ``real`` computes everything on the CPU; ``phantom`` needs a CUDA build of torch and runs it on
+            GPUs that compute nothing.
+        machine: The GPUs of phantom mode; one RTX 3060 by default.
 
     Raises:
         CaptureError: There is no trace: the script failed, never trained, took too long, did not start.
@@ -86,27 +97,38 @@ def capture(
     began = time.monotonic()
     with _workspace(target) as workspace:
         environment = _child_environment(os.environ if env is None else env)
+        machine = machine or PhantomMachine()
         environment["XMEM_CAPTURE"] = json.dumps(
             {
                 "workspace": str(workspace),
+                "mode": mode,
                 "iterations": iterations,
                 "stacks": stacks,
                 "gzip": target.suffix == ".gz",
+                "snapshot": machine.snapshot is not None,
+                "keep_init": machine.keep_init,
+                "values": dict(machine.values),
                 "xmem_version": _own_version(),
                 "gpu": asdict(gpu or DescribedGpu()),
             }
         )
+        if mode == "phantom":
+            environment = machine.switch_on(workspace, environment)
         ended = run_process(
             _resolve(command, environment), environment, workspace / "status.json", timeout_s, stdout
         )
         status = _outcome(workspace, ended, timeout_s)
         _publish(workspace / ("trace.json.gz" if target.suffix == ".gz" else "trace.json"), target)
+        if mode == "phantom" and machine.snapshot is not None:
+            _publish(workspace / "snapshot.pickle", machine.snapshot)
+        processes = read_processes(workspace) if mode == "phantom" else ()
     return CaptureResult(
         path=target,
         iterations=status["iterations"],
         wall_s=time.monotonic() - began,
         exit_status=ended.exit_status,
         metadata=status["metadata"],
+        processes=processes,
     )
 
 
@@ -186,11 +208,12 @@ def _explain_missing(workspace: Path, ended: Ended) -> str:
         return "the script's Python has no torch; run the command with the Python of the training environment"
     if exit_status is not None and exit_status < 0:
         return (
-            f"the command was ended by signal {-exit_status}; "
+            f"the command was ended by signal {-exit_status}{last_calls(workspace)}; "
             "if the machine ran out of memory, use a smaller batch or another machine"
         )
     if exit_status != 0:
-        return f"the script failed on its own (exit status {exit_status}); make it run on the CPU first"
+        hint = last_calls(workspace) or "; make it run on the CPU first"
+        return f"the script failed on its own (exit status {exit_status}){hint}"
     if not imported_torch:
         return (
             "the command never imported torch where the capture could see it; "

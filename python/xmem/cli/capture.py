@@ -1,33 +1,90 @@
-"""``xmem-fast capture``: profile an unmodified training script on the CPU."""
+"""``xmem-fast capture``: record an unmodified training script without a GPU."""
 
 from __future__ import annotations
 
+import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from xmem.cli import options, output
+from xmem.cli.options import CaptureMode
+from xmem.errors import ConfigError
 
 if TYPE_CHECKING:
-    from xmem.capture import CaptureResult
+    from xmem.capture import CaptureResult, Mode, PhantomMachine
 
 
 _STDERR = 2
 
 
+@dataclass(frozen=True)
+class CaptureSettings:
+    """How a command is captured, as the options say it.
+
+    Attributes:
+        mode: As asked for.
+        no_gpu: Whether a GPU of this machine is to be left alone.
+        python: The interpreter that the command is run with, None when the command names it.
+        gpus: Phantom GPUs.
+        strict_capacity: Whether phantom memory ends where the GPU's does.
+        keep_init: Whether weights are initialized in phantom mode.
+        values: ``FILE:LINE=NUMBER``, what reads of GPU memory give.
+        snapshot: Where the allocator's snapshot goes.
+        iterations: Optimizer steps to record.
+        timeout: In seconds.
+        stacks: Whether every Python frame is recorded.
+    """
+
+    mode: CaptureMode
+    no_gpu: bool
+    python: Path | None
+    gpus: int
+    strict_capacity: bool
+    keep_init: bool
+    values: tuple[str, ...]
+    snapshot: Path | None
+    iterations: int
+    timeout: float | None
+    stacks: bool
+
+
 def capture(
     command: options.Command,
     trace: Annotated[Path, typer.Option("-o", "--output", metavar="TRACE", help="Where the trace goes.")],
+    mode: options.ModeChoice = CaptureMode.AUTO,
+    no_gpu: options.NoGpu = False,
+    python: options.Python = None,
+    gpu: options.Gpu = None,
+    capacity: options.Capacity = None,
+    gpus: options.Gpus = 1,
+    strict_capacity: options.StrictCapacity = False,
+    keep_init: options.KeepInit = False,
+    value: options.Values = None,
+    snapshot: options.Snapshot = None,
     iterations: options.Iterations = 3,
     timeout: options.Timeout = None,
     stacks: options.Stacks = False,
     as_json: options.Json = False,
 ) -> None:
     """Record a few iterations of a training script, on this machine and without a GPU."""
-    result = capture_noting(
-        command, trace, iterations=iterations, timeout=timeout, stacks=stacks, as_json=as_json
+    target = options.target_options(gpu, capacity, None, None)
+    settings = CaptureSettings(
+        mode,
+        no_gpu,
+        python,
+        gpus,
+        strict_capacity,
+        keep_init,
+        tuple(value or ()),
+        snapshot,
+        iterations,
+        timeout,
+        stacks,
     )
+    result = capture_noting(command, trace, settings, target, as_json=as_json)
     if as_json:
         output.print_json(
             {
@@ -44,24 +101,98 @@ def capture(
 
 
 def capture_noting(
-    command: list[str], trace: Path, *, iterations: int, timeout: float | None, stacks: bool, as_json: bool
+    command: list[str],
+    trace: Path,
+    settings: CaptureSettings,
+    target: options.TargetOptions,
+    *,
+    as_json: bool,
 ) -> CaptureResult:
     """Capture, and note on stderr what is going on; the script prints there too where stdout is for JSON.
 
     Raises:
         CaptureError: The script failed, never trained, or the trace could not be written.
+        ConfigError: A setting cannot be meant, or there is no CUDA build of torch for phantom mode.
     """
     from xmem.capture import capture as capture_command
 
-    output.note(f"recording {iterations} iterations on the CPU; the script's own output follows")
+    if settings.python is not None:
+        command = [str(settings.python), *command]
+    environment = dict(os.environ)
+    if target["alloc_conf"] is not None:
+        environment["PYTORCH_CUDA_ALLOC_CONF"] = target["alloc_conf"]
+    machine = _machine(settings, target)
+    mode = _mode(command, environment, settings)
+    where = f"a phantom {machine.device.name}" if mode == "phantom" else "the CPU"
+    output.note(f"recording {settings.iterations} iterations on {where}; the script's own output follows")
     result = capture_command(
         command,
         trace,
-        iterations=iterations,
-        timeout_s=timeout,
-        stacks=stacks,
+        iterations=settings.iterations,
+        timeout_s=settings.timeout,
+        stacks=settings.stacks,
+        env=environment,
         stdout=_STDERR if as_json else None,
+        mode=mode,
+        machine=machine,
     )
-    if result.iterations < iterations:
-        output.note(f"the script ended after {result.iterations} of {iterations} iterations")
+    if result.iterations < settings.iterations:
+        output.note(f"the script ended after {result.iterations} of {settings.iterations} iterations")
+    refused = sorted({name for process in result.processes for name in process.calls_of("refused")})
+    if refused:
+        output.note(f"the phantom GPU refused {', '.join(refused)}; the script went on without")
     return result
+
+
+def _mode(command: list[str], environment: dict[str, str], settings: CaptureSettings) -> Mode:
+    """Phantom where the script's torch can use a GPU and none is to be used.
+
+    Raises:
+        ConfigError: Phantom mode was asked for, and the script's torch is no CUDA build.
+    """
+    from xmem.capture import find_torch, has_gpu
+
+    if settings.mode is CaptureMode.REAL:
+        return "real"
+    build = find_torch(command, environment)
+    if build is not None and build.cuda is not None:
+        alone = settings.no_gpu or settings.mode is CaptureMode.PHANTOM or not has_gpu()
+        return "phantom" if alone else "real"
+    if settings.mode is CaptureMode.PHANTOM:
+        found = "no torch was found" if build is None else f"{build.python} has torch {build.version}"
+        raise ConfigError(
+            f"--mode phantom: {found}", "a Python whose torch is a CUDA build; name it with --python"
+        )
+    return "real"
+
+
+def _machine(settings: CaptureSettings, target: options.TargetOptions) -> PhantomMachine:
+    from xmem.capture import PhantomMachine
+    from xmem.devices import custom_device, find_device
+
+    named = find_device(target["gpu"] or "rtx-3060")
+    capacity = target["capacity"]
+    return PhantomMachine(
+        device=named if capacity is None else custom_device(capacity, like=named),
+        count=settings.gpus,
+        strict_capacity=settings.strict_capacity,
+        keep_init=settings.keep_init,
+        values=dict(_value(text) for text in settings.values),
+        snapshot=settings.snapshot,
+    )
+
+
+def _value(text: str) -> tuple[str, float]:
+    """``train.py:57=0.25`` as its line and its number.
+
+    Raises:
+        ConfigError: It is not of that form.
+    """
+    line, _, number = text.rpartition("=")
+    file, _, place = line.rpartition(":")
+    try:
+        if not file or int(place) < 1:
+            raise ValueError
+        return line, float(number)
+    except ValueError:
+        raise ConfigError(f"--value {text}", "FILE:LINE=NUMBER, such as train.py:57=0.25") from None

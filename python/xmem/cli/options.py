@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, TypedDict
 
@@ -21,7 +22,10 @@ Trace = Annotated[
 ]
 
 Gpu = Annotated[
-    str | None, typer.Option("--gpu", metavar="NAME", help="GPU to fit on; `xmem-fast gpus` lists the names.")
+    str | None,
+    typer.Option(
+        "--gpu", metavar="NAME", help="GPU to fit on: a name that `xmem-fast gpus` lists, or a .toml file."
+    ),
 ]
 Capacity = Annotated[
     str | None,
@@ -43,6 +47,51 @@ Timeout = Annotated[
 ]
 Stacks = Annotated[
     bool, typer.Option("--stacks", help="Record all Python frames: slower, much larger traces.")
+]
+
+
+class CaptureMode(StrEnum):
+    """How a script is run without a GPU."""
+
+    AUTO = "auto"
+    PHANTOM = "phantom"
+    REAL = "real"
+
+
+ModeChoice = Annotated[
+    CaptureMode,
+    typer.Option(
+        "--mode",
+        help="phantom: a CUDA build of torch on GPUs that compute nothing, exact; real: on the CPU; "
+        "auto: phantom where the script's torch is a CUDA build and there is no GPU.",
+    ),
+]
+NoGpu = Annotated[bool, typer.Option("--no-gpu", help="Leave a GPU of this machine alone in mode auto.")]
+Python = Annotated[
+    Path | None,
+    typer.Option("--python", metavar="PATH", help="Run the command with this Python: -- train.py ARGS."),
+]
+Gpus = Annotated[int, typer.Option("--gpus", min=1, max=64, help="Phantom GPUs in the machine.")]
+StrictCapacity = Annotated[
+    bool,
+    typer.Option(
+        "--strict-capacity", help="Phantom memory runs out where the GPU's does, inside the script too."
+    ),
+]
+KeepInit = Annotated[bool, typer.Option("--keep-init", help="Initialize weights in phantom mode: slower.")]
+Values = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--value",
+        metavar="FILE:LINE=NUMBER",
+        help="What reads of GPU memory give at a line in phantom mode; of a mask, the share it selects.",
+    ),
+]
+Snapshot = Annotated[
+    Path | None,
+    typer.Option(
+        "--snapshot", metavar="FILE", help="Keep the allocator's snapshot of phantom mode (pickle)."
+    ),
 ]
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]

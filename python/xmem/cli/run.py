@@ -12,7 +12,8 @@ from typing import Annotated
 import typer
 
 from xmem.cli import options, output
-from xmem.cli.capture import capture_noting
+from xmem.cli.capture import CaptureSettings, capture_noting
+from xmem.cli.options import CaptureMode
 
 
 def run(
@@ -21,6 +22,14 @@ def run(
     capacity: options.Capacity = None,
     alloc_conf: options.AllocConf = None,
     torch_version: options.TorchVersion = None,
+    mode: options.ModeChoice = CaptureMode.AUTO,
+    no_gpu: options.NoGpu = False,
+    python: options.Python = None,
+    gpus: options.Gpus = 1,
+    strict_capacity: options.StrictCapacity = False,
+    keep_init: options.KeepInit = False,
+    value: options.Values = None,
+    snapshot: options.Snapshot = None,
     iterations: options.Iterations = 3,
     timeout: options.Timeout = None,
     stacks: options.Stacks = False,
@@ -31,14 +40,25 @@ def run(
     as_json: options.Json = False,
     output_file: options.EstimateFile = None,
 ) -> None:
-    """Record a training script on the CPU and say how much GPU memory it will need."""
+    """Record a training script, without a GPU, and say how much GPU memory it will need."""
     import xmem
 
     target = options.target_options(gpu, capacity, alloc_conf, torch_version)
+    settings = CaptureSettings(
+        mode,
+        no_gpu,
+        python,
+        gpus,
+        strict_capacity,
+        keep_init,
+        tuple(value or ()),
+        snapshot,
+        iterations,
+        timeout,
+        stacks,
+    )
     with _trace_path(keep_trace) as trace:
-        captured = capture_noting(
-            command, trace, iterations=iterations, timeout=timeout, stacks=stacks, as_json=as_json
-        )
+        captured = capture_noting(command, trace, settings, target, as_json=as_json)
         estimate = xmem.estimate(trace, **target)
     output.give_estimate(
         replace(

@@ -13,6 +13,7 @@ from xmem.orchestration.lifetimes import (
 )
 from xmem.orchestration.onednn import DropOneDnnTemporaries
 from xmem.orchestration.policy import Policy
+from xmem.orchestration.recorded_requests import RecordedRequests
 from xmem.orchestration.workspaces import AddCublasWorkspaces
 
 CPU_TRACE: tuple[Policy, ...] = (
@@ -31,5 +32,5 @@ CPU_TRACE: tuple[Policy, ...] = (
 GPU has.
 """
 
-GPU_TRACE: tuple[Policy, ...] = (AddMemoryBeforeTrace(),)
-"""A run on a GPU needs no corrections: only what its trace began too late to show."""
+GPU_TRACE: tuple[Policy, ...] = (RecordedRequests(), AddMemoryBeforeTrace())
+"""A run on a GPU, real or phantom, needs no corrections: only what its trace does not show."""

@@ -22,6 +22,7 @@ class Workload:
     Attributes:
         block: int32, row of the BlockTable that it comes from, -1 = added by a policy.
         size_bytes: int64, as requested from the allocator.
+        stream: int64, the CUDA stream it is allocated on; 0 where that is not known.
         alloc_ns: int64 nanoseconds.
         free_ns: int64 nanoseconds, ``blocks.NEVER`` = alive at the end.
         category: uint8, an ``attribution.Category``.
@@ -38,6 +39,7 @@ class Workload:
 
     block: NDArray[np.int32]
     size_bytes: NDArray[np.int64]
+    stream: NDArray[np.int64]
     alloc_ns: NDArray[np.int64]
     free_ns: NDArray[np.int64]
     category: NDArray[np.uint8]
@@ -81,6 +83,7 @@ class Workload:
         row: dict[str, Any] = {
             "block": MADE_BY_POLICY,
             "size_bytes": size_bytes,
+            "stream": 0,
             "alloc_ns": alloc_ns,
             "free_ns": free_ns,
             "category": category,
@@ -107,6 +110,7 @@ def workload_of(
     return Workload(
         block=rows.astype(np.int32),
         size_bytes=blocks.size_bytes[rows],
+        stream=np.zeros(len(rows), np.int64),
         alloc_ns=blocks.alloc_ns[rows],
         free_ns=blocks.free_ns[rows],
         category=attribution.category[rows],

@@ -1,4 +1,4 @@
-"""How a process comes to see the phantom GPU: a folder with its machine and its ledger, and a few variables."""
+"""How a process comes to see the phantom GPU: a folder with its machine and ledger, and a few variables."""
 
 from __future__ import annotations
 
@@ -30,15 +30,30 @@ def library_folder() -> Path:
     raise ConfigError("the phantom GPU is not part of this installation", "Linux; use --mode real elsewhere")
 
 
-def prepare(folder: Path, devices: Sequence[Device], *, driver_version: int = 13000) -> None:
+def prepare(
+    folder: Path,
+    devices: Sequence[Device],
+    *,
+    driver_version: int = 13000,
+    limit_bytes: int | None = None,
+    cudnn_library: Path | None = None,
+) -> None:
     """Write the machine and an empty ledger.
 
     Args:
         folder: An existing folder, private to one run.
         devices: The GPUs of the machine, in order.
         driver_version: As ``cudaDriverGetVersion`` gives it.
+        limit_bytes: What each GPU gives out before it is out of memory; its size by default.
+        cudnn_library: See :func:`xmem.phantom.machine.write_machine`.
     """
-    write_machine(folder / "machine", devices, driver_version=driver_version)
+    write_machine(
+        folder / "machine",
+        devices,
+        driver_version=driver_version,
+        limit_bytes=limit_bytes,
+        cudnn_library=cudnn_library,
+    )
     create_ledger(folder / "ledger")
 
 
@@ -51,6 +66,10 @@ def phantom_environment(folder: Path, base: Mapping[str, str]) -> dict[str, str]
     environment["LD_PRELOAD"] = _joined(preloaded, environment.get("LD_PRELOAD"))
     # Programs that look for the driver's file, not for its name.
     environment["LD_LIBRARY_PATH"] = _joined([str(libraries)], environment.get("LD_LIBRARY_PATH"))
+    environment["TRITON_LIBCUDA_PATH"] = str(libraries)
+    # What is measured to tune a kernel means nothing here: it must not be taken from, or left in, the user's caches.
+    environment["TRITON_CACHE_DIR"] = str(folder / "triton")
+    environment["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "inductor")
     return environment
 
 

@@ -44,7 +44,7 @@ class DeviceUse:
     """What one process held of one card.
 
     Attributes:
-        used_bytes: Device memory when the process ended or was looked at, in whole pages, without the context.
+        used_bytes: Device memory at the end, in whole pages, without the context.
         peak_bytes: The most of it.
         context_bytes: The size of its context, 0 if it never used the card.
     """

@@ -7,130 +7,129 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from xmem.devices import Device
+from xmem.device_description import attribute_numbers
+from xmem.devices import UNKNOWN_IS_LIKE, Device, find_device
+from xmem.errors import ConfigError
 
-_DEFAULT_CAPABILITY = (8, 0)
+# What a GPU that is known by its size alone calls itself.
+_UNKNOWN_NAME = "NVIDIA GPU"
 
 
-def write_machine(path: Path, devices: Sequence[Device], *, driver_version: int) -> None:
-    """Write the description of a machine with these GPUs, in order."""
+def write_machine(
+    path: Path,
+    devices: Sequence[Device],
+    *,
+    driver_version: int,
+    limit_bytes: int | None = None,
+    cudnn_library: Path | None = None,
+) -> None:
+    """Write the description of a machine with these GPUs, in order.
+
+    Args:
+        path: The file.
+        devices: The GPUs; the same one may stand there several times.
+        driver_version: As ``cudaDriverGetVersion`` gives it: 13000 for CUDA 13.0.
+        limit_bytes: What each GPU gives out before it is out of memory; its size by default.
+        cudnn_library: A ``libcudnn.so.9`` of version 9.8 or newer, for the CUDA of the environment, that is
+            asked for convolution plans in a process of its own where the environment's is too old to plan
+            without a device.
+
+    Raises:
+        ConfigError: A GPU has no CUDA.
+    """
     lines = [f"driver_version {driver_version}"]
+    if cudnn_library is not None:
+        lines.append(f"cudnn_library {cudnn_library}")
     for number, device in enumerate(devices):
-        lines += _device_lines(device, number)
+        lines += _device_lines(device, number, driver_version)
+        if limit_bytes is not None:
+            lines.append(f"limit_bytes {limit_bytes}")
     path.write_text("\n".join(lines) + "\n")
 
 
-def _device_lines(device: Device, number: int) -> list[str]:
-    attributes = _attributes(device, number)
-    return [
-        "device",
-        f"name {device.full_name}",
-        f"uuid {hashlib.sha256(f'{device.full_name} {number}'.encode()).hexdigest()[:32]}",
-        f"total_memory_bytes {device.total_memory_bytes}",
-        f"context_bytes {device.context_bytes}",
-        *(f"attribute {which} {value}" for which, value in sorted(attributes.items())),
-        f"cudnn {json.dumps(_cudnn_description(device, attributes), separators=(',', ':'))}",
-    ]
+def machine_attributes(device: Device, number: int) -> dict[str, int]:
+    """All CUDA attributes of a GPU in its place in a machine, by name.
 
+    A GPU known by its size alone has the compute capability and the multiprocessors of an A100.
 
-def _attributes(device: Device, number: int) -> dict[int, int]:
-    major, minor = device.compute_capability or _DEFAULT_CAPABILITY
-    consumer = (major, minor) in ((8, 6), (8, 9), (12, 0))
-    shared = {
-        (7, 0): 98304,
-        (7, 5): 65536,
-        (8, 0): 167936,
-        (8, 6): 102400,
-        (8, 9): 102400,
-        (9, 0): 233472,
-        (10, 0): 233472,
-        (12, 0): 102400,
-    }.get((major, minor), 167936)
-    threads = 1024 if (major, minor) == (7, 5) else 1536 if consumer else 2048
+    Args:
+        device: The GPU.
+        number: Its place, from 0; every place is a PCI bus of its own.
+
+    Raises:
+        ConfigError: The GPU has no CUDA.
+    """
+    if not device.attributes:
+        raise ConfigError(
+            f"the {device.name} as a phantom GPU", "a GPU with CUDA; without one, use --mode real"
+        )
+    stand_in = find_device(UNKNOWN_IS_LIKE)
+    major, minor = device.compute_capability or stand_in.compute_capability or (8, 0)
     return {
-        1: 1024,
-        2: 1024,
-        3: 1024,
-        4: 64,
-        5: 2147483647,
-        6: 65535,
-        7: 65535,
-        8: 49152,
-        9: 65536,
-        10: 32,
-        11: 2147483647,
-        12: 65536,
-        13: 1777000,
-        14: 512,
-        15: 1,
-        16: device.multiprocessors if device.multiprocessors > 0 else 108,
-        19: 1,
-        30: 512,
-        31: 1,
-        33: number + 1,
-        36: 7501000,
-        37: 192,
-        38: 2359296,
-        39: threads,
-        40: 2,
-        41: 1,
-        51: 32,
-        75: major,
-        76: minor,
-        78: 1,
-        79: 1,
-        80: 1,
-        81: shared,
-        82: 65536,
-        83: 1,
-        89: 1,
-        90: 1,
-        91: 1,
-        95: 1,
-        97: shared - 1024,
-        99: 1,
-        102: 1,
-        103: 1,
-        106: 16 if threads <= 1536 else 32,
-        111: 1024,
-        115: 1,
-        119: 9,
-        120: int(major >= 9),
-        125: 1,
-        132: 0,
+        **device.attributes,
+        "MultiProcessorCount": (device if device.multiprocessors > 0 else stand_in).multiprocessors,
+        "ComputeCapabilityMajor": major,
+        "ComputeCapabilityMinor": minor,
+        "PciDomainId": 0,
+        "PciBusId": number + 1,
+        "PciDeviceId": 0,
     }
 
 
-def _cudnn_description(device: Device, attributes: dict[int, int]) -> dict[str, object]:
-    """cuDNN's own description of a device, as its backend reads it (see the reference on cuDNN without a
-    GPU)."""
-    major, minor = attributes[75], attributes[76]
+def _device_lines(device: Device, number: int, driver_version: int) -> list[str]:
+    attributes = machine_attributes(device, number)
+    by_number = {attribute_numbers()[name]: value for name, value in attributes.items()}
+    name = device.full_name or _UNKNOWN_NAME
+    nvml_total = device.nvml_total_memory_bytes
+    cudnn = _cudnn_description(name, device.total_memory_bytes, attributes, number, driver_version)
+    return [
+        "device",
+        f"name {name}",
+        f"uuid {_uuid(name, number)}",
+        f"total_memory_bytes {device.total_memory_bytes}",
+        f"nvml_total_memory_bytes {nvml_total if nvml_total >= 0 else device.total_memory_bytes}",
+        f"context_bytes {device.context_bytes}",
+        *(f"attribute {which} {value}" for which, value in sorted(by_number.items())),
+        f"cudnn {json.dumps(cudnn, separators=(',', ':'))}",
+    ]
+
+
+def _uuid(name: str, number: int) -> str:
+    """The same in every run, and another for every place in the machine."""
+    return hashlib.sha256(f"{name} {number}".encode()).hexdigest()[:32]
+
+
+def _cudnn_description(
+    name: str, total_memory_bytes: int, attributes: Mapping[str, int], number: int, driver_version: int
+) -> dict[str, object]:
+    """A device as cuDNN 9.8 and later reads it: the text of CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION."""
+    capability = (attributes["ComputeCapabilityMajor"], attributes["ComputeCapabilityMinor"])
     return {
-        "cudaDeviceId": 0,
-        "deviceVer": 100 * major + 10 * minor,
-        "driverVer": 13000,
-        "deviceName": device.full_name,
-        "maxGridSize": [2147483647, 65535, 65535],
-        "maxBlockSize": [1024, 1024, 64],
-        "regsPerBlock": 65536,
-        "multiProcessorCount": attributes[16],
-        "smClockRateKHz": attributes[13],
-        "memClockRateKHz": attributes[36],
-        "l2CacheSize": attributes[38],
-        "warpSize": 32,
-        "maxSharedMemoryPerBlock": 49152,
-        "maxSharedMemoryPerBlockOptin": attributes[97],
-        "reservedSharedMemoryPerBlock": 1024,
-        "maxRegistersPerSM": 65536,
-        "pciDeviceId": 0,
-        "maxCtasPerSM": attributes[106],
-        "maxThreadsPerBlock": 1024,
-        "maxThreadsPerSM": attributes[39],
-        "isTccDriver": 0,
-        "supportCoopLaunch": 1,
-        "totalGlobalMem": device.total_memory_bytes,
-        "memBusWidth": attributes[37],
+        "cudaDeviceId": number,
+        "deviceVer": 100 * capability[0] + 10 * capability[1],
+        "driverVer": driver_version,
+        "deviceName": name,
+        "maxGridSize": [attributes[f"MaxGridDim{axis}"] for axis in "XYZ"],
+        "maxBlockSize": [attributes[f"MaxBlockDim{axis}"] for axis in "XYZ"],
+        "regsPerBlock": attributes["MaxRegistersPerBlock"],
+        "multiProcessorCount": attributes["MultiProcessorCount"],
+        "smClockRateKHz": attributes["ClockRate"],
+        "memClockRateKHz": attributes["MemoryClockRate"],
+        "l2CacheSize": attributes["L2CacheSize"],
+        "warpSize": attributes["WarpSize"],
+        "maxSharedMemoryPerBlock": attributes["MaxSharedMemoryPerBlock"],
+        "maxSharedMemoryPerBlockOptin": attributes["MaxSharedMemoryPerBlockOptin"],
+        "reservedSharedMemoryPerBlock": attributes["ReservedSharedMemoryPerBlock"],
+        "maxRegistersPerSM": attributes["MaxRegistersPerMultiprocessor"],
+        "pciDeviceId": attributes["PciDeviceId"],
+        "maxCtasPerSM": attributes["MaxBlocksPerMultiprocessor"],
+        "maxThreadsPerBlock": attributes["MaxThreadsPerBlock"],
+        "maxThreadsPerSM": attributes["MaxThreadsPerMultiProcessor"],
+        "isTccDriver": attributes["TccDriver"],
+        "supportCoopLaunch": attributes["CooperativeLaunch"],
+        "totalGlobalMem": total_memory_bytes,
+        "memBusWidth": attributes["GlobalMemoryBusWidth"],
     }

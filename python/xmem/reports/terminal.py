@@ -77,6 +77,7 @@ def _print_peak(estimate: Estimate, console: Console) -> None:
     peak, bounds = estimate.peak, estimate.simulation.bounds
     least, most = format_bytes(bounds.perfect_reuse_bytes), format_bytes(bounds.never_reuse_bytes)
     fields = {
+        "Measured": _measured(estimate),
         "Peak": f"{reserved} reserved + {context} CUDA context",
         "  in blocks": f"{allocated} allocated, {requested} requested by tensors",
         "  bounds": f"{least} with perfect reuse, {most} without any",
@@ -89,6 +90,21 @@ def _print_peak(estimate: Estimate, console: Console) -> None:
         if value:
             _print_field(label, value, console)
     console.print()
+
+
+def _measured(estimate: Estimate) -> str | None:
+    """What the real allocator said, and the ranks of the job if there are several."""
+    measured = estimate.measured
+    if measured is None:
+        return None
+    text = f"{format_bytes(measured.peak_reserved_bytes)} reserved by PyTorch's own allocator"
+    if measured.replay_agrees is not None:
+        text += ", which the replay " + ("equals" if measured.replay_agrees else "does not reach exactly")
+    if len(measured.ranks) > 1:
+        peaks = [peak.peak_reserved_bytes for peak in measured.ranks]
+        lowest, highest = format_bytes(min(peaks)), format_bytes(max(peaks))
+        text += f"; {len(peaks)} processes and GPUs held {lowest} to {highest} each"
+    return text
 
 
 def _print_shares(title: str, shares: Mapping[str, int], console: Console, *, top: int) -> None:

@@ -84,7 +84,9 @@ def category(block: Block, lifetime: Lifetime, metadata: Mapping[str, Any] | Non
 
 def named_by_capture(block: Block, metadata: Mapping[str, Any] | None) -> Category | None:
     """The strongest role among the rows of `tensors` that name this block; None if there is none."""
-    if metadata is None or block.device_type != 0 or block.address < 0:
+    if metadata is None or block.address < 0:
+        return None
+    if (block.device_type != 0) != (metadata.get("mode") == "phantom"):
         return None
     tensors = metadata.get("tensors", {"role": [], "address": [], "time_ns": []})
     roles = {

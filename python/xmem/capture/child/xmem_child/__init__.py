@@ -1,14 +1,21 @@
 """The side of a capture that runs inside the user's process: standard library and torch only.
 
 Read in this order: ``settings`` (what the parent asks), ``device_memory`` (which tensors stand for GPU
-memory), ``spans``, ``tensor_names`` and ``profiler`` (what is recorded), ``trace_writer``, ``session`` (when
-it begins and ends), ``modules`` and ``optimizers`` (what the script does), ``redirect``, ``cuda_answers``,
-``autocast`` and ``alignments`` (how the CPU stands for the GPU). A module imports only from those before it.
+memory), ``spans``, ``tensor_names`` and ``profiler`` (what is recorded), ``trace_writer``, ``function_mode``,
+``allocator_record`` and ``values`` (what the phantom GPU adds), ``session`` (when it begins and ends),
+``modules`` and ``optimizers`` (what the script does); then either ``redirect``, ``cuda_answers``,
+``autocast`` and ``alignments`` (how the CPU stands for the GPU), or ``observe``, ``initialisation`` and
+``phantom_distributed`` (how a script runs on the phantom GPU). A module imports only from those before it.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from .settings import Settings
+
+if TYPE_CHECKING:
+    from .session import Session
 
 _OLDEST_TORCH = (2, 6)
 
@@ -41,11 +48,14 @@ _kept: list[object] = []
 
 
 def _install(settings: Settings) -> None:
+    (_install_phantom if settings.mode == "phantom" else _install_real)(settings)
+
+
+def _install_real(settings: Settings) -> None:
     # Only now: these need a torch that is known to be new enough.
-    from . import cuda_answers, optimizers, profiler, redirect
+    from . import cuda_answers, redirect
     from .alignments import Alignments
     from .autocast import CudaAutocast
-    from .modules import ModuleCalls
     from .session import Session
 
     session = Session(settings)
@@ -53,9 +63,35 @@ def _install(settings: Settings) -> None:
     autocast, alignments = CudaAutocast(), Alignments(session)
     autocast.install()
     alignments.install()
-    _kept.extend([session, autocast, alignments])
+    _kept.extend([autocast, alignments])
+    _follow_training(session)
+    redirect.install(session)
+
+
+def _install_phantom(settings: Settings) -> None:
+    from . import observe, phantom_distributed
+    from .allocator_record import AllocatorRecord
+    from .initialisation import skip_initialisation
+    from .session import Session
+    from .values import Values
+
+    session = Session(settings)
+    session.allocator = AllocatorRecord(session.assume)
+    session.allocator.install()
+    session.values = Values(session.spans, settings.values)
+    if not settings.keep_init:
+        skip_initialisation()
+    phantom_distributed.install()
+    _follow_training(session)
+    observe.install(session, session.values)
+
+
+def _follow_training(session: Session) -> None:
+    from . import optimizers, profiler
+    from .modules import ModuleCalls
+
+    _kept.append(session)
     profiler.switch_off_script_profiling(session.assume)
     profiler.break_spans_at_annotations(session.spans)
     optimizers.install(session)
     ModuleCalls(session.spans, session.root_called).install()
-    redirect.install(session)

@@ -1,9 +1,9 @@
 """Which tensors stand for GPU memory.
 
-Everything lives on the CPU during a capture, so the fact is kept as an attribute of the tensor's Python
-``UntypedStorage`` object, which torch keeps alive as long as the storage itself. Views share it,
-``param.data = x`` carries it over, and a reused address never inherits it. Memory that came out of C++ (a
-gradient, say) has no mark until Python first sees it.
+On the phantom GPU torch knows by itself. On the CPU all memory is the host's, so the fact is kept as an
+attribute of the tensor's Python ``UntypedStorage`` object, which torch keeps alive as long as the storage
+itself. Views share it, ``param.data = x`` carries it over, and a reused address never inherits it. Memory that
+came out of C++ (a gradient, say) has no mark until Python first sees it.
 """
 
 from __future__ import annotations
@@ -64,6 +64,8 @@ def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
 def storage_is_device(storage: torch.UntypedStorage | None) -> bool:
     """Whether a storage stands for GPU memory; settles it for storages that a running call hands to
     Python."""
+    if storage is not None and storage.device.type == "cuda":
+        return True
     known: bool | None = getattr(storage, _MARK, None)
     if known is not None:
         return known

@@ -53,6 +53,8 @@ class ModuleCalls:
         register_module_forward_hook(self._leave, always_call=True)
 
     def _enter(self, module: torch.nn.Module, _args: object) -> None:
+        if torch.compiler.is_compiling():
+            return
         calls = self._stack.calls
         if calls:
             root, parent = calls[0][3], calls[-1][1]
@@ -69,6 +71,8 @@ class ModuleCalls:
         calls.append((module, name, now_ns(), root))
 
     def _leave(self, module: torch.nn.Module, _args: object, _result: object) -> None:
+        if torch.compiler.is_compiling():
+            return
         calls = self._stack.calls
         self._spans.flush()
         # A call that was left by an exception may still be on top.

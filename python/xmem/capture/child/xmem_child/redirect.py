@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -34,39 +33,16 @@ from .device_memory import (
     storage_of,
     tensors_in,
 )
+from .function_mode import FollowingMode, follow_module_moves, follow_threads, module_move, queries, reads
 from .session import Session
 from .spans import now_ns
-
-# Reading these allocates nothing and says nothing about the device.
-_QUERY_PROPERTIES = """
-    shape dtype requires_grad grad_fn is_leaf ndim layout names is_sparse is_sparse_csr is_quantized is_meta
-    is_nested is_mkldnn is_mps is_xpu is_xla is_ipu is_hpu is_mtia is_vulkan is_maia itemsize nbytes _version
-    output_nr name _backward_hooks _post_accumulate_grad_hooks volatile _base retains_grad
-""".split()  # noqa: SIM905 - reads better than a column
-_QUERY_METHODS = """
-    size dim ndimension numel nelement stride is_contiguous is_floating_point is_complex is_signed
-    element_size storage_offset data_ptr untyped_storage storage __len__ is_inference requires_grad_
-    register_hook
-    register_post_accumulate_grad_hook retain_grad is_conj is_neg _is_view item tolist __hash__ __bool__
-    __float__ __int__ __index__ __contains__ is_nonzero is_same_size has_names __format__ __repr__
-""".split()  # noqa: SIM905
-_QUERY_FUNCTIONS = ("is_floating_point", "is_complex", "is_signed", "is_tensor", "is_same_size", "numel")
 
 _PINNED = "_xmem_pinned"
 
 Handler = Callable[..., Any]
 
 
-class _ModuleMove(threading.local):
-    """Whether this thread is inside ``Module._apply``: what moves then is the model, not input."""
-
-    active = False
-
-
-_module_move = _ModuleMove()
-
-
-class Redirection(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
+class Redirection(FollowingMode):
     """The mode; one object serves all threads, as it keeps no state of its own."""
 
     def __init__(self, session: Session) -> None:
@@ -89,15 +65,6 @@ class Redirection(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
         return handler(func, args, kwargs or {})
 
     @contextmanager
-    def entered(self) -> Iterator[None]:
-        """The mode switched on for this thread, once."""
-        if self in torch.overrides._get_current_function_mode_stack():
-            yield
-        else:
-            with self:
-                yield
-
-    @contextmanager
     def reentered(self) -> Iterator[None]:
         """The mode for user code that torch calls back from inside a call of its own."""
         self._spans.flush()
@@ -109,15 +76,7 @@ class Redirection(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
 
     def _handler_table(self) -> dict[Any, Handler | None]:
         tensor = torch.Tensor
-        table: dict[Any, Handler | None] = {}
-        for name in _QUERY_PROPERTIES:
-            if hasattr(tensor, name):
-                table[getattr(tensor, name).__get__] = None
-        for name in _QUERY_METHODS:
-            if hasattr(tensor, name):
-                table[getattr(tensor, name)] = None
-        for name in _QUERY_FUNCTIONS:
-            table[getattr(torch, name)] = None
+        table: dict[Any, Handler | None] = dict.fromkeys(queries() | reads())
         table.update(
             {
                 tensor.device.__get__: _answer(lambda real, yes: CUDA if yes else real),
@@ -192,7 +151,7 @@ class Redirection(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
         mark(result, to_device)
         if self._spans.active:
             self._spans.note_call(begin, now_ns(), not to_device)
-            if crosses and to_device and not _module_move.active:
+            if crosses and to_device and not module_move.active:
                 self._session.input_arrived(result, begin, self._spans.user_line(sys._getframe()))
         return result
 
@@ -281,8 +240,8 @@ def install(session: Session) -> Redirection:
     mode = Redirection(session)
     _follow_engine(mode)
     _follow_saved_tensor_hooks(mode)
-    _follow_threads(mode, session)
-    _follow_module_moves()
+    follow_threads(mode, session.thread_ends)
+    follow_module_moves()
     _redirect_device_contexts(mode)
     _redirect_device_groups()
     _redirect_serialization()
@@ -330,41 +289,6 @@ def _follow_saved_tensor_hooks(mode: Redirection) -> None:
         build(self, followed(pack_hook), followed(unpack_hook))
 
     hooks.__init__ = build_followed
-
-
-def _follow_threads(mode: Redirection, session: Session) -> None:
-    start = threading.Thread.start
-
-    @functools.wraps(start)
-    def start_redirected(self: threading.Thread) -> None:
-        run = self.run
-
-        def run_redirected() -> None:
-            with mode.entered():
-                try:
-                    run()
-                finally:
-                    session.thread_ends()
-
-        self.run = run_redirected  # type: ignore[method-assign]
-        start(self)
-
-    threading.Thread.start = start_redirected  # type: ignore[method-assign]
-
-
-def _follow_module_moves() -> None:
-    apply = torch.nn.Module._apply
-
-    @functools.wraps(apply)
-    def apply_to_model(self: torch.nn.Module, *args: Any, **kwargs: Any) -> torch.nn.Module:
-        outer = _module_move.active
-        _module_move.active = True
-        try:
-            return apply(self, *args, **kwargs)
-        finally:
-            _module_move.active = outer
-
-    torch.nn.Module._apply = apply_to_model
 
 
 def _redirect_device_contexts(mode: Redirection) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import atexit
 import contextlib
 import importlib
+import json
 import os
 import platform
 import sys
 import threading
+import time
 import warnings
 from enum import Enum
 from typing import Any
@@ -18,17 +20,21 @@ import torch
 from torch.optim.optimizer import Optimizer
 
 from . import optimizers
+from .allocator_record import AllocatorRecord, allocator_settings
 from .device_memory import running, usage
 from .profiler import Profiler
 from .settings import Settings
 from .spans import Span, SpanRecorder, now_ns
 from .tensor_names import TensorNames
 from .trace_writer import ProfilerFile
+from .values import Values
 
 # An optimizer may step more often than another, or skip steps while the loss scale settles: this often, at
 # most.
 _PATIENCE = 8
 _STOPS_BEFORE_EXIT = 3
+# Ranks of one job make their steps at about the same pace: how long the captured one waits for the others.
+_PEERS_S = 120.0
 
 
 class State(Enum):
@@ -38,6 +44,7 @@ class State(Enum):
     RECORDING = "recording"
     DONE = "done"  # the trace is written, the script is being unwound
     BYSTANDER = "bystander"  # another process is the captured one
+    PEER = "peer"  # another rank is; this one counts its steps and says what its allocator held
 
 
 class _Steps:
@@ -52,8 +59,10 @@ class _Steps:
 class Session:
     """Decides for its process; redirection, modules and optimizers report to it."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, allocator: AllocatorRecord | None = None) -> None:
         self.settings = settings
+        self.allocator = allocator
+        self.values: Values | None = None
         self.spans = SpanRecorder()
         self.names = TensorNames()
         self.state = State.IDLE
@@ -105,29 +114,37 @@ class Session:
         """See ``optimizers.StepObserver``."""
         if self.state is State.DONE:
             self._unwind()
+        if self.state is State.IDLE and self.allocator is not None:
+            self.fail("the script never asked for a GPU; capture it with --mode real")
+        if self.state is State.RECORDING and not self._owner:
+            self._require_one_thread()
+            self._claim()
+        if self.state is State.PEER:
+            self._count(optimizer, skipped)
+            if self._is_complete():
+                self._report_as_peer()
+                self._unwind()
         if self.state is not State.RECORDING:
-            return
-        if threading.get_native_id() != self._thread:
-            self.fail(
-                "the script trains in another thread than the one that first used the GPU, and the profiler "
-                "follows one; capture a script that builds its model and trains in the same thread"
-            )
-        if not self._owner and not self._claim():
             return
         if not skipped:
             self.names.after_step(optimizer)
+        self._count(optimizer, skipped)
+        if self._is_complete():
+            self._finish()
+            self._unwind()
+
+    def _count(self, optimizer: Optimizer, skipped: bool) -> None:
         steps = self._steps_of.get(optimizer)
         if steps is None:
             steps = self._steps_of[optimizer] = _Steps(optimizer)
             self._steps.append(steps)
         steps.ends_ns.append(now_ns())
         steps.real += not skipped
-        if self._is_complete():
-            self._finish()
-            self._unwind()
 
     def thread_ends(self) -> None:
         """The calling thread ends; a script that trained too little leaves the trace of what it did."""
+        if self.state is State.PEER and self._steps and threading.current_thread() is threading.main_thread():
+            self._report_as_peer()
         if self.state is not State.RECORDING or threading.get_native_id() != self._thread:
             return
         if self._owner:
@@ -156,6 +173,8 @@ class Session:
     def _ensure_recording(self) -> None:
         if self.state is not State.IDLE or running.on_device:
             return
+        if self.allocator is not None and not torch.cuda.is_initialized():
+            return  # nothing on the GPU yet; initializing it here would keep the script from forking
         self.state = State.RECORDING
         self._thread = threading.get_native_id()
         # What lived before the recording and ends during it is no concern of the script's.
@@ -163,6 +182,11 @@ class Session:
         # The first optimizer would import it, and its tensors are not the script's.
         with contextlib.suppress(ImportError):
             importlib.import_module("torch._dynamo")
+        if self.allocator is not None:
+            if _rank() > 0:
+                self.state = State.PEER
+                return
+            self.allocator.start()
         self._profiler.start()
         self.spans.active = True
 
@@ -170,12 +194,19 @@ class Session:
         if self._first_iteration_ns < 0:
             self._first_iteration_ns = time_ns
 
-    def _claim(self) -> bool:
-        if self.settings.take_claim():
+    def _require_one_thread(self) -> None:
+        if threading.get_native_id() != self._thread:
+            self.fail(
+                "the script trains in another thread than the one that first used the GPU, and the profiler "
+                "follows one; capture a script that builds its model and trains in the same thread"
+            )
+
+    def _claim(self) -> None:
+        may_claim = self.allocator is None or _rank() == 0
+        if may_claim and self.settings.take_claim():
             self._owner = True
         else:
             self._abandon()
-        return self._owner
 
     def _yield_to_owner(self) -> None:
         """Stop recording in a process that only computes beside the captured one."""
@@ -183,7 +214,7 @@ class Session:
             self._abandon()
 
     def _abandon(self) -> None:
-        self.state = State.BYSTANDER
+        self.state = State.PEER if self.allocator is not None and _rank() > 0 else State.BYSTANDER
         self.spans.active = False
         if threading.get_native_id() == self._thread:
             self._profiler.stop()
@@ -235,6 +266,45 @@ class Session:
         raw.unlink()
         return metadata
 
+    def _report_as_peer(self) -> None:
+        self.state = State.DONE
+        assert self.allocator is not None
+        row = {"rank": _rank(), "process": self._process, "devices": self.allocator.peaks()}
+        path = self.settings.peer(_rank())
+        partial = path.with_suffix(".partial")
+        # The captured rank may have given up on this one.
+        with contextlib.suppress(OSError):
+            partial.write_text(json.dumps(row))
+            partial.replace(path)
+
+    def _peers(self) -> list[dict[str, Any]]:
+        """What the other ranks of the job measured; those that take too long are left out."""
+        others = [rank for rank in range(_world_size()) if rank != _rank()]
+        until = time.monotonic() + _PEERS_S
+        while time.monotonic() < until:
+            if all(self.settings.peer(rank).exists() for rank in others):
+                break
+            time.sleep(0.05)
+        found = [path for path in map(self.settings.peer, others) if path.exists()]
+        if len(found) < len(others):
+            self.assume(f"{len(others) - len(found)} of {len(others) + 1} ranks did not report their memory")
+        return [json.loads(path.read_text()) for path in found]
+
+    def _phantom_metadata(self, base_ns: int) -> dict[str, Any]:
+        assert self.allocator is not None
+        peaks = self.allocator.peaks()
+        busiest = max(peaks, key=lambda row: row["peak_allocated_bytes"], default={"device": 0})
+        own = {"rank": _rank(), "process": self._process, "devices": peaks}
+        if self.settings.snapshot:
+            self.allocator.dump(self.settings.allocator_snapshot)
+        return {
+            "alloc_conf": allocator_settings(),
+            "ranks": [own, *(self._peers() if _world_size() > 1 else [])],
+            "requests": self.allocator.requests(busiest["device"]),
+            "empty_cache_ns": [at - base_ns for at in self.allocator.empty_cache_ns],
+            "values": [] if self.values is None else self.values.rows(),
+        }
+
     def _iteration_spans(self, end_ns: int) -> list[Span]:
         """An iteration ends with the step of the optimizer that steps least often (of several: the last in a
         round)."""
@@ -253,7 +323,7 @@ class Session:
             )
         return {
             "format": 1,
-            "mode": "real",
+            "mode": self.settings.mode,
             "versions": {
                 "xmem": self.settings.xmem_version,
                 "torch": torch.__version__,
@@ -270,6 +340,7 @@ class Session:
             "modules": self.names.modules,
             "tensors": self.names.columns(base_ns),
             "optimizers": [steps.description | {"steps": len(steps.ends_ns)} for steps in self._steps],
+            **({} if self.allocator is None else {"phantom": self._phantom_metadata(base_ns)}),
         }
 
     def _unwind(self) -> None:
@@ -281,3 +352,18 @@ class Session:
             os._exit(0)
         # Prints nothing wherever it ends: in the script, a thread of it, or a process of multiprocessing.
         raise SystemExit(0)
+
+
+def _rank() -> int:
+    """The rank of this process in its distributed job, 0 outside of one."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_rank())
+    return int(os.environ.get("RANK", "0"))
+
+
+def _world_size() -> int:
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_world_size())
+    return 1

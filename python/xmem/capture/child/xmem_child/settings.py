@@ -22,12 +22,28 @@ class Gpu(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """The content of the environment variable ``XMEM_CAPTURE``."""
+    """The content of the environment variable ``XMEM_CAPTURE``.
+
+    Attributes:
+        workspace: The private folder.
+        mode: ``real`` (on the CPU) or ``phantom`` (on the phantom GPU).
+        iterations: To record.
+        stacks: Whether every Python frame is recorded.
+        gzip: Whether the trace is compressed.
+        snapshot: Whether the allocator's snapshot is kept (phantom).
+        keep_init: Whether weights are initialized (phantom).
+        values: By source line, what reads of GPU memory give there (phantom).
+        gpu: What ``torch.cuda`` describes (real).
+    """
 
     workspace: Path
+    mode: str
     iterations: int
     stacks: bool
     gzip: bool
+    snapshot: bool
+    keep_init: bool
+    values: dict[str, float]
     xmem_version: str
     gpu: Gpu
 
@@ -54,6 +70,15 @@ class Settings(NamedTuple):
     def claim(self) -> Path:
         """Exists once a process has completed an optimizer step: that process is the captured one."""
         return self.workspace / "claim"
+
+    @property
+    def allocator_snapshot(self) -> Path:
+        """What ``torch.cuda.memory._snapshot`` returned, as ``_dump_snapshot`` writes it."""
+        return self.workspace / "snapshot.pickle"
+
+    def peer(self, rank: int) -> Path:
+        """What a rank that is not the captured one measured."""
+        return self.workspace / f"rank.{rank}.json"
 
     def take_claim(self) -> bool:
         """Make this process the captured one; False when another was first."""

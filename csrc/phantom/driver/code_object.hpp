@@ -1,0 +1,31 @@
+// Compiled GPU code: which kernels it has, and what they need.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/kernels.hpp"
+
+namespace xmem::phantom {
+
+struct Variable {
+  std::string name;
+  std::uint64_t size;
+};
+
+struct CodeObject {
+  // False for PTX and fat binaries, which may be compressed: any kernel may be in there.
+  bool listed = false;
+  std::vector<Kernel> kernels;
+  std::vector<Variable> variables;
+};
+
+// Reads a code object as cuModuleLoadData takes it: without a size, which its headers say.
+CodeObject read_code_object(const void* image);
+
+// The bytes that an ELF image takes, 0 for anything else.
+std::size_t elf_bytes(const void* image);
+
+}  // namespace xmem::phantom

@@ -1,0 +1,102 @@
+// cuBLASLt. Descriptors are the real library's, which needs no GPU for them; the choice of an algorithm does.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "abi/device_attribute.hpp"
+#include "libraries/loaded.hpp"
+#include "machine/calls.hpp"
+#include "machine/machine.hpp"
+#include "runtime/streams.hpp"
+
+using namespace xmem::phantom;  // NOLINT: what follows is C
+
+namespace {
+
+constexpr int kSuccess = 0;
+constexpr int kInvalidValue = 7;
+constexpr char kLibrary[] = "libcublasLt.so";
+
+struct MatmulAlgo {
+  std::uint64_t data[8];
+};
+
+struct HeuristicResult {
+  MatmulAlgo algo;
+  std::size_t workspace_bytes;
+  int state;
+  float waves;
+  int reserved[4];
+};
+static_assert(sizeof(HeuristicResult) == 96, "cublasLtMatmulHeuristicResult_t");
+
+// What the caller allows an algorithm to take.
+std::size_t workspace_limit(void* preference) {
+  constexpr int kMaxWorkspaceBytes = 1;
+  using GetAttribute = int(void*, int, void*, std::size_t, std::size_t*);
+  std::uint64_t limit = 0;
+  std::size_t written = 0;
+  auto* get = loaded<GetAttribute>(kLibrary, "cublasLtMatmulPreferenceGetAttribute");
+  if (preference == nullptr || get == nullptr) return 0;
+  return get(preference, kMaxWorkspaceBytes, &limit, sizeof limit, &written) == kSuccess ? limit : 0;
+}
+
+// Approximate: what an algorithm takes is the choice of the library's heuristics. Given is what cuBLAS recommends to
+// provide (documentation of cublasSetWorkspace: 32 MiB from Hopper on, 4 MiB before), as far as the caller allows it.
+// PyTorch allocates its limit whatever the answer, so that its memory does not depend on this.
+HeuristicResult approximate_choice(std::size_t limit) {
+  const bool hopper_or_newer = machine().device(current_device()).attribute(kComputeCapabilityMajor) >= 9;
+  HeuristicResult result{};
+  result.workspace_bytes = std::min(limit, std::size_t{hopper_or_newer ? 32U : 4U} << 20);
+  result.waves = 1.0F;
+  return result;
+}
+
+}  // namespace
+
+PHANTOM_EXPORT int cublasLtMatmulAlgoGetHeuristic(void*, void*, void*, void*, void*, void*, void* preference,
+                                                  int requested, HeuristicResult* results, int* returned) {
+  note(Function::cublasLtMatmulAlgoGetHeuristic);
+  if (requested < 1 || results == nullptr || returned == nullptr) return kInvalidValue;
+  results[0] = approximate_choice(workspace_limit(preference));
+  *returned = 1;
+  return kSuccess;
+}
+
+PHANTOM_EXPORT int cublasLtMatmulAlgoGetIds(void*, int, int, int, int, int, int, int requested, int* ids,
+                                            int* returned) {
+  note(Function::cublasLtMatmulAlgoGetIds);
+  if (requested > 0 && ids != nullptr) ids[0] = 0;
+  if (returned != nullptr) *returned = 1;
+  return kSuccess;
+}
+
+PHANTOM_EXPORT int cublasLtMatmulAlgoInit(void*, int, int, int, int, int, int, int, MatmulAlgo* algo) {
+  note(Function::cublasLtMatmulAlgoInit);
+  *algo = {};
+  return kSuccess;
+}
+
+PHANTOM_EXPORT int cublasLtMatmulAlgoCheck(void*, void*, void*, void*, void*, void*, const MatmulAlgo* algo,
+                                           HeuristicResult* result) {
+  note(Function::cublasLtMatmulAlgoCheck);
+  const MatmulAlgo chosen = *algo;  // it may lie in the result
+  *result = approximate_choice(SIZE_MAX);
+  result->algo = chosen;
+  return kSuccess;
+}
+
+PHANTOM_EXPORT int cublasLtMatmul(void*, void*, const void*, const void*, void*, const void*, void*, const void*,
+                                  const void*, void*, void*, void*, const void*, void*, std::size_t, void* stream) {
+  note(Function::cublasLtMatmul);
+  launched(stream);
+  return kSuccess;
+}
+
+PHANTOM_EXPORT int cublasLtMatrixTransform(void*, void*, const void*, const void*, void*, const void*, const void*,
+                                           void*, void*, void*, void* stream) {
+  note(Function::cublasLtMatrixTransform);
+  launched(stream);
+  return kSuccess;
+}

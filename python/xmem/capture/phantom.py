@@ -1,0 +1,66 @@
+"""Captures on the phantom GPU: the machine that the script sees, and what it called there."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from xmem.devices import Device, find_device
+from xmem.errors import CaptureError
+from xmem.phantom.environment import phantom_environment, prepare
+from xmem.phantom.ledger import ProcessRecord, read_ledger
+
+_FOLDER = "phantom"
+# More than any job holds, and far below what overflows.
+_UNLIMITED_BYTES = 1 << 50
+_NAMED_CALLS = 6
+
+
+@dataclass(frozen=True)
+class PhantomMachine:
+    """What a script sees in phantom mode, and how it is run there.
+
+    Attributes:
+        device: The GPU.
+        count: How many of them.
+        strict_capacity: Whether memory runs out where the GPU's does. Otherwise the script gets what it asks
+            for, though it is told the GPU's size, so that the peak is known also when it does not fit.
+        keep_init: Whether weights are initialized on the host, which takes time and memory there.
+        values: What reads of GPU memory give, by ``FILE:LINE`` of the script.
+        snapshot: Where the allocator's own snapshot goes, for ``xmem-fast replay`` and PyTorch's viewer.
+    """
+
+    device: Device = field(default_factory=lambda: find_device("rtx-3060"))
+    count: int = 1
+    strict_capacity: bool = False
+    keep_init: bool = False
+    values: Mapping[str, float] = field(default_factory=dict)
+    snapshot: Path | None = None
+
+    def switch_on(self, workspace: Path, environment: Mapping[str, str]) -> dict[str, str]:
+        """Describe the machine in a folder of ``workspace``; returns the environment of its processes."""
+        folder = workspace / _FOLDER
+        folder.mkdir()
+        limit = None if self.strict_capacity else _UNLIMITED_BYTES
+        prepare(folder, [self.device] * self.count, limit_bytes=limit)
+        return phantom_environment(folder, environment)
+
+
+def read_processes(workspace: Path) -> tuple[ProcessRecord, ...]:
+    """What the processes of a capture did on the phantom GPU, those that used none left out."""
+    return tuple(process for process in read_ledger(workspace / _FOLDER / "ledger") if process.calls)
+
+
+def last_calls(workspace: Path) -> str:
+    """Of a command that failed: what it had called of CUDA, as the rest of a sentence; empty if nothing."""
+    if not (workspace / _FOLDER).exists():
+        return ""
+    with contextlib.suppress(CaptureError, OSError):
+        for process in reversed(read_processes(workspace)):
+            refused = sorted(process.calls_of("refused"))
+            named = ", ".join(refused[:_NAMED_CALLS]) + (", ..." if len(refused) > _NAMED_CALLS else "")
+            text = f"; its last CUDA call was {process.last_call}"
+            return f"{text}, and the phantom GPU refused {named}" if refused else text
+    return ""
