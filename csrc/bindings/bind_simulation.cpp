@@ -76,7 +76,7 @@ void bind_options(py::module_& core) {
       .def_readwrite("gc_threshold", &AllocatorOptions::gc_threshold)
       .def_readwrite("expandable", &AllocatorOptions::expandable)
       .def_readwrite("memory_fraction", &AllocatorOptions::memory_fraction)
-      .def_readwrite("reject_over_limit", &AllocatorOptions::reject_over_limit);
+      .def_readwrite("reject_over_capacity", &AllocatorOptions::reject_over_capacity);
 }
 
 void bind_sequence(py::module_& core) {

@@ -95,7 +95,7 @@ class AllocatorOptions:
     gc_threshold: float
     expandable: bool
     memory_fraction: float | None
-    reject_over_limit: bool
+    reject_over_capacity: bool
     def __init__(self) -> None: ...
 
 class RequestSequence:

@@ -366,7 +366,7 @@ def core_options(options: AllocatorOptions) -> _core.AllocatorOptions:
     core.gc_threshold = options.garbage_collection_threshold
     core.expandable = options.expandable_segments
     core.memory_fraction = options.memory_fraction
-    core.reject_over_limit = options.throw_on_cudamalloc_oom
+    core.reject_over_capacity = options.throw_on_cudamalloc_oom
     return core
 
 

@@ -25,8 +25,8 @@ def random_setting(seed: int, release: tuple[int, int], *, expandable: bool | No
         large_mib = rng.choice([11, 12, 16, 20, 30, 50, 64])
         parts.append(f"large_segment_size_mb:{large_mib}")
     if rng.random() < 0.4:
-        limit = rng.choice([large_mib, large_mib + 1, 32, 50, 64, 128, 200, 512])
-        parts.append(f"max_split_size_mb:{max(limit, large_mib)}")
+        least = large_mib if release >= (2, 9) else large_mib + 1
+        parts.append(f"max_split_size_mb:{max(rng.choice([0, 21, 32, 50, 64, 128, 200, 512]), least)}")
     if rng.random() < 0.3:
         parts.append(f"max_non_split_rounding_mb:{large_mib + rng.choice([1, 2, 5, 20, 100, 1000])}")
     if rng.random() < 0.5:
