@@ -7,6 +7,7 @@ import os
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,13 @@ class RealRun:
     names: tuple[str, ...]
     stream_handle: NDArray[np.int64]
     snapshots: dict[int, list[Any]]
+
+
+@cache
+def version_of(python: str) -> str:
+    """The release of torch that a Python has."""
+    code = "from importlib.metadata import version; print(version('torch'))"
+    return subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
 
 class TorchFailed(Exception):
