@@ -98,11 +98,9 @@ BlockHandle CachingAllocator::find_free(std::int32_t stream_index, Pool pool, By
 // The rest of malloc: no cached block serves the request.
 BlockHandle CachingAllocator::obtain(std::int32_t stream_index, Pool pool, Bytes size) {
   if (collects_garbage()) collect_garbage();
-  if (options_.reject_over_limit && exceeds_limit(segment_size(size, options_))) {
-    ++heap_.statistics.num_oom_rejections;
-    return {};
-  }
+  const std::int64_t rejections = heap_.statistics.num_oom_rejections;
   BlockHandle block = device_allocate(stream_index, pool, size);
+  if (heap_.statistics.num_oom_rejections > rejections) return {};  // caches stay, no event, not among num_ooms
   if (block.is_none() && release_available(stream_index, pool, size)) {
     block = device_allocate(stream_index, pool, size);
   }
@@ -111,7 +109,7 @@ BlockHandle CachingAllocator::obtain(std::int32_t stream_index, Pool pool, Bytes
     ++heap_.statistics.num_alloc_retries;
     block = device_allocate(stream_index, pool, size);
   }
-  if (block.is_none()) {
+  if (block.is_none() && heap_.statistics.num_oom_rejections == rejections) {
     ++heap_.statistics.num_ooms;
     heap_.events.append(Action::kOutOfMemory, heap_.device().free_bytes(), size, heap_.stream_handle(stream_index));
   }
@@ -121,7 +119,12 @@ BlockHandle CachingAllocator::obtain(std::int32_t stream_index, Pool pool, Bytes
 // alloc_block
 BlockHandle CachingAllocator::device_allocate(std::int32_t stream_index, Pool pool, Bytes size) {
   const Bytes bytes = segment_size(size, options_);
-  if (exceeds_limit(bytes)) return {};  // the device is not asked; tested so for expandable segments too
+  // The device is not asked then; tested so for expandable segments too.
+  if (exceeds_limit(bytes)) return {};
+  if (options_.reject_over_capacity && reserved_bytes() + bytes > heap_.device().total_bytes()) {
+    ++heap_.statistics.num_oom_rejections;
+    return {};
+  }
   if (options_.expandable) return expandable_.allocate(stream_index, pool, size);
   const std::optional<Bytes> address = heap_.device().allocate(bytes);
   if (!address) return {};
@@ -192,12 +195,25 @@ void CachingAllocator::record_stream(BlockHandle used, StreamHandle stream) {
   if (stream != heap_.stream_handle(block.stream_index)) block.used_elsewhere = true;
 }
 
+void CachingAllocator::record_stream(BlockHandle used) {
+  assert(heap_.table[used].state == BlockState::kAllocated);
+  heap_.table[used].used_elsewhere = true;
+}
+
 void CachingAllocator::complete(BlockHandle waiting) {
   assert(heap_.table[waiting].state == BlockState::kPendingFree);
   std::erase(pending_, waiting);
   heap_.log(Action::kFreeCompleted, heap_.table[waiting], heap_.table[waiting].requested);
   complete_free(waiting);
   assert((check_invariants(), true));
+}
+
+void CachingAllocator::synchronize() {
+  for (const BlockHandle waiting : pending_) {
+    heap_.log(Action::kFreeCompleted, heap_.table[waiting], heap_.table[waiting].requested);
+    complete_free(waiting);
+  }
+  pending_.clear();
 }
 
 // free_block: join at once, keep everything.
@@ -291,11 +307,7 @@ bool CachingAllocator::release_available(std::int32_t stream_index, Pool pool, B
 // release_cached_blocks: every stream and both pools, not just enough for the request.
 void CachingAllocator::release_cached() {
   ++heap_.statistics.num_sync_all_streams;
-  for (const BlockHandle waiting : pending_) {
-    heap_.log(Action::kFreeCompleted, heap_.table[waiting], heap_.table[waiting].requested);
-    complete_free(waiting);
-  }
-  pending_.clear();
+  synchronize();
   release_blocks(Pool::kLarge);
   release_blocks(Pool::kSmall);
 }

@@ -39,10 +39,12 @@ class CachingAllocator {
   // `request` bytes, above 0. None when out of memory at both levels: caches are flushed then, live blocks untouched.
   BlockHandle allocate(Bytes request, StreamHandle stream);
   void free(BlockHandle block);
-  // The block is used on `stream` too: its free will wait for complete() or a full flush.
+  // The block is used on `stream` too: its free will wait for complete(), synchronize() or a full flush.
   void record_stream(BlockHandle block, StreamHandle stream);
+  void record_stream(BlockHandle block);  // on any stream but its own
   // The other streams are done with a block that waits; it becomes free.
   void complete(BlockHandle block);
+  void synchronize();  // they are done with all that wait
   void empty_cache();
 
   Bytes allocated_bytes() const { return heap_.statistics.allocated_bytes.all.current; }

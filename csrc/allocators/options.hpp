@@ -31,7 +31,7 @@ struct AllocatorOptions {
   double gc_threshold = 0.0;  // 0 = off
   bool expandable = false;
   std::optional<double> memory_fraction = std::nullopt;  // of the device's total; none = no limit of its own
-  bool reject_over_limit = false;                        // throw_on_cudamalloc_oom
+  bool reject_over_capacity = false;                     // throw_on_cudamalloc_oom
 };
 
 }  // namespace xmem::allocators

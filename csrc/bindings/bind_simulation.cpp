@@ -4,6 +4,7 @@
 
 #include <numeric>
 
+#include "allocators/counters.hpp"
 #include "numpy_view.hpp"
 #include "register.hpp"
 #include "sequence/request_sequence.hpp"
@@ -44,35 +45,11 @@ py::array numbers_of(const std::vector<Enum>& column, py::handle owner) {
 
 // The counters under the keys of torch.cuda.memory_stats().
 py::dict statistics_dict(const allocators::Statistics& statistics) {
+  std::vector<std::int64_t> row;
+  allocators::append_counters(statistics, row);
   py::dict out;
-  const auto add = [&](const std::string& name, const allocators::Stat& stat) {
-    out[py::str(name + ".current")] = stat.current;
-    out[py::str(name + ".peak")] = stat.peak;
-    out[py::str(name + ".allocated")] = stat.allocated;
-    out[py::str(name + ".freed")] = stat.freed();
-  };
-  const auto add_pools = [&](const std::string& name, const allocators::PooledStat& stat) {
-    add(name + ".all", stat.all);
-    add(name + ".small_pool", stat.of_pool[0]);
-    add(name + ".large_pool", stat.of_pool[1]);
-  };
-  add_pools("allocation", statistics.allocation);
-  add_pools("segment", statistics.segment);
-  add_pools("active", statistics.active);
-  add_pools("inactive_split", statistics.inactive_split);
-  add_pools("allocated_bytes", statistics.allocated_bytes);
-  add_pools("reserved_bytes", statistics.reserved_bytes);
-  add_pools("active_bytes", statistics.active_bytes);
-  add_pools("inactive_split_bytes", statistics.inactive_split_bytes);
-  add_pools("requested_bytes", statistics.requested_bytes);
-  add("oversize_allocations", statistics.oversize_allocations);
-  add("oversize_segments", statistics.oversize_segments);
-  out["num_alloc_retries"] = statistics.num_alloc_retries;
-  out["num_ooms"] = statistics.num_ooms;
-  out["num_sync_all_streams"] = statistics.num_sync_all_streams;
-  out["num_device_alloc"] = statistics.num_device_alloc;
-  out["num_device_free"] = statistics.num_device_free;
-  out["num_oom_rejections"] = statistics.num_oom_rejections;
+  std::size_t column = 0;
+  for (const std::string& name : allocators::counter_names()) out[py::str(name)] = row[column++];
   return out;
 }
 
@@ -99,7 +76,7 @@ void bind_options(py::module_& core) {
       .def_readwrite("gc_threshold", &AllocatorOptions::gc_threshold)
       .def_readwrite("expandable", &AllocatorOptions::expandable)
       .def_readwrite("memory_fraction", &AllocatorOptions::memory_fraction)
-      .def_readwrite("reject_over_limit", &AllocatorOptions::reject_over_limit);
+      .def_readwrite("reject_over_capacity", &AllocatorOptions::reject_over_capacity);
 }
 
 void bind_sequence(py::module_& core) {
@@ -136,6 +113,7 @@ void bind_replay(py::module_& core) {
   add_replay_column<Bytes>(cls, "active_bytes", [](const auto& r) -> const auto& { return r.timeline.active; });
   add_replay_column<Bytes>(cls, "reserved_bytes", [](const auto& r) -> const auto& { return r.timeline.reserved; });
   add_replay_column<Bytes>(cls, "requested_bytes", [](const auto& r) -> const auto& { return r.timeline.requested; });
+  add_replay_column<std::int64_t>(cls, "counters", [](const auto& r) -> const auto& { return r.counters; });
   add_replay_column<Bytes>(cls, "placed_address", [](const auto& r) -> const auto& { return r.placement.address; });
   add_replay_column<std::int32_t>(cls, "placed_segment",
                                   [](const auto& r) -> const auto& { return r.placement.segment; });
@@ -160,11 +138,13 @@ void bind_replay(py::module_& core) {
     return failures;
   });
 
+  core.def("counter_names", &allocators::counter_names);
   core.def(
       "replay",
       [](const Column<std::uint8_t>& kind, const Column<std::int32_t>& block, const Column<Bytes>& size_bytes,
          const Column<std::int64_t>& stream, const allocators::AllocatorOptions& options,
-         std::optional<Bytes> capacity_bytes, Bytes other_bytes, bool drop_failed, std::optional<std::int64_t> until) {
+         std::optional<Bytes> capacity_bytes, Bytes other_bytes, bool drop_failed, std::optional<std::int64_t> until,
+         bool every_counter) {
         const simulation::Requests requests{span_of(kind), span_of(block), span_of(size_bytes), span_of(stream)};
         simulation::ReplayOptions replay_options;
         replay_options.allocator = options;
@@ -173,11 +153,13 @@ void bind_replay(py::module_& core) {
         replay_options.on_out_of_memory =
             drop_failed ? simulation::OnOutOfMemory::kDrop : simulation::OnOutOfMemory::kStop;
         replay_options.until = until;
+        replay_options.every_counter = every_counter;
         const py::gil_scoped_release released;
         return simulation::replay(requests, replay_options);
       },
       py::arg("kind"), py::arg("block"), py::arg("size_bytes"), py::arg("stream"), py::arg("options"),
-      py::arg("capacity_bytes"), py::arg("other_bytes"), py::arg("drop_failed"), py::arg("until"));
+      py::arg("capacity_bytes"), py::arg("other_bytes"), py::arg("drop_failed"), py::arg("until"),
+      py::arg("every_counter"));
 }
 
 void bind_gauge_replay(py::module_& core) {

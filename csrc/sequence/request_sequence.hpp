@@ -15,7 +15,12 @@
 
 namespace xmem::sequence {
 
-enum class RequestKind : std::uint8_t { kAlloc = 0, kFree = 1, kEmptyCache = 2 };
+enum class RequestKind : std::uint8_t {
+  kAlloc = 0,
+  kFree = 1,
+  kEmptyCache = 2,
+  kRecordStream = 3,  // the block is used on another stream; lifetimes do not say it, recordings may
+};
 
 // More than any device holds, and little enough that sums do not overflow.
 inline constexpr Bytes kMaxBlockBytes = Bytes{1} << 44;

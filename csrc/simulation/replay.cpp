@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "allocators/counters.hpp"
 #include "base/error.hpp"
 #include "sequence/request_sequence.hpp"
 #include "simulation/request_walk.hpp"
@@ -85,6 +86,7 @@ class Run {
     raise(replay_.peaks.active, statistics.active_bytes.all.peak, request);
     raise(replay_.peaks.reserved, statistics.reserved_bytes.all.peak, request);
     raise(replay_.peaks.requested, statistics.requested_bytes.all.peak, request);
+    if (options_.every_counter) allocators::append_counters(statistics, replay_.counters);
     while (replay_.event_request.size() < allocator_.events().count()) replay_.event_request.push_back(request);
   }
 

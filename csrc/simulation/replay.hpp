@@ -26,6 +26,7 @@ struct ReplayOptions {
   allocators::DeviceProperties device;
   OnOutOfMemory on_out_of_memory = OnOutOfMemory::kStop;
   std::optional<std::int64_t> until;  // index of the last request to replay
+  bool every_counter = false;         // record Replay::counters; 0.9 KiB a request
 };
 
 struct Timeline {  // one row a request, the state after it
@@ -63,6 +64,7 @@ struct FailedRequest {
 
 struct Replay {
   Timeline timeline;
+  std::vector<std::int64_t> counters;  // where asked for: a row a request, a column for each of counter_names()
   Peaks peaks;
   Placement placement;
   allocators::Statistics statistics;

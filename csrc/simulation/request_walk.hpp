@@ -15,6 +15,12 @@ namespace xmem::simulation {
 template <allocators::FrameworkAllocator Allocator>
 class RequestWalk {
  public:
+  // Whether a block that another stream uses waits for it. The other streams are taken to be done by the next
+  // allocation, where PyTorch looks (process_events): they are on a device that computes nothing.
+  static constexpr bool kKnowsOtherStreams = requires(Allocator allocator, allocators::BlockHandle block) {
+    allocator.record_stream(block);
+    allocator.synchronize();
+  };
   static constexpr std::int32_t kNotAlive = -1;
   static constexpr std::int32_t kDropped = -2;  // failed; its free is to be skipped
 
@@ -32,9 +38,12 @@ class RequestWalk {
       case sequence::RequestKind::kEmptyCache:
         allocator_.empty_cache();
         return true;
+      case sequence::RequestKind::kRecordStream:
+        record_stream(r);
+        return true;
     }
     throw ConfigError("request " + std::to_string(r) + " of kind " + std::to_string(requests_.kind[r]),
-                      "0 (allocation), 1 (free) or 2 (emptied cache)");
+                      "0 (allocation), 1 (free), 2 (emptied cache) or 3 (use on another stream)");
   }
 
   // Handle of each block; below 0 when it is not alive.
@@ -49,20 +58,33 @@ class RequestWalk {
                             std::to_string(size) + " bytes",
                         "a block that is not alive, of 1 to 2^44 bytes; build the requests with make_requests");
     }
+    if constexpr (kKnowsOtherStreams) allocator_.synchronize();
     const allocators::BlockHandle handle = allocator_.allocate(size, requests_.stream[b]);
     handles_[b] = handle.is_none() ? kDropped : handle.value;
     return !handle.is_none();
   }
 
   void free(std::size_t r) {
+    const std::int32_t handle = alive(r, "a free");
+    if (handle != kDropped) allocator_.free(allocators::BlockHandle{handle});
+    handles_[block_of(r)] = kNotAlive;
+  }
+
+  void record_stream(std::size_t r) {
+    const std::int32_t handle = alive(r, "a use");
+    if constexpr (kKnowsOtherStreams) {
+      if (handle != kDropped) allocator_.record_stream(allocators::BlockHandle{handle});
+    }
+  }
+
+  // Handle of the block that the request is about.
+  std::int32_t alive(std::size_t r, const char* what) const {
     const std::size_t b = block_of(r);
-    const std::int32_t handle = handles_[b];
-    if (handle == kNotAlive) {
-      throw ConfigError("request " + std::to_string(r) + ", a free of block " + std::to_string(b),
+    if (handles_[b] == kNotAlive) {
+      throw ConfigError("request " + std::to_string(r) + ", " + what + " of block " + std::to_string(b),
                         "a block that is alive; build the requests with make_requests");
     }
-    if (handle != kDropped) allocator_.free(allocators::BlockHandle{handle});
-    handles_[b] = kNotAlive;
+    return handles_[b];
   }
 
   std::size_t block_of(std::size_t r) const {

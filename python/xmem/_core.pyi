@@ -95,7 +95,7 @@ class AllocatorOptions:
     gc_threshold: float
     expandable: bool
     memory_fraction: float | None
-    reject_over_limit: bool
+    reject_over_capacity: bool
     def __init__(self) -> None: ...
 
 class RequestSequence:
@@ -140,6 +140,8 @@ class Replay:
     @property
     def requested_bytes(self) -> NDArray[np.int64]: ...
     @property
+    def counters(self) -> NDArray[np.int64]: ...
+    @property
     def placed_address(self) -> NDArray[np.int64]: ...
     @property
     def placed_segment(self) -> NDArray[np.int32]: ...
@@ -182,7 +184,9 @@ def replay(
     other_bytes: int,
     drop_failed: bool,
     until: int | None,
+    every_counter: bool,
 ) -> Replay: ...
+def counter_names() -> list[str]: ...
 
 class GaugeReplay:
     @property

@@ -44,8 +44,8 @@ class AllocatorOptions:
             off. Acts only together with `memory_fraction`.
         expandable_segments: Map pages into address ranges instead of asking for whole segments.
         memory_fraction: Fraction of the device's capacity that may be reserved; None for no limit of its own.
-        throw_on_cudamalloc_oom: Fail at once, without freeing caches, where `memory_fraction` would be
-            exceeded.
+        throw_on_cudamalloc_oom: Fail at once, without freeing caches, where more than the device's whole
+            memory would be reserved. Below that a `memory_fraction` acts as without this setting.
     """
 
     tie_break: TieBreak = "segment_age"
@@ -67,16 +67,15 @@ class _Rules:
     tie_break: TieBreak
     rest_starts_after_last_key: bool  # `>` in a list of roundup_power2_divisions
     whole_fraction_is_a_limit: bool  # of per_process_memory_fraction:1.0
-    slack_follows_large_segment: bool  # default of max_non_split_rounding_mb
+    large_segment_is_a_size: bool  # the least for max_split_size_mb and max_non_split_rounding_mb
 
 
 _RULES = (
     _Rules((2, 0), "address", False, True, False),
-    _Rules((2, 9), "address", True, True, False),
-    _Rules((2, 10), "address", True, False, False),
-    _Rules((2, 12), "object_age", True, False, False),
-    _Rules((2, 13), "segment_age", True, False, False),
-    _Rules((2, 14), "segment_age", True, False, True),
+    _Rules((2, 9), "address", True, True, True),
+    _Rules((2, 10), "address", True, False, True),
+    _Rules((2, 12), "object_age", True, False, True),
+    _Rules((2, 13), "segment_age", True, False, True),
 )
 
 RULE_RELEASES = (
@@ -117,13 +116,16 @@ def _large_segment(setting: _Setting, options: AllocatorOptions, _rules: _Rules)
     return replace(options, large_segment_bytes=setting.mebibytes(11))
 
 
-def _max_split(setting: _Setting, options: AllocatorOptions, _rules: _Rules) -> AllocatorOptions:
-    return replace(options, max_split_bytes=setting.mebibytes(options.large_segment_bytes // _MIB))
+def _max_split(setting: _Setting, options: AllocatorOptions, rules: _Rules) -> AllocatorOptions:
+    return replace(options, max_split_bytes=setting.mebibytes(_least_split(options, rules)))
 
 
-def _max_non_split_rounding(setting: _Setting, options: AllocatorOptions, _rules: _Rules) -> AllocatorOptions:
-    least = options.large_segment_bytes // _MIB
-    return replace(options, max_non_split_rounding_bytes=setting.mebibytes(least))
+def _max_non_split_rounding(setting: _Setting, options: AllocatorOptions, rules: _Rules) -> AllocatorOptions:
+    return replace(options, max_non_split_rounding_bytes=setting.mebibytes(_least_split(options, rules)))
+
+
+def _least_split(options: AllocatorOptions, rules: _Rules) -> int:
+    return options.large_segment_bytes // _MIB + (0 if rules.large_segment_is_a_size else 1)
 
 
 def _garbage_collection(setting: _Setting, options: AllocatorOptions, _rules: _Rules) -> AllocatorOptions:
@@ -167,15 +169,14 @@ def _roundup(setting: _Setting, options: AllocatorOptions, rules: _Rules) -> All
         )
     table = [0] * _ROUNDUP_ENTRIES
     last: int | None = None
-    for pair in listed[1].split(","):
+    for pair in listed[1].split(",") if listed[1] else ():
         size, separator, text = pair.partition(":")
         if not separator:
             setting.refuse("pairs such as [256:1,512:2,>:4]")
         divisions = 0 if text == "0" else _power_of_two(setting, text)
         if size == ">":
-            if last is None:
-                setting.refuse("a size before the rest, such as [256:1,>:4]")
-            first = last + 1 if rules.rest_starts_after_last_key else last
+            # Without a key before it the rest is behind the first entry all the same.
+            first = (last or 0) + rules.rest_starts_after_last_key
             table[first:] = [divisions] * (_ROUNDUP_ENTRIES - first)
             continue
         index = min(_power_of_two(setting, size).bit_length() - 1, _ROUNDUP_ENTRIES - 1)
@@ -215,7 +216,7 @@ _KEYS: dict[str, tuple[tuple[int, int], _Reader]] = {
     "garbage_collection_threshold": ((2, 0), _garbage_collection),
     "expandable_segments": ((2, 0), _expandable),
     "per_process_memory_fraction": ((2, 9), _memory_fraction),
-    "throw_on_cudamalloc_oom": ((2, 13), _throw_on_oom),
+    "throw_on_cudamalloc_oom": ((2, 12), _throw_on_oom),
     "release_lock_on_cudamalloc": ((2, 0), _boolean_without_effect),
     "graph_capture_record_stream_reuse": ((2, 9), _boolean_without_effect),
     "expandable_segments_reserve": ((2, 14), _without_effect),
@@ -223,10 +224,10 @@ _KEYS: dict[str, tuple[tuple[int, int], _Reader]] = {
     "pinned_use_cuda_host_register": ((2, 0), _boolean_without_effect),
     "pinned_num_register_threads": ((2, 0), _without_effect),
     "pinned_use_background_threads": ((2, 0), _boolean_without_effect),
-    "pinned_reserve_segment_size_mb": ((2, 0), _without_effect),
-    "pinned_max_round_threshold_mb": ((2, 0), _without_effect),
-    "pinned_max_cached_size_mb": ((2, 0), _without_effect),
-    "pinned_free_catch_all": ((2, 0), _without_effect),
+    "pinned_reserve_segment_size_mb": ((2, 7), _without_effect),
+    "pinned_max_round_threshold_mb": ((2, 13), _without_effect),
+    "pinned_max_cached_size_mb": ((2, 13), _without_effect),
+    "pinned_free_catch_all": ((2, 7), _without_effect),
 }
 
 
@@ -252,7 +253,7 @@ def parse(text: str, torch_version: str = DEFAULT_TORCH_VERSION) -> AllocatorOpt
         if key not in settings:
             continue
         options = read(settings[key], options, rules)
-        if key == "large_segment_size_mb" and rules.slack_follows_large_segment:
+        if key == "large_segment_size_mb":
             options = replace(options, max_non_split_rounding_bytes=options.large_segment_bytes)
     return options
 
@@ -273,10 +274,9 @@ def release_of(text: str) -> tuple[int, int]:
 def _split(text: str) -> list[_Setting]:
     """Cut at the commas outside brackets; the last of a repeated key counts, as in PyTorch."""
     settings = []
-    for part in re.split(r",(?![^\[]*\])", re.sub(r"\s", "", text)):
+    parts = re.split(r",(?![^\[]*\])", re.sub(r"\s", "", text))
+    for part in parts if parts[-1] else parts[:-1]:  # a comma may end the text
         key, separator, value = part.partition(":")
-        if not part:
-            continue
         if not separator or not value:
             raise ConfigError(
                 repr(part), "key:value pairs separated by commas, such as max_split_size_mb:128"

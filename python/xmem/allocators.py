@@ -135,7 +135,7 @@ def _replay_in_python(allocator: Allocator, requests: Requests) -> GaugeReplay:
                 handles[block] = handle
         elif kind == RequestKind.FREE:
             allocator.free(handles.pop(block))
-        else:
+        elif kind == RequestKind.EMPTY_CACHE:
             allocator.empty_cache()
         gauges[:, index] = (
             allocator.allocated_bytes,

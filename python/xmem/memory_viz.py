@@ -111,13 +111,19 @@ def _events(requests: Requests, replay: Replay, stacks: Sequence[Frames]) -> Ite
         (requests.time_ns[:count] // 1000).tolist(),
         strict=True,
     )
+    waits: set[int] = set()  # blocks whose free completes later; the device's answers say when
     for request, (kind, block, time_us) in enumerate(rows):
         frames = stacks[block] if block >= 0 else []
         for event in device[begin[request] : begin[request + 1]]:
             yield {**event, "time_us": time_us, "frames": frames}
         if kind == RequestKind.EMPTY_CACHE or address[block] < 0:
             continue
+        if kind == RequestKind.RECORD_STREAM:
+            waits.add(block)
+            continue
         names = ("alloc",) if kind == RequestKind.ALLOC else ("free_requested", "free_completed")
+        if kind == RequestKind.FREE and block in waits:
+            names = ("free_requested",)
         for name in names:
             yield {
                 "action": name,

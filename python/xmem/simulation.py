@@ -52,11 +52,16 @@ _TIE_BREAKS = {"address": 0, "object_age": 1, "segment_age": 2}
 
 
 class RequestKind(IntEnum):
-    """What a request asks of the allocator."""
+    """What a request asks of the allocator.
+
+    `RECORD_STREAM`: the block is used on another stream, so its free completes only at the next allocation
+    or emptied cache, as on a device whose streams are idle by then. `make_requests` makes none.
+    """
 
     ALLOC = 0
     FREE = 1
     EMPTY_CACHE = 2
+    RECORD_STREAM = 3
 
 
 class DeviceAction(IntEnum):
@@ -217,7 +222,9 @@ class Replay:
         placement: One row for each block.
         events: Segments asked for and given back.
         statistics: Counters under the keys of ``torch.cuda.memory_stats()``, such as
-            ``reserved_bytes.all.peak``.
+            ``reserved_bytes.all.peak``, after the last replayed request.
+        counters: The same after every request: int64, a row a request, a column for each key of `statistics`
+            in its order; no rows unless the replay was told to record them.
         failures: Requests that ran out of memory; at most one unless the replay was told to go on.
         state: Segments and blocks after the last replayed request.
     """
@@ -230,6 +237,7 @@ class Replay:
     placement: Placement
     events: DeviceEvents
     statistics: Mapping[str, int]
+    counters: Int64
     failures: tuple[OutOfMemory, ...]
     state: AllocatorState
 
@@ -285,6 +293,7 @@ def replay(
     other_bytes: int = 0,
     until: int | None = None,
     on_oom: Literal["stop", "drop"] = "stop",
+    every_counter: bool = False,
 ) -> Replay:
     """Replay requests through PyTorch's CUDA caching allocator over a device.
 
@@ -295,6 +304,7 @@ def replay(
         other_bytes: What others hold on the device: the CUDA context, libraries, other processes.
         until: Index of the last request to replay, for the state at that instant; None for all, -1 for none.
         on_oom: ``stop`` at the first request that fails, or ``drop`` its block and go on.
+        every_counter: Record all counters after every request; about 1 KiB a request.
 
     Raises:
         ConfigError: An option that PyTorch refuses, or requests that do not fit together.
@@ -314,6 +324,7 @@ def replay(
         other_bytes,
         on_oom == "drop",
         until,
+        every_counter,
     )
     allocated, active, reserved, requested = (Peak(*peak) for peak in done.peaks)
     return Replay(
@@ -327,6 +338,7 @@ def replay(
             done.event_action, done.event_address, done.event_size, done.event_stream, done.event_request
         ),
         statistics=MappingProxyType(done.statistics),
+        counters=done.counters.reshape(-1, len(done.statistics)),
         failures=tuple(OutOfMemory(*failure) for failure in done.failures),
         state=allocator_state(done.state, done.block_request_block),
     )
@@ -354,7 +366,7 @@ def core_options(options: AllocatorOptions) -> _core.AllocatorOptions:
     core.gc_threshold = options.garbage_collection_threshold
     core.expandable = options.expandable_segments
     core.memory_fraction = options.memory_fraction
-    core.reject_over_limit = options.throw_on_cudamalloc_oom
+    core.reject_over_capacity = options.throw_on_cudamalloc_oom
     return core
 
 

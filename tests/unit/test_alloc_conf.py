@@ -8,7 +8,7 @@ MIB = 1 << 20
 
 def test_nothing_set_means_the_defaults() -> None:
     assert parse("") == AllocatorOptions()
-    assert parse(" , ") == AllocatorOptions()
+    assert parse(" ") == AllocatorOptions()
 
 
 def test_settings_are_read_in_pytorchs_units() -> None:
@@ -73,10 +73,23 @@ def test_a_whole_fraction_limits_only_older_versions() -> None:
     assert parse("per_process_memory_fraction:1.0", "2.13").memory_fraction is None
 
 
-def test_slack_follows_the_large_segment_from_2_14_on() -> None:
+def test_slack_follows_the_large_segment() -> None:
     text = "large_segment_size_mb:40"
-    assert parse(text, "2.13").max_non_split_rounding_bytes == 20 * MIB
-    assert parse(text, "2.14").max_non_split_rounding_bytes == 40 * MIB
+    assert parse(text, "2.12").max_non_split_rounding_bytes == 40 * MIB
+    assert parse(f"max_non_split_rounding_mb:50,{text}", "2.12").max_non_split_rounding_bytes == 50 * MIB
+
+
+@pytest.mark.parametrize("key", ["max_split_size_mb", "max_non_split_rounding_mb"])
+def test_the_size_of_a_large_segment_is_allowed_from_2_9_on(key: str) -> None:
+    with pytest.raises(ConfigError, match="21 or more"):
+        parse(f"{key}:20", "2.8")
+    parse(f"{key}:20", "2.9")
+
+
+def test_a_list_of_divisions_may_have_no_key() -> None:
+    assert parse("roundup_power2_divisions:[>:4]", "2.6").roundup_power2_divisions == (4,) * 16
+    assert parse("roundup_power2_divisions:[>:4]", "2.12").roundup_power2_divisions == (0, *(4,) * 15)
+    assert parse("roundup_power2_divisions:[]") == parse("")
 
 
 def test_settings_of_host_memory_change_nothing() -> None:
@@ -98,10 +111,11 @@ def test_settings_of_host_memory_change_nothing() -> None:
         ("per_process_memory_fraction:x", "2.13", "between 0 and 1"),
         ("roundup_power2_divisions:3", "2.13", "powers of two"),
         ("roundup_power2_divisions:[256:3]", "2.13", "powers of two"),
-        ("roundup_power2_divisions:[>:4]", "2.13", "a size before the rest"),
         ("roundup_power2_divisions:[256]", "2.13", "pairs such as"),
         ("backend:cudaMallocAsync", "2.13", "not modelled"),
-        ("throw_on_cudamalloc_oom:True", "2.12", "torch 2.13 or later"),
+        ("throw_on_cudamalloc_oom:True", "2.11", "torch 2.12 or later"),
+        ("max_split_size_mb:64,,expandable_segments:True", "2.13", "key:value"),
+        (",max_split_size_mb:64", "2.13", "key:value"),
         ("max_non_split_rounding_mb:40", "2.5", "torch 2.6 or later"),
         ("expandable_segments", "2.13", "key:value"),
         ("", "1.13", "2.0 or later"),

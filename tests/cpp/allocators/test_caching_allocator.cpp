@@ -17,15 +17,37 @@ TEST(options_that_pytorch_refuses_are_refused) {
   CHECK_THROWS(Machine(three_divisions), xmem::ConfigError);
 }
 
-TEST(a_rejection_over_the_limit_frees_nothing) {
-  Machine m({.memory_fraction = 0.5, .reject_over_limit = true}, 100_MiB);
-  m.free(m.malloc(30_MiB));
+TEST(a_rejection_over_the_capacity_frees_nothing) {
+  Machine m({.reject_over_capacity = true}, 100_MiB);
+  m.free(m.malloc(60_MiB));
   m.events();
-  CHECK(m.malloc(40_MiB).is_none());
+  CHECK(m.malloc(70_MiB).is_none());
   CHECK(m.events().empty());
   CHECK_EQUAL(m.statistics().num_oom_rejections, 1);
   CHECK_EQUAL(m.statistics().num_ooms, 0);
-  CHECK_EQUAL(m.reserved(), 30_MiB);
+  CHECK_EQUAL(m.reserved(), 60_MiB);
+}
+
+TEST(a_limit_below_the_capacity_rejects_nothing) {
+  Machine m({.memory_fraction = 0.5, .reject_over_capacity = true}, 100_MiB);
+  m.free(m.malloc(30_MiB));
+  m.events();
+  CHECK(!m.malloc(40_MiB).is_none());
+  CHECK((m.events() == Events{"segment_free 30@0", "segment_alloc 40@0"}));
+  CHECK_EQUAL(m.statistics().num_oom_rejections, 0);
+  CHECK_EQUAL(m.statistics().num_alloc_retries, 1);
+}
+
+TEST(uses_on_another_stream_end_with_its_work) {
+  Machine m({}, 64_MiB);
+  const BlockHandle a = m.malloc(16_MiB);
+  m.allocator.record_stream(a);
+  m.free(a);
+  m.events();
+  CHECK_EQUAL(m.statistics().active_bytes.all.current, 16_MiB);
+  m.allocator.synchronize();
+  CHECK((m.events() == Events{"free_completed 16@0"}));
+  CHECK_EQUAL(m.statistics().active_bytes.all.current, 0);
 }
 
 TEST(a_flush_completes_frees_that_wait) {

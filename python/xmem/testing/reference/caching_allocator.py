@@ -251,18 +251,17 @@ class CachingAllocator:
             else ceil_to(size, 2 * MIB)
         )
         self.collect_garbage()
-        over = self.limit is not None and self.gauge("reserved_bytes") + segment_size > self.limit
-        if self.options.throw_on_cudamalloc_oom and over:
-            self.statistics["num_oom_rejections"] += 1
-            return None
+        rejections = self.statistics["num_oom_rejections"]
         block = self.grow(pool, stream, size, segment_size)
+        if self.statistics["num_oom_rejections"] > rejections:
+            return None
         if block is None and self.release_oversize(pool, stream, size):
             block = self.grow(pool, stream, size, segment_size)
         if block is None:
             self.empty_cache()
             self.statistics["num_alloc_retries"] += 1
             block = self.grow(pool, stream, size, segment_size)
-        if block is None:
+        if block is None and self.statistics["num_oom_rejections"] == rejections:
             self.statistics["num_ooms"] += 1
             self.events.append(("oom", self.device.free, size, stream))
         return block
@@ -270,6 +269,10 @@ class CachingAllocator:
     def grow(self, pool: str, stream: int, size: int, segment_size: int) -> Block | None:
         """One attempt to get memory from the device."""
         if self.limit is not None and self.gauge("reserved_bytes") + segment_size > self.limit:
+            return None
+        over = self.gauge("reserved_bytes") + segment_size > self.device.capacity
+        if self.options.throw_on_cudamalloc_oom and over:
+            self.statistics["num_oom_rejections"] += 1
             return None
         if self.options.expandable_segments:
             return self.grow_range(pool, stream, size)
