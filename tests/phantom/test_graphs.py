@@ -32,7 +32,7 @@ def test_a_graph_keeps_its_pool_until_it_goes(phantom):
     )
     captured, shared, freed, dropped = ran.result
     assert 100 <= captured <= 102  # torch 2.6 puts the generator's offset in there, too
-    assert captured <= shared <= 102
+    assert captured <= shared <= captured + 2
     assert freed == shared  # it may be replayed
     assert dropped == 0
 
@@ -40,7 +40,7 @@ def test_a_graph_keeps_its_pool_until_it_goes(phantom):
 def test_a_step_is_captured_whole(phantom):
     ran = phantom.run(
         """
-        import json, torch
+        import json, os, torch
         model = torch.nn.Sequential(torch.nn.LayerNorm(256), torch.nn.GELU(), torch.nn.Softmax(-1)).cuda()
         sample = torch.zeros(64, 256, device="cuda", requires_grad=True)
         graphed = torch.cuda.make_graphed_callables(model, (sample,))
@@ -49,7 +49,8 @@ def test_a_step_is_captured_whole(phantom):
         one, two = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         one.record(), two.record()
         torch.cuda.synchronize()
-        print(json.dumps(one.elapsed_time(two) > 0))
+        print(json.dumps(one.elapsed_time(two) > 0), flush=True)
+        os._exit(0)  # autograd's thread may still be in Python, which it must not be when that ends
         """
     )
     assert ran.result
