@@ -175,13 +175,19 @@ class Measured:
     replay_agrees: bool | None
     ranks: tuple[RankPeak, ...]
 
-    def fits_in(self, usable_bytes: int) -> bool:
-        """Whether the other ranks and GPUs stay below a size; of the captured one the replay tells."""
-        own = self.ranks[0].rank
+    def others_fit(self, usable_bytes: int) -> bool:
+        """Whether no other rank or GPU needs a verdict of its own.
+
+        They stay below a size, or held no more than the captured one, whose replay on that size then tells
+        of them too: what a rank reserves when memory is plenty is more than it needs.
+        """
         return all(
             peak.peak_reserved_bytes <= usable_bytes
+            or (
+                peak.peak_reserved_bytes <= self.peak_reserved_bytes
+                and peak.peak_allocated_bytes <= self.peak_allocated_bytes
+            )
             for peak in self.ranks
-            if peak.rank != own or peak.peak_allocated_bytes != self.peak_allocated_bytes
         )
 
 

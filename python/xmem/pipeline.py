@@ -190,7 +190,7 @@ def conclude(
     with clock.stage("replay"):
         bounds = _bounds(stages.requests, _options(stages.trace, alloc_conf, torch_version))
     measured = _measured(stages, alloc_conf, torch_version)
-    too_large = measured is not None and device is not None and not measured.fits_in(device.usable_bytes)
+    alike = measured is None or device is None or measured.others_fit(device.usable_bytes)
     with clock.stage("evidence"):
         device_peak = context_bytes + replayed.peak_reserved.bytes
         witness = evidence.Witness(stages.trace, stages.attribution, stages.workload, stages.requests)
@@ -205,7 +205,7 @@ def conclude(
             else Verdict(
                 gpu=device.name,
                 capacity_bytes=device.total_memory_bytes,
-                fits=failed is None and not too_large,
+                fits=failed is None and alike,
                 margin_bytes=device.total_memory_bytes - device_peak,
             ),
             peak=witness.peak(replayed),

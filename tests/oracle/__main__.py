@@ -31,7 +31,9 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=20_000, help="requests for each setting")
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--expandable", choices=["yes", "no", "either"], default="either")
-    parser.add_argument("--snapshots", type=Path, help="folder of recordings, replayed instead of random requests")
+    parser.add_argument(
+        "--snapshots", type=Path, help="folder of recordings, replayed instead of random requests"
+    )
     parser.add_argument("--python", action="append", help="instead of XMEM_PHANTOM_PYTHONS")
     parser.add_argument("--jobs", type=int, default=2)
     asked = parser.parse_args()

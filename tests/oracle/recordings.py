@@ -8,7 +8,12 @@ from xmem.simulation import BlockState, RequestKind, Requests
 from xmem.snapshot import RecordedAction, RecordedDevice
 
 _RELEASES = (RecordedAction.SEGMENT_FREE, RecordedAction.SEGMENT_UNMAP)
-_ANSWERS = (RecordedAction.SEGMENT_ALLOC, RecordedAction.SEGMENT_MAP, RecordedAction.ALLOC, RecordedAction.OOM)
+_ANSWERS = (
+    RecordedAction.SEGMENT_ALLOC,
+    RecordedAction.SEGMENT_MAP,
+    RecordedAction.ALLOC,
+    RecordedAction.OOM,
+)
 
 
 def requests_of(recorded: RecordedDevice) -> Requests:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from estimate_samples import DOES_NOT_FIT, FITS, NO_GPU
 from xmem.errors import TraceError
-from xmem.estimate_result import Estimate
+from xmem.estimate_result import Estimate, Measured, RankPeak
 
 
 def test_json_keys_in_order() -> None:
@@ -102,3 +103,28 @@ def test_html_for_notebooks_is_escaped() -> None:
     text = FITS._repr_html_()
     assert "<th>RTX 3060 12 GB</th><td>fits, margin 8.32 GiB</td>" in text
     assert "<th>Device peak</th><td>3.43 GiB</td>" in text
+
+
+def measured(*ranks: tuple[int, int]) -> Measured:
+    """Of ranks with (reserved, allocated) each, the first one captured."""
+    peaks = tuple(RankPeak(rank, 0, *held) for rank, held in enumerate(ranks))
+    return Measured(peaks[0].peak_reserved_bytes, peaks[0].peak_allocated_bytes, True, peaks)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "usable", "expected"),
+    [
+        (((90, 70),), 80, True),  # its own replay tells
+        (((90, 70), (90, 70)), 80, True),  # alike: the same replay tells
+        (((60, 50), (70, 60)), 80, True),  # all below
+        (((60, 50), (90, 60)), 80, False),
+        (((90, 70), (85, 75)), 80, False),
+    ],
+)
+def test_other_ranks_fit_below_the_size_or_when_they_need_no_more(ranks, usable, expected) -> None:
+    assert measured(*ranks).others_fit(usable) is expected
+
+
+def test_measured_survives_json() -> None:
+    estimate = replace(FITS, measured=measured((90, 70), (60, 50)))
+    assert Estimate.from_json(json.loads(json.dumps(estimate.to_json()))) == estimate

@@ -18,6 +18,7 @@ CUDA = torch.device("cuda", 0)
 
 _storage_of = torch._C.TensorBase.untyped_storage
 _MARK = "_xmem_device"
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 class _CallState(threading.local):
@@ -52,7 +53,10 @@ def names_gpu(device: object) -> bool:
 
 
 def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
-    """The storage of a tensor (of its values, if it is sparse); None for tensors that have none."""
+    """The storage of a tensor: of its values if it is sparse, of this rank's part if it is distributed; None
+    for tensors that have none."""
+    if type(tensor) not in _PLAIN:
+        tensor = getattr(tensor, "_local_tensor", tensor)  # of a DTensor
     try:
         return _storage_of(tensor)
     except (RuntimeError, NotImplementedError):

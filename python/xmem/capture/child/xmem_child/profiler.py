@@ -21,9 +21,9 @@ _begin, _end = _Profile.__enter__, _Profile.__exit__
 class Profiler:
     """One recording of operators and allocations of the thread that starts it (and its engine)."""
 
-    def __init__(self, stacks: bool) -> None:
+    def __init__(self, stacks: bool, shapes: bool) -> None:
         self._profile = _Profile(
-            use_kineto=True, profile_memory=True, record_shapes=True, with_stack=stacks, with_modules=stacks
+            use_kineto=True, profile_memory=True, record_shapes=shapes, with_stack=stacks, with_modules=stacks
         )
 
     def start(self) -> None:

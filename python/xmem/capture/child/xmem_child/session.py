@@ -67,7 +67,9 @@ class Session:
         self.spans = SpanRecorder()
         self.names = TensorNames()
         self.state = State.IDLE
-        self._profiler = Profiler(settings.stacks)
+        # The policies for CPU traces look at shapes. Recording them keeps weak references to all arguments,
+        # with which torch refuses to swap the tensors of parameters (DTensors that move to the device).
+        self._profiler = Profiler(settings.stacks, shapes=settings.mode == "real")
         self._process = os.getpid()
         self._thread = 0
         self._argv = list(sys.argv)

@@ -40,6 +40,10 @@ class TensorNames:
         storage = storage_of(tensor)
         if storage is None or (self.only_device and not storage_is_device(storage)):
             return
+        try:
+            address = storage.data_ptr()
+        except RuntimeError:  # of a wrapper without memory of its own
+            return
         roles: set[str] | None = getattr(storage, _ROLES, None)
         if roles is None:
             roles = set()
@@ -49,7 +53,7 @@ class TensorNames:
         roles.add(role)
         self.role.append(role)
         self.name.append(name)
-        self.address.append(storage.data_ptr())
+        self.address.append(address)
         self.size_bytes.append(storage.nbytes())
         self.time_ns.append(now_ns() if time_ns is None else time_ns)
         self.dtype.append(str(tensor.dtype).removeprefix("torch."))
