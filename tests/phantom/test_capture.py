@@ -188,7 +188,7 @@ def test_weights_are_not_initialized_unless_asked_for(python, tmp_path):
     script = """
         import torch
         torch.manual_seed(0)
-        weight = torch.nn.Linear(512, 512).weight
+        weight = torch.nn.Linear(8192, 4096).weight  # large enough to be fresh memory
         print("norm", float(weight.double().abs().sum()) > 1000)
         model = torch.nn.Linear(8, 8).cuda()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

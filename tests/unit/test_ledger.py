@@ -1,0 +1,90 @@
+"""The ledger of a phantom run, as the library writes it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+
+import pytest
+
+from xmem.devices import find_device
+from xmem.errors import CaptureError
+from xmem.phantom.environment import library_folder, phantom_environment, prepare
+from xmem.phantom.ledger import create_ledger, functions, read_ledger
+
+CALLS = """
+import ctypes, sys
+cuda = ctypes.CDLL("libxmem_phantom.so")
+address = ctypes.c_void_p()
+for _ in range(3):
+    assert cuda.cudaMalloc(ctypes.byref(address), ctypes.c_size_t(5 << 20)) == 0
+assert cuda.cudaFree(address) == 0
+assert cuda.cudaMalloc(ctypes.byref(address), ctypes.c_size_t(1 << 50)) == 2
+assert cuda.cudaImportExternalMemory() == 801
+"""
+
+
+def test_processes_are_recorded(tmp_path):
+    prepare(tmp_path, [find_device("rtx-3060")])
+    environment = phantom_environment(tmp_path, os.environ)
+    subprocess.run([sys.executable, "-c", CALLS], env=environment, check=True)
+    (process,) = read_ledger(tmp_path / "ledger")
+    assert process.last_call == "cudaImportExternalMemory"
+    assert process.calls["cudaMalloc"] == 4
+    assert process.calls_of("refused") == {"cudaImportExternalMemory": 1}
+    held = process.devices[0]
+    assert (held.used_bytes, held.peak_bytes) == (2 * (6 << 20), 3 * (6 << 20))  # whole pages of 2 MiB
+    assert held.context_bytes == find_device("rtx-3060").context_bytes
+
+
+def test_what_other_processes_hold_counts_until_they_end(tmp_path):
+    prepare(tmp_path, [find_device("rtx-3060")])
+    ask = "import ctypes; c = ctypes.CDLL('libxmem_phantom.so'); f, t = ctypes.c_size_t(), ctypes.c_size_t();"
+    ask += "c.cudaMemGetInfo(ctypes.byref(f), ctypes.byref(t)); print(t.value - f.value, flush=True);"
+    hold = ask + "p = ctypes.c_void_p(); c.cudaMalloc(ctypes.byref(p), ctypes.c_size_t(1 << 30));"
+    hold += "print('held', flush=True); input()"
+    environment = phantom_environment(tmp_path, os.environ)
+    context = find_device("rtx-3060").context_bytes
+
+    def used() -> int:
+        return int(subprocess.check_output([sys.executable, "-c", ask], env=environment))
+
+    holder = subprocess.Popen(
+        [sys.executable, "-c", hold],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with holder:
+        assert holder.stdout is not None
+        assert [int(holder.stdout.readline()), holder.stdout.readline().strip()] == [context, "held"]
+        assert used() == 2 * context + (1 << 30)
+        holder.communicate("\n")
+    assert used() == context
+
+
+def test_a_file_that_is_no_ledger_is_refused(tmp_path):
+    path = tmp_path / "ledger"
+    path.write_bytes(b"not a ledger at all, but long enough")
+    with pytest.raises(CaptureError, match="no ledger of this version"):
+        read_ledger(path)
+
+
+def test_an_empty_ledger_has_no_processes(tmp_path):
+    create_ledger(tmp_path / "ledger")
+    assert read_ledger(tmp_path / "ledger") == []
+
+
+def test_without_a_machine_there_is_no_gpu():
+    library = ctypes.CDLL(str(library_folder() / "libxmem_phantom.so"))
+    count = ctypes.c_int(-1)
+    assert library.cudaGetDeviceCount(ctypes.byref(count)) == 100
+    assert count.value == 0
+
+
+def test_every_function_has_a_fidelity():
+    assert set(functions().values()) == {"faithful", "approximate", "refused"}
+    assert functions()["cudaMalloc"] == "faithful"
