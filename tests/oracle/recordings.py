@@ -8,15 +8,20 @@ from xmem.simulation import BlockState, RequestKind, Requests
 from xmem.snapshot import RecordedAction, RecordedDevice
 
 _RELEASES = (RecordedAction.SEGMENT_FREE, RecordedAction.SEGMENT_UNMAP)
-_ANSWERS = (RecordedAction.SEGMENT_ALLOC, RecordedAction.SEGMENT_MAP, RecordedAction.ALLOC, RecordedAction.OOM)
+_ANSWERS = (
+    RecordedAction.SEGMENT_ALLOC,
+    RecordedAction.SEGMENT_MAP,
+    RecordedAction.ALLOC,
+    RecordedAction.OOM,
+)
 
 
 def requests_of(recorded: RecordedDevice) -> Requests:
     """Allocations, frees, uses on other streams and emptied caches of a recording, in their order.
 
-    Blocks that were alive before it come first. Streams are numbered in order of appearance. A free that completed
-    later shows that another stream used the block. Segments given back with no allocation after them show an emptied
-    cache.
+    Blocks that were alive before it come first. Streams are numbered in order of appearance. A free that
+    completed later shows that another stream used the block. Segments given back with no allocation after
+    them show an emptied cache.
     """
     return _Reading(recorded).requests()
 
