@@ -10,6 +10,7 @@ import os
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from oracle.comparison import first_difference
-from oracle.real_allocator import CONTEXT_BYTES, Setting, TorchFailed, run_torch, version_of
+from oracle.real_allocator import CONTEXT_BYTES, Setting, TorchError, run_torch, version_of
 from oracle.recordings import requests_of
 from oracle.sequences import random_requests, random_setting
 from xmem.alloc_conf import release_of
@@ -31,9 +32,7 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=20_000, help="requests for each setting")
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--expandable", choices=["yes", "no", "either"], default="either")
-    parser.add_argument(
-        "--snapshots", type=Path, help="folder of recordings, replayed instead of random requests"
-    )
+    parser.add_argument("--snapshots", type=Path, help="folder of recordings instead of random requests")
     parser.add_argument("--python", action="append", help="instead of XMEM_PHANTOM_PYTHONS")
     parser.add_argument("--jobs", type=int, default=2)
     asked = parser.parse_args()
@@ -42,12 +41,14 @@ def main() -> int:
     for python in pythons:
         started = time.monotonic()
         with ThreadPoolExecutor(asked.jobs) as pool:
-            lengths = list(pool.map(lambda case: equal_requests(python, case), cases(asked, python)))
-        equal = [length for length in lengths if length is not None]
-        wrong += len(lengths) - len(equal)
+            outcomes = list(pool.map(partial(compare, python), cases(asked, python)))
+        equal = [outcome for outcome in outcomes if outcome is not None]
+        wrong += len(outcomes) - len(equal)
+        totals = sum(equal, Counter())
         print(
-            f"torch {version_of(python)}: {len(equal)} of {len(lengths)} sequences equal after every request, "
-            f"{sum(equal):,} requests, {time.monotonic() - started:.0f} s",
+            f"torch {version_of(python)}: {len(equal)} of {len(outcomes)} sequences equal,"
+            f" {time.monotonic() - started:.0f} s;",
+            ", ".join(f"{name} {total:,}" for name, total in totals.items()),
             flush=True,
         )
     return 1 if wrong or not pythons else 0
@@ -89,8 +90,8 @@ def recorded_cases(path: Path) -> list[Case]:
     return found
 
 
-def equal_requests(python: str, case: Case) -> int | None:
-    """How many requests left simulator and torch equal; None, and the first difference in print, if any did not."""
+def compare(python: str, case: Case) -> Counter[str] | None:
+    """What an equal run did; where it was not equal None, and the first difference in print."""
     requests = case.requests()
     count = len(requests)
     looks = sorted({*range(0, count, max(count // 10, 1)), count - 1})
@@ -99,11 +100,14 @@ def equal_requests(python: str, case: Case) -> int | None:
             real = run_torch(python, Path(folder), case.setting, requests, looks)
             difference = first_difference(requests, case.setting, real)
             text = difference.text if difference else ""
-        except TorchFailed as failed:
+        except TorchError as failed:
             text = str(failed)
     if text:
         print(f"{case.name}, {python}, {case.setting}\n{text}", flush=True)
-    return None if text else count
+        return None
+    last = dict(zip(real.names, real.counters[-1].tolist(), strict=True))
+    shown = [name for name in real.names if name.startswith("num_")]
+    return Counter({"requests": count} | {name: last[name] for name in shown})
 
 
 if __name__ == "__main__":

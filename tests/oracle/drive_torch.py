@@ -1,11 +1,12 @@
 """Issues requests to the caching allocator of torch and writes what it says after each of them.
 
-Runs inside a Python with a CUDA build of torch, on the phantom GPU: standard library and torch only. The files that it
-reads and writes are those of `real_allocator`. Usage: ``drive_torch.py FOLDER``.
+Runs inside a Python with a CUDA build of torch, on the phantom GPU: standard library and torch only. The
+files that it reads and writes are those of `real_allocator`. Usage: ``drive_torch.py FOLDER``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from array import array
@@ -45,12 +46,10 @@ def drive(folder: Path, plan: dict[str, Any], memory: Any, read: Callable[[], An
     counters = array("q")
     snapshots = {}
     looks = set(plan["look_after"])
-    for request, (kind, block) in enumerate(zip(kinds, blocks)):
+    for request, (kind, block) in enumerate(zip(kinds, blocks, strict=True)):
         if kind == ALLOC:
-            try:
+            with contextlib.suppress(torch.OutOfMemoryError):
                 address[block] = memory.allocate(block, size[block], stream[block])
-            except torch.OutOfMemoryError:
-                pass
         elif kind == FREE:
             if address[block] != NOWHERE:
                 memory.free(block)
@@ -84,7 +83,7 @@ class RawMemory:
 
 
 class Tensors:
-    """Blocks of tensors on streams of the device, of which the last is the one that uses blocks of the others."""
+    """Blocks of tensors on streams of the device, and one more stream that uses blocks of the others."""
 
     def __init__(self, streams: int) -> None:
         self._streams = [torch.cuda.default_stream(), *(torch.cuda.Stream() for _ in range(streams - 1))]

@@ -31,8 +31,8 @@ class Setting:
         alloc_conf: ``PYTORCH_CUDA_ALLOC_CONF``.
         memory_fraction: Of ``torch.cuda.set_per_process_memory_fraction``; None where it is not called.
         capacity_bytes: Total memory of the device.
-        tensors: Whether blocks are tensors on real streams, so that they can be used on others; else they are raw
-            memory.
+        tensors: Whether blocks are tensors on real streams, so that they can be used on others; else they are
+            raw memory.
     """
 
     alloc_conf: str
@@ -69,7 +69,7 @@ def version_of(python: str) -> str:
     return subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
 
-class TorchFailed(Exception):
+class TorchError(Exception):
     """The process with torch ended with an error; the text is its standard error."""
 
 
@@ -79,7 +79,7 @@ def run_torch(
     """Issue requests, whose streams are numbers from 0, and take a snapshot after some of them.
 
     Raises:
-        TorchFailed: The process did not end well.
+        TorchError: The process did not end well.
     """
     streams = int(requests.stream.max(initial=0)) + 1
     columns = {
@@ -98,7 +98,9 @@ def run_torch(
         "look_after": list(look_after),
     }
     (folder / "plan.json").write_text(json.dumps(plan))
-    device = replace(custom_device(setting.capacity_bytes), context_bytes=CONTEXT_BYTES)
+    device = replace(
+        custom_device(1 << 40), total_memory_bytes=setting.capacity_bytes, context_bytes=CONTEXT_BYTES
+    )
     prepare(folder, [device])
     environment = phantom_environment(folder, os.environ)
     environment |= {"PYTORCH_CUDA_ALLOC_CONF": setting.alloc_conf, "OMP_NUM_THREADS": "1"}
@@ -106,7 +108,7 @@ def run_torch(
         [python, str(DRIVER), str(folder)], env=environment, capture_output=True, text=True, check=False
     )
     if ran.returncode != 0:
-        raise TorchFailed(f"exit status {ran.returncode}\n{ran.stderr[-4000:]}")
+        raise TorchError(f"exit status {ran.returncode}\n{ran.stderr[-4000:]}")
     answer = json.loads((folder / "answer.json").read_text())
     names = tuple(answer["counters"])
     return RealRun(

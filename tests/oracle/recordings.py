@@ -19,9 +19,9 @@ _ANSWERS = (
 def requests_of(recorded: RecordedDevice) -> Requests:
     """Allocations, frees, uses on other streams and emptied caches of a recording, in their order.
 
-    Blocks that were alive before it come first. Streams are numbered in order of appearance. A free that completed
-    later shows that another stream used the block. Segments given back with no allocation after them show an emptied
-    cache.
+    Blocks that were alive before it come first. Streams are numbered in order of appearance. A free that
+    completed later shows that another stream used the block. Segments given back with no allocation after
+    them show an emptied cache.
     """
     return _Reading(recorded).requests()
 

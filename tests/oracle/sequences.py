@@ -17,7 +17,10 @@ BORDERS += (10 * MIB + 1, 11 * MIB, 12 * MIB, 19 * MIB, 20 * MIB - 1, 20 * MIB, 
 
 
 def random_setting(seed: int, release: tuple[int, int], *, expandable: bool | None = None) -> Setting:
-    """A setting that the release accepts. `expandable`: with or without expandable segments; None for either."""
+    """A setting that the release accepts.
+
+    `expandable`: with or without expandable segments; None for either.
+    """
     rng = random.Random(f"setting {seed}")
     parts = []
     large_mib = 20
@@ -32,7 +35,7 @@ def random_setting(seed: int, release: tuple[int, int], *, expandable: bool | No
     if rng.random() < 0.5:
         parts.append(f"roundup_power2_divisions:{_random_divisions(rng)}")
     fraction = rng.choice([None, None, 0.3, 0.5, 0.77, 0.95, 1.0])
-    if fraction is not None and rng.random() < 0.7 or rng.random() < 0.05:
+    if (fraction is not None and rng.random() < 0.7) or rng.random() < 0.05:
         parts.append(f"garbage_collection_threshold:{rng.choice([0.1, 0.3, 0.5, 0.6, 0.8, 0.95])}")
     if expandable or (expandable is None and rng.random() < 0.35):
         parts.append("expandable_segments:True")

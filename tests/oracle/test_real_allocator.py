@@ -1,7 +1,7 @@
 """The simulator equals the caching allocator of every torch here, after every request.
 
-A minute's worth; ``python -m oracle`` from ``tests`` does as much as it is told. ``XMEM_PHANTOM_PYTHONS`` names the
-Pythons, as for the other tests of the phantom GPU; without it these tests are skipped.
+A minute's worth; ``python -m oracle`` from ``tests`` does as much as it is told. ``XMEM_PHANTOM_PYTHONS``
+names the Pythons, as for the other tests of the phantom GPU; without it these tests are skipped.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from xmem.simulation import NEVER, DeviceAction, Replay, RequestKind, Requests, 
 from xmem.testing.reference.caching_allocator import UNLIMITED, Block, CachingAllocator, Device
 
 MIB = 1 << 20
+OTHER_STREAM = 77  # none that a block is allocated on
 GAUGES = ("allocated_bytes", "active_bytes", "reserved_bytes", "requested_bytes")
 
 histories = settings(
@@ -62,6 +63,20 @@ def requests(draw: st.DrawFn) -> Requests:
     return make_requests(alloc, free, size, stream, empty_cache_ns=emptied)
 
 
+@st.composite
+def requests_with_uses(draw: st.DrawFn) -> Requests:
+    """The same, and some blocks are used on another stream right after they are allocated."""
+    made = draw(requests())
+    used = draw(st.sets(st.integers(0, len(made.size_bytes) - 1)))
+    rows = np.flatnonzero((made.kind == RequestKind.ALLOC) & np.isin(made.block, list(used))) + 1
+    return replace(
+        made,
+        kind=np.insert(made.kind, rows, RequestKind.RECORD_STREAM),
+        block=np.insert(made.block, rows, made.block[rows - 1]),
+        time_ns=np.insert(made.time_ns, rows, made.time_ns[rows - 1]),
+    )
+
+
 class Reference:
     """The reference allocator, fed with requests; failed blocks are dropped."""
 
@@ -80,7 +95,12 @@ class Reference:
         elif kind == RequestKind.FREE:
             if block in self.live:
                 self.allocator.free(self.live.pop(block))
+        elif kind == RequestKind.RECORD_STREAM:
+            if block in self.live:
+                self.allocator.record_stream(self.live[block], OTHER_STREAM)
         else:
+            for waiting in list(self.allocator.pending):
+                self.allocator.complete(waiting)
             size, stream = int(self.requests.size_bytes[block]), int(self.requests.stream[block])
             found = self.allocator.malloc(size, stream)
             if found is None:
@@ -132,7 +152,7 @@ def require_equal_state(result: Replay, reference: Reference) -> None:
 
 
 @histories
-@given(requests(), options, st.one_of(st.none(), capacities), st.data())
+@given(requests_with_uses(), options, st.one_of(st.none(), capacities), st.data())
 def test_core_and_reference_agree(
     requests: Requests, options: AllocatorOptions, capacity: int | None, data: st.DataObject
 ) -> None:
