@@ -67,10 +67,11 @@ def drive(folder: Path, plan: dict[str, Any], memory: Any, read: Callable[[], An
 
 
 class RawMemory:
-    """Blocks by their exact size, on streams that are mere numbers: the allocator only compares them."""
+    """Blocks by their exact size, without tensors."""
 
     def __init__(self, streams: int) -> None:
-        self.handles = [64 * number for number in range(streams)]
+        self._streams = [torch.cuda.Stream() for _ in range(streams - 1)]
+        self.handles = [0, *(stream.cuda_stream for stream in self._streams)]
         self._address: dict[int, int] = {}
 
     def allocate(self, block: int, size: int, stream: int) -> int:
