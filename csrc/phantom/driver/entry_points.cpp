@@ -7,6 +7,9 @@
 #include <iterator>
 #include <string>
 
+#include "abi/cuda_types.hpp"
+#include "machine/calls.hpp"
+
 namespace xmem::phantom {
 namespace {
 
@@ -77,3 +80,11 @@ void* driver_entry_point(const char* name, int version) {
 }
 
 }  // namespace xmem::phantom
+
+// NVIDIA's private tables, which there are none of: the profiler's library asks for them and stays off without, and so
+// does a CUDA runtime that is linked into a program.
+PHANTOM_EXPORT int cuGetExportTable(const void** table, const void*) {
+  xmem::phantom::note(xmem::phantom::Function::cuGetExportTable);
+  if (table != nullptr) *table = nullptr;
+  return xmem::phantom::kNotFound;
+}

@@ -53,7 +53,8 @@ float cudnn::dropout_rate(const void* descriptor) {
   return find(descriptor).rate;
 }
 
-// A state of 24 bytes for every thread that the device can hold at once.
+// Approximate: a state of XORWOW, cuRAND's default generator, has six words (curand_kernel.h), and one is taken for
+// every thread that the device can hold at once.
 PHANTOM_EXPORT int cudnnDropoutGetStatesSize(const Handle* handle, std::size_t* bytes) {
   note(Function::cudnnDropoutGetStatesSize);
   if (handle == nullptr || bytes == nullptr) return cudnn::kBadParam;
