@@ -16,7 +16,7 @@ from xmem.capture import CaptureResult, PhantomMachine, capture
 from xmem.devices import find_device
 from xmem.errors import CaptureError
 
-from .conftest import PYTHONS, torch_version
+from .conftest import PYTHONS, Phantom, torch_version
 
 pytestmark = pytest.mark.skipif(not PYTHONS, reason="no CUDA build of torch here")
 
@@ -325,7 +325,6 @@ def test_the_command_line_takes_phantom_mode_by_itself(python, tmp_path, monkeyp
 
 
 def release(python: str) -> tuple[int, int]:
-    from .conftest import Phantom
 
     return torch_version(Phantom(python, Path()))
 
@@ -348,3 +347,84 @@ def test_phantom_mode_needs_a_cuda_build(tmp_path):
     ]
     done = CliRunner().invoke(app, command)
     assert done.exit_code in (2, 3)
+
+
+COMPILED = """
+    import torch
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            layers = [torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.GELU()) for _ in range(4)]
+            self.layers = torch.nn.Sequential(*layers)
+
+        def forward(self, x):
+            return self.layers(x).square().mean()
+
+    model = Net().cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    compiled = torch.compile(model)
+    for _ in range(4):
+        optimizer.zero_grad()
+        compiled(torch.randn(256, 512).cuda()).backward()
+        optimizer.step()
+    print(torch.cuda.max_memory_reserved(), torch.cuda.max_memory_allocated())
+"""
+
+
+def test_a_compiled_model_is_not_changed_by_being_watched(python, tmp_path):
+    bare = Phantom(python, tmp_path).run(COMPILED)
+    assert bare.returncode == 0, bare.stderr[-2000:]
+    reserved, allocated = map(int, bare.stdout.split())
+    _, estimate = run(python, tmp_path, COMPILED)
+    assert estimate.measured is not None
+    assert estimate.measured.replay_agrees
+    assert (estimate.measured.peak_reserved_bytes, estimate.measured.peak_allocated_bytes) == (
+        reserved,
+        allocated,
+    )
+    assert not any("inductor" in line for line in estimate.breakdown.source_line)
+
+
+def test_a_sharded_job_of_two_ranks(python, tmp_path):
+    """FSDP2: each rank holds half of the parameters, gradients and optimizer state."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import os, torch
+            import torch.distributed as dist
+            from torch.distributed.fsdp import fully_shard
+            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+            dist.init_process_group("nccl")
+            with torch.device("meta"):
+                layers = [torch.nn.Linear(1024, 1024, bias=False) for _ in range(4)]
+                model = torch.nn.Sequential(*layers)
+            for layer in model:
+                fully_shard(layer)
+            fully_shard(model)
+            model.to_empty(device="cuda")
+            optimizer = torch.optim.AdamW(model.parameters())
+            for _ in range(3):
+                optimizer.zero_grad()
+                model(torch.randn(32, 1024).cuda()).sum().backward()
+                optimizer.step()
+            """
+        )
+    )
+    with Path(os.devnull).open("w") as quiet:
+        result = capture(
+            [python, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(script)],
+            tmp_path / "trace.json",
+            mode="phantom",
+            machine=PhantomMachine(count=2),
+            timeout_s=200,
+            stdout=quiet.fileno(),
+        )
+    estimate = xmem.estimate(result.path)
+    assert estimate.measured is not None
+    assert estimate.measured.replay_agrees
+    assert [peak.rank for peak in estimate.measured.ranks] == [0, 1]
+    half = 4 * 1024 * 1024 * 4 // 2
+    assert estimate.breakdown.category_peaks["parameter"] == half
+    assert estimate.breakdown.category_peaks["optimizer_state"] >= 2 * half

@@ -49,6 +49,19 @@ class FollowingMode(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
             with self:
                 yield
 
+    @contextmanager
+    def left(self) -> Iterator[None]:
+        """The mode switched off for this thread, if it is the innermost one."""
+        stack = torch.overrides._get_current_function_mode_stack()
+        if not stack or stack[-1] is not self:
+            yield
+            return
+        torch.overrides._pop_mode()
+        try:
+            yield
+        finally:
+            torch.overrides._push_mode(self)
+
 
 def follow_threads(mode: FollowingMode, on_end: Callable[[], None]) -> None:
     """Switch the mode on in every thread that starts from now on; ``on_end`` is called last in each."""

@@ -4,6 +4,7 @@ called."""
 from __future__ import annotations
 
 import threading
+import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable
@@ -49,6 +50,8 @@ class ModuleCalls:
 
     def install(self) -> None:
         """Register the hooks; they stay for the life of the process."""
+        # They do nothing while torch.compile looks, so its warning of them would mislead.
+        warnings.filterwarnings("ignore", message=".*when there are global hooks on modules")
         register_module_forward_pre_hook(self._enter)
         register_module_forward_hook(self._leave, always_call=True)
 

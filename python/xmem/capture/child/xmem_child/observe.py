@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import importlib
 import sys
 import time
 from collections.abc import Callable
@@ -62,8 +63,44 @@ def install(session: Session, values: Values) -> None:
     follow_threads(mode, session.thread_ends)
     follow_module_moves()
     atexit.register(_let_the_engine_rest)
+    _leave_compiled_code(mode)
     _follow_first_use(session)
     mode.__enter__()
+
+
+def _leave_compiled_code(mode: Observation) -> None:
+    """Code that ``torch.compile`` made runs without the mode: some releases would not compile under it."""
+    compile_model = torch.compile
+
+    @functools.wraps(compile_model)
+    def compile_followed(*args: Any, **options: Any) -> Any:
+        _patch_dynamo(mode)
+        return compile_model(*args, **options)
+
+    torch.compile = compile_followed
+
+
+def _patch_dynamo(mode: Observation) -> None:
+    """Once torch.compile is used, and with it imported: what its contexts return leaves the mode."""
+    context = importlib.import_module("torch._dynamo.eval_frame")._TorchDynamoContext
+    optimize = context.__call__
+    if hasattr(optimize, "__wrapped__"):
+        return
+
+    @functools.wraps(optimize)
+    def optimize_followed(self: Any, function: Any) -> Any:
+        optimized = optimize(self, function)
+        if isinstance(optimized, torch.nn.Module) or not callable(optimized):
+            return optimized  # its forward comes this way too
+
+        @functools.wraps(optimized)
+        def outside_of_the_mode(*args: Any, **options: Any) -> Any:
+            with mode.left():
+                return optimized(*args, **options)
+
+        return outside_of_the_mode
+
+    context.__call__ = optimize_followed
 
 
 def _let_the_engine_rest() -> None:

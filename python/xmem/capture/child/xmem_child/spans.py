@@ -10,6 +10,7 @@ A span is (category, name, thread id, begin, end) in nanoseconds of the Unix clo
 
 from __future__ import annotations
 
+import os
 import site
 import sys
 import sysconfig
@@ -25,6 +26,7 @@ def _installed_prefixes() -> tuple[str, ...]:
     folders = {sysconfig.get_path(key) for key in ("stdlib", "platstdlib", "purelib", "platlib")}
     folders.update(site.getsitepackages() if hasattr(site, "getsitepackages") else [])
     folders.add(str(Path(__file__).resolve().parent.parent))
+    folders.add(os.environ.get("XMEM_PHANTOM", ""))  # code that torch.compile writes there
     return tuple(f"{folder}/" for folder in folders if folder)
 
 
