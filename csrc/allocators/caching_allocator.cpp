@@ -18,6 +18,10 @@ void validate(const AllocatorOptions& options) {
   if (options.large_segment <= kMinLargeAlloc) {
     throw ConfigError("a large segment of " + std::to_string(options.large_segment) + " bytes", "more than 10 MiB");
   }
+  if (options.expandable && options.large_segment % kSmallBuffer != 0) {
+    throw ConfigError("expandable segments of pages of " + std::to_string(options.large_segment) + " bytes",
+                      "a multiple of 2 MiB, the driver's page");
+  }
   if (options.max_split < options.large_segment) {
     throw ConfigError("a maximum split size of " + std::to_string(options.max_split) + " bytes",
                       "at least the size of a large segment, " + std::to_string(options.large_segment) + " bytes");

@@ -23,6 +23,7 @@ DEFAULT_TORCH_VERSION = "2.13"
 TieBreak = Literal["address", "object_age", "segment_age"]
 
 _MIB = 1 << 20
+_DRIVER_PAGE = 2 * _MIB
 _ROUNDUP_ENTRIES = 16
 
 
@@ -255,6 +256,11 @@ def parse(text: str, torch_version: str = DEFAULT_TORCH_VERSION) -> AllocatorOpt
         options = read(settings[key], options, rules)
         if key == "large_segment_size_mb":
             options = replace(options, max_non_split_rounding_bytes=options.large_segment_bytes)
+    if options.expandable_segments and options.large_segment_bytes % _DRIVER_PAGE:
+        settings["large_segment_size_mb"].refuse(
+            "an even number together with expandable_segments: the driver maps multiples of 2 MiB, and fails "
+            "at the first large request otherwise"
+        )
     return options
 
 

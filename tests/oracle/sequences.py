@@ -24,8 +24,10 @@ def random_setting(seed: int, release: tuple[int, int], *, expandable: bool | No
     rng = random.Random(f"setting {seed}")
     parts = []
     large_mib = 20
+    if expandable is None:
+        expandable = rng.random() < 0.35
     if release >= (2, 10) and rng.random() < 0.3:
-        large_mib = rng.choice([11, 12, 16, 20, 30, 50, 64])
+        large_mib = rng.choice([12, 16, 20, 30, 50, 64] if expandable else [11, 15, 20, 30, 50, 64])
         parts.append(f"large_segment_size_mb:{large_mib}")
     if rng.random() < 0.4:
         least = large_mib if release >= (2, 9) else large_mib + 1
@@ -37,9 +39,7 @@ def random_setting(seed: int, release: tuple[int, int], *, expandable: bool | No
     fraction = rng.choice([None, None, 0.3, 0.5, 0.77, 0.95, 1.0])
     if (fraction is not None and rng.random() < 0.7) or rng.random() < 0.05:
         parts.append(f"garbage_collection_threshold:{rng.choice([0.1, 0.3, 0.5, 0.6, 0.8, 0.95])}")
-    # The driver maps whole pages of 2 MiB: with other segments torch ends in an error of the driver.
-    mappable = large_mib % 2 == 0
-    if mappable and (expandable or (expandable is None and rng.random() < 0.35)):
+    if expandable:
         parts.append("expandable_segments:True")
     if release >= (2, 12) and rng.random() < 0.15:
         parts.append("throw_on_cudamalloc_oom:True")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from oracle.comparison import first_difference
-from oracle.real_allocator import CONTEXT_BYTES, Setting, run_torch, version_of
+from oracle.real_allocator import CONTEXT_BYTES, Setting, TorchError, run_torch, version_of
 from oracle.recordings import requests_of
 from oracle.sequences import random_requests, random_setting
 from xmem import alloc_conf
@@ -59,6 +59,18 @@ def test_recorded_requests(python, name, alloc_conf, tmp_path):
     run_and_compare(
         python, tmp_path, Setting(alloc_conf, None, CONTEXT_BYTES + (80 << 30), tensors=True), requests
     )
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_pages_that_the_driver_cannot_map(python, tmp_path):
+    if release_of(version_of(python)) < (2, 10):
+        pytest.skip("this release has no large_segment_size_mb")
+    setting = Setting("large_segment_size_mb:11,expandable_segments:True", None, 1 << 30, tensors=False)
+    requests = random_requests(0, 100, setting)
+    with pytest.raises(TorchError, match="CUDA driver error: invalid argument"):
+        run_torch(python, tmp_path, setting, requests)
+    with pytest.raises(ConfigError, match="an even number"):
+        alloc_conf.parse(setting.alloc_conf, version_of(python))
 
 
 TEXTS = [

@@ -105,6 +105,7 @@ def test_settings_of_host_memory_change_nothing() -> None:
         ("max_split_size_mb:10", "2.13", "20 or more"),
         ("max_split_size_mb:-1", "2.13", "20 or more"),
         ("large_segment_size_mb:10", "2.13", "11 or more"),
+        ("large_segment_size_mb:25,expandable_segments:True", "2.13", "an even number"),
         ("garbage_collection_threshold:1.0", "2.13", "above 0 and below 1"),
         ("garbage_collection_threshold:nan", "2.13", "above 0 and below 1"),
         ("per_process_memory_fraction:2", "2.13", "between 0 and 1"),

@@ -9,6 +9,7 @@ using xmem::allocators::AllocatorState;
 
 TEST(options_that_pytorch_refuses_are_refused) {
   CHECK_THROWS(Machine({.large_segment = 10_MiB}), xmem::ConfigError);
+  CHECK_THROWS(Machine({.large_segment = 11_MiB, .expandable = true}), xmem::ConfigError);
   CHECK_THROWS(Machine({.max_split = 19_MiB}), xmem::ConfigError);
   CHECK_THROWS(Machine({.gc_threshold = 1.0}), xmem::ConfigError);
   CHECK_THROWS(Machine({.memory_fraction = 1.5}), xmem::ConfigError);
