@@ -16,10 +16,13 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import xmem
+import xmem.phantom.ledger
 from estimate_samples import DOES_NOT_FIT, FITS, NO_GPU
+from xmem.capture import PhantomMachine, TorchBuild
 from xmem.cli.main import app
 from xmem.errors import CaptureError, TraceError
 from xmem.estimate_result import Estimate
+from xmem.phantom.ledger import ProcessRecord
 from xmem.testing.trace_builder import TraceBuilder
 
 SCRIPT = ["python", "train.py"]
@@ -38,6 +41,9 @@ class FakeStages:
     estimate: Estimate = FITS
     error: BaseException | None = None
     iterations: int = 3
+    torch: TorchBuild | None = None
+    machine_has_gpu: bool = False
+    processes: tuple[ProcessRecord, ...] = ()
     captures: list[dict[str, Any]] = field(default_factory=list)
     estimates: list[dict[str, Any]] = field(default_factory=list)
 
@@ -47,7 +53,12 @@ class FakeStages:
             raise self.error
         Path(output).write_text("{}")
         return types.SimpleNamespace(
-            path=output, iterations=self.iterations, wall_s=12.5, exit_status=0, metadata={"format": 1}
+            path=output,
+            iterations=self.iterations,
+            wall_s=12.5,
+            exit_status=0,
+            metadata={"format": 1},
+            processes=self.processes,
         )
 
     def make_estimate(self, trace: Path, **options: Any) -> Estimate:
@@ -62,6 +73,9 @@ def stages(monkeypatch: pytest.MonkeyPatch) -> FakeStages:
     fake = FakeStages()
     module = types.ModuleType("xmem.capture")
     module.capture = fake.capture  # type: ignore[attr-defined]
+    module.find_torch = lambda *_: fake.torch  # type: ignore[attr-defined]
+    module.has_gpu = lambda: fake.machine_has_gpu  # type: ignore[attr-defined]
+    module.PhantomMachine = PhantomMachine  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "xmem.capture", module)
     monkeypatch.setattr(xmem, "estimate", fake.make_estimate, raising=False)
     return fake
@@ -210,6 +224,81 @@ class TestRun:
         assert result.exit_code == 2
         assert "Error: " in result.stderr
         assert "\u2500" not in result.stderr
+
+
+CUDA = TorchBuild("python", "2.12.0+cu130", "13.0")
+CPU = TorchBuild("python", "2.13.0+cpu", None)
+
+
+class TestMode:
+    @pytest.mark.parametrize(
+        ("torch", "has_gpu", "options", "mode"),
+        [
+            (CUDA, False, [], "phantom"),
+            (CUDA, True, [], "real"),
+            (CUDA, True, ["--no-gpu"], "phantom"),
+            (CUDA, True, ["--mode", "phantom"], "phantom"),
+            (CUDA, False, ["--mode", "real"], "real"),
+            (CUDA, False, ["--gpu", "mi300x"], "real"),
+            (CPU, False, [], "real"),
+            (None, False, [], "real"),
+        ],
+    )
+    def test_phantom_where_it_can(
+        self, stages: FakeStages, torch: TorchBuild | None, has_gpu: bool, options: list[str], mode: str
+    ) -> None:
+        stages.torch, stages.machine_has_gpu = torch, has_gpu
+        result = xmem_fast("run", *options, "--", *SCRIPT)
+        assert result.exit_code == 0, result.stderr
+        assert stages.captures[0]["mode"] == mode
+        assert ("on a phantom RTX 3060 12 GB" in result.stderr) == (mode == "phantom")
+
+    @pytest.mark.parametrize("torch", [CPU, None])
+    def test_phantom_needs_a_cuda_build(self, stages: FakeStages, torch: TorchBuild | None) -> None:
+        stages.torch = torch
+        result = xmem_fast("run", "--mode", "phantom", "--", *SCRIPT)
+        assert result.exit_code == 2
+        assert "expected a Python whose torch is a CUDA build; name it with --python" in result.stderr
+        assert stages.captures == []
+
+    def test_options_describe_the_machine(self, stages: FakeStages, tmp_path: Path) -> None:
+        stages.torch = CUDA
+        options = [
+            "--gpu",
+            "rtx-4090",
+            "--capacity",
+            "20GiB",
+            "--gpus",
+            "4",
+            "--strict-capacity",
+            "--keep-init",
+        ]
+        options += [
+            "--value",
+            "train.py:7=0.5",
+            "--snapshot",
+            str(tmp_path / "s"),
+            "--alloc-conf",
+            "backend:native",
+        ]
+        result = xmem_fast("run", *options, "--python", "/env/bin/python", "--", "train.py")
+        assert result.exit_code == 0, result.stderr
+        [capture] = stages.captures
+        assert capture["command"] == ["/env/bin/python", "train.py"]
+        assert capture["env"]["PYTORCH_CUDA_ALLOC_CONF"] == "backend:native"
+        machine = capture["machine"]
+        assert (machine.device.full_name, machine.device.total_memory_bytes) == (
+            "NVIDIA GeForce RTX 4090",
+            20 << 30,
+        )
+        assert (machine.count, machine.strict_capacity, machine.keep_init) == (4, True, True)
+        assert (machine.values, machine.snapshot) == ({"train.py:7": 0.5}, tmp_path / "s")
+
+    def test_what_was_refused_is_named(self, stages: FakeStages, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(xmem.phantom.ledger, "functions", lambda: {"cuA": "refused", "cuB": "faithful"})
+        stages.torch = CUDA
+        stages.processes = (ProcessRecord(1, "cuB", 0, {}, {"cuA": 2, "cuB": 1}),)
+        assert "the phantom GPU refused cuA; the script went on" in xmem_fast("run", "--", *SCRIPT).stderr
 
 
 class TestCapture:

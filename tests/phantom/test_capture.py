@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import textwrap
 from dataclasses import replace
 from pathlib import Path
@@ -327,26 +326,6 @@ def test_the_command_line_takes_phantom_mode_by_itself(python, tmp_path, monkeyp
 def release(python: str) -> tuple[int, int]:
 
     return torch_version(Phantom(python, Path()))
-
-
-def test_phantom_mode_needs_a_cuda_build(tmp_path):
-    from typer.testing import CliRunner
-
-    from xmem.cli.main import app
-
-    command = [
-        "capture",
-        "-o",
-        str(tmp_path / "t.json"),
-        "--mode",
-        "phantom",
-        "--",
-        sys.executable,
-        "-c",
-        "pass",
-    ]
-    done = CliRunner().invoke(app, command)
-    assert done.exit_code in (2, 3)
 
 
 COMPILED = """

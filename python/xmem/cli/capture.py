@@ -15,6 +15,7 @@ from xmem.errors import ConfigError
 
 if TYPE_CHECKING:
     from xmem.capture import CaptureResult, Mode, PhantomMachine, TorchBuild
+    from xmem.devices import Device
 
 
 _STDERR = 2
@@ -125,7 +126,7 @@ def capture_noting(
     environment = dict(os.environ)
     if target["alloc_conf"] is not None:
         environment["PYTORCH_CUDA_ALLOC_CONF"] = target["alloc_conf"]
-    build = _phantom_build(command, environment, settings)
+    build = _phantom_build(command, environment, settings, _device(target))
     machine = _machine(settings, target, build)
     mode: Mode = "real" if build is None else "phantom"
     where = f"a phantom {machine.device.name}" if mode == "phantom" else "the CPU"
@@ -150,7 +151,7 @@ def capture_noting(
 
 
 def _phantom_build(
-    command: list[str], environment: dict[str, str], settings: CaptureSettings
+    command: list[str], environment: dict[str, str], settings: CaptureSettings, device: Device
 ) -> TorchBuild | None:
     """The CUDA build of torch that the phantom GPU is for; None where the script runs on the CPU.
 
@@ -163,8 +164,9 @@ def _phantom_build(
         return None
     build = find_torch(command, environment)
     if build is not None and build.cuda is not None:
-        alone = settings.no_gpu or settings.mode is CaptureMode.PHANTOM or not has_gpu()
-        return build if alone else None
+        # A GPU without CUDA is no phantom's business; asked for all the same, the machine file says so.
+        fitting = device.vendor == "NVIDIA" and (settings.no_gpu or not has_gpu())
+        return build if fitting or settings.mode is CaptureMode.PHANTOM else None
     if settings.mode is CaptureMode.PHANTOM:
         found = "no torch was found" if build is None else f"{build.python} has torch {build.version}"
         raise ConfigError(
@@ -177,13 +179,10 @@ def _machine(
     settings: CaptureSettings, target: options.TargetOptions, build: TorchBuild | None
 ) -> PhantomMachine:
     from xmem.capture import PhantomMachine
-    from xmem.devices import custom_device, find_device
     from xmem.phantom.cudnn import installed_library
 
-    named = find_device(target["gpu"] or "rtx-3060")
-    capacity = target["capacity"]
     return PhantomMachine(
-        device=named if capacity is None else custom_device(capacity, like=named),
+        device=_device(target),
         count=settings.gpus,
         strict_capacity=settings.strict_capacity,
         keep_init=settings.keep_init,
@@ -191,6 +190,14 @@ def _machine(
         cudnn_library=settings.cudnn or (installed_library(build.cuda_major) if build else None),
         snapshot=settings.snapshot,
     )
+
+
+def _device(target: options.TargetOptions) -> Device:
+    """The GPU to describe; an RTX 3060 where none was named."""
+    from xmem.devices import custom_device, find_device
+
+    named = find_device(target["gpu"] or "rtx-3060")
+    return named if target["capacity"] is None else custom_device(target["capacity"], like=named)
 
 
 def _value(text: str) -> tuple[str, float]:
