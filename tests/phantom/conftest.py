@@ -23,6 +23,11 @@ from xmem.phantom.ledger import ProcessRecord, read_ledger
 PYTHONS = [name for name in os.environ.get("XMEM_PHANTOM_PYTHONS", "").split(":") if name]
 
 
+# Autograd's worker drops Python objects after a backward pass. On a GPU a program waits for its kernels before it
+# ends; here it would meet the end of the interpreter, which aborts.
+_REST = "import atexit, time; atexit.register(time.sleep, 0.3)\n"
+
+
 @dataclass(frozen=True)
 class Ran:
     """A finished program: what it printed, and what the ledger says of its processes."""
@@ -64,7 +69,7 @@ class Phantom:
     ) -> Ran:
         """Run a program given as text; it prints its result as JSON on its last line."""
         script = self.folder / "program.py"
-        script.write_text(textwrap.dedent(code))
+        script.write_text(_REST + textwrap.dedent(code))
         return self.run_command(
             [self.python, str(script), *arguments],
             gpu=gpu,
