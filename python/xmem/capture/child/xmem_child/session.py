@@ -60,9 +60,10 @@ class _Steps:
 class Session:
     """Decides for its process; redirection, modules and optimizers report to it."""
 
-    def __init__(self, settings: Settings, allocator: AllocatorRecord | None = None) -> None:
+    def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.allocator = allocator
+        # Set for a run on the phantom GPU.
+        self.allocator: AllocatorRecord | None = None
         self.values: Values | None = None
         self.spans = SpanRecorder()
         self.names = TensorNames()
