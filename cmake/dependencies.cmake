@@ -1,4 +1,5 @@
 # Third-party sources come from wheels of the build environment; nothing is downloaded here.
+find_package(Threads REQUIRED)
 find_package(Python 3.11 COMPONENTS Interpreter Development.Module REQUIRED)
 
 # simdjson: the pysimdjson wheel ships simdjson.h and simdjson.cpp; ask the build interpreter where they lie.

@@ -100,7 +100,7 @@ void register_trace(py::module_& core) {
       .def_readonly("event_count", &Trace::event_count);
 
   py::class_<trace::TraceReader>(core, "TraceReader")
-      .def(py::init<>())
+      .def(py::init<std::size_t>(), py::arg("threads") = 1)
       .def(
           "feed",
           [](trace::TraceReader& reader, const py::buffer& bytes) {
@@ -116,12 +116,12 @@ void register_trace(py::module_& core) {
 
   core.def(
       "read_trace_file",
-      [](const std::string& path, const py::object& progress) {
+      [](const std::string& path, const py::object& progress, std::size_t threads) {
         const trace::Progress with_signals = progress_with_signals(progress);
         const py::gil_scoped_release release;
-        return trace::read_trace_file(path, with_signals);
+        return trace::read_trace_file(path, with_signals, threads);
       },
-      py::arg("path"), py::arg("progress") = py::none());
+      py::arg("path"), py::arg("progress") = py::none(), py::arg("threads") = 1);
 }
 
 }  // namespace xmem::bindings

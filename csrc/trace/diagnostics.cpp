@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <utility>
 
 namespace xmem::trace {
 namespace {
@@ -34,6 +35,20 @@ void Diagnostics::add(Problem problem, std::int64_t byte_offset) {
   auto known = std::ranges::find(found_, problem, &Diagnostic::problem);
   if (known == found_.end()) known = found_.insert(found_.end(), Diagnostic{problem, 0, byte_offset});
   ++known->count;
+}
+
+void Diagnostics::add(const Diagnostics& others) {
+  for (const Diagnostic& other : others.found_) {
+    const auto known = std::ranges::find(found_, other.problem, &Diagnostic::problem);
+    if (known == found_.end()) {
+      found_.push_back(other);
+    } else {
+      known->count += other.count;
+      known->first_offset = std::min(known->first_offset, other.first_offset);
+    }
+  }
+  // One event adds its problems in the order in which they are declared.
+  std::ranges::sort(found_, {}, [](const Diagnostic& found) { return std::pair(found.first_offset, found.problem); });
 }
 
 }  // namespace xmem::trace

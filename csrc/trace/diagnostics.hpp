@@ -38,6 +38,7 @@ struct Diagnostic {
 class Diagnostics {
  public:
   void add(Problem problem, std::int64_t byte_offset = -1);
+  void add(const Diagnostics& others);  // found in other parts of the same text
   const std::vector<Diagnostic>& all() const { return found_; }
 
  private:

@@ -70,11 +70,11 @@ bool is_old_annotation(std::string_view name) {
          name.starts_with("enumerate(DataLoader)");
 }
 
-Decision decide_span(std::string_view category, std::string_view name) {
+Decision decide_span(std::string_view category, std::string_view name, UserFrames& user_frames) {
   if (category == "cpu_op") return {Keep::span, SpanKind::operation};
   if (category == "python_function") {
     if (name.starts_with("nn.Module: ")) return {Keep::span, SpanKind::module_frame};
-    return is_user_frame(name) ? Decision{Keep::span, SpanKind::user_frame} : Decision{Keep::skip};
+    return user_frames.contains(name) ? Decision{Keep::span, SpanKind::user_frame} : Decision{Keep::skip};
   }
   if (category == "user_annotation") return {Keep::span, SpanKind::annotation};
   if (category == "Operator") {
@@ -87,8 +87,8 @@ Decision decide_span(std::string_view category, std::string_view name) {
   return {Keep::skip};
 }
 
-Decision decide(std::string_view phase, std::string_view category, std::string_view name) {
-  if (phase == "\"X\"") return decide_span(inner(category), inner(name));
+Decision decide(std::string_view phase, std::string_view category, std::string_view name, UserFrames& user_frames) {
+  if (phase == "\"X\"") return decide_span(inner(category), inner(name), user_frames);
   if (phase == "\"i\"" && inner(name) == "[memory]") return {Keep::memory};
   return {Keep::skip};
 }
@@ -101,7 +101,7 @@ struct EventDecoder::Fields {
   Decision decision;  // as soon as the first three fields are known, at the latest at the end of the event
 };
 
-EventDecoder::EventDecoder(Trace& trace) : trace_(trace), parser_(std::make_unique<Parser>()) {}
+EventDecoder::EventDecoder(TraceFragment& fragment) : fragment_(fragment), parser_(std::make_unique<Parser>()) {}
 EventDecoder::~EventDecoder() = default;
 
 namespace {
@@ -160,7 +160,8 @@ simdjson::error_code read_arguments(od::object object, Arguments& args) {
 
 // Reads one event; stops early where the first fields already say that it is not kept.
 template <class Fields>
-simdjson::error_code read_fields(od::object object, Fields& fields, od::parser& deferred_parser) {
+simdjson::error_code read_fields(od::object object, Fields& fields, od::parser& deferred_parser,
+                                 UserFrames& user_frames) {
   Decision& decision = fields.decision;
   std::string_view deferred_args;
   for (auto member : object) {
@@ -196,11 +197,11 @@ simdjson::error_code read_fields(od::object object, Fields& fields, od::parser& 
     if (slot == nullptr || !slot->empty()) continue;
     *slot = trim(field.value().raw_json_token());
     if (decision.keep == Keep::undecided && !fields.phase.empty() && !fields.category.empty() && !fields.name.empty()) {
-      decision = decide(fields.phase, fields.category, fields.name);
+      decision = decide(fields.phase, fields.category, fields.name, user_frames);
       if (decision.keep == Keep::skip) return simdjson::SUCCESS;
     }
   }
-  if (decision.keep == Keep::undecided) decision = decide(fields.phase, fields.category, fields.name);
+  if (decision.keep == Keep::undecided) decision = decide(fields.phase, fields.category, fields.name, user_frames);
   if (!deferred_args.empty() && decision.keep != Keep::skip) {
     const simdjson::padded_string padded(deferred_args);
     od::document document;
@@ -223,8 +224,14 @@ simdjson::error_code read_fields(od::object object, Fields& fields, od::parser& 
 
 }  // namespace
 
-void EventDecoder::decode_window(char* begin, std::size_t length, std::int64_t offset) {
-  if (std::string_view(begin, length).find_first_not_of(kSpaces) == std::string_view::npos) return;
+void EventDecoder::decode_window(const Window& window) {
+  if (std::string_view(window.begin, window.length).find_first_not_of(kSpaces) != std::string_view::npos) {
+    decode_events(window.begin, window.length, window.offset);
+  }
+  fragment_.extents.push_back(fragment_.extent(window.number));
+}
+
+void EventDecoder::decode_events(char* begin, std::size_t length, std::int64_t offset) {
   // The window becomes an array document in place.
   char* const open = begin - 1;
   char* const close = begin + length;
@@ -249,13 +256,13 @@ void EventDecoder::decode_window(char* begin, std::size_t length, std::int64_t o
       od::object object;
       const auto type_error = value.get_object().get(object);
       if (type_error == simdjson::INCORRECT_TYPE) {
-        trace_.diagnostics.add(Problem::bad_event, place);
-        ++trace_.event_count;
+        fragment_.diagnostics.add(Problem::bad_event, place);
+        ++fragment_.event_count;
         continue;
       }
       if (type_error) return type_error;
       Fields fields;
-      if (const auto error = read_fields(object, fields, parser_->deferred)) return error;
+      if (const auto error = read_fields(object, fields, parser_->deferred, user_frames_)) return error;
       keep(fields, place);
     }
     return simdjson::SUCCESS;
@@ -294,8 +301,8 @@ void EventDecoder::decode_one_by_one(std::string_view window, std::int64_t offse
     if (!decode_text(event, place, false)) {
       const std::string repaired = repair_text(event);
       if (repaired == event || !decode_text(repaired, place, true)) {
-        trace_.diagnostics.add(Problem::malformed_event, place);
-        ++trace_.event_count;
+        fragment_.diagnostics.add(Problem::malformed_event, place);
+        ++fragment_.event_count;
       }
     }
     at += event.size();
@@ -308,14 +315,14 @@ bool EventDecoder::decode_text(std::string_view event, std::int64_t offset, bool
   od::object object;
   Fields fields;
   if (parser_->events.iterate(padded).get(document) || document.get_object().get(object)) return false;
-  if (read_fields(object, fields, parser_->deferred)) return false;
-  if (repaired) trace_.diagnostics.add(Problem::repaired_text, offset);
+  if (read_fields(object, fields, parser_->deferred, user_frames_)) return false;
+  if (repaired) fragment_.diagnostics.add(Problem::repaired_text, offset);
   keep(fields, offset);
   return true;
 }
 
 void EventDecoder::keep(const Fields& fields, std::int64_t offset) {
-  ++trace_.event_count;
+  ++fragment_.event_count;
   if (fields.decision.keep == Keep::memory) {
     keep_memory(fields, offset);
   } else if (fields.decision.keep == Keep::span) {
@@ -328,13 +335,13 @@ void EventDecoder::keep(const Fields& fields, std::int64_t offset) {
 void EventDecoder::keep_span(const Fields& fields, SpanKind kind, std::int64_t offset) {
   const auto begin = parse_microseconds_as_ns(fields.time);
   if (!begin || !is_string(fields.name)) {
-    trace_.diagnostics.add(Problem::bad_event, offset);
+    fragment_.diagnostics.add(Problem::bad_event, offset);
     return;
   }
   std::int64_t duration = parse_microseconds_as_ns(fields.duration).value_or(-1);
   std::int64_t end = 0;
   if (duration < 0 || __builtin_add_overflow(*begin, duration, &end)) {
-    trace_.diagnostics.add(Problem::bad_duration, offset);
+    fragment_.diagnostics.add(Problem::bad_duration, offset);
     end = *begin;
   }
   SpanRow row;
@@ -344,17 +351,16 @@ void EventDecoder::keep_span(const Fields& fields, SpanKind kind, std::int64_t o
   row.span = {*begin, end};
   row.sequence_number = parse_integer(fields.args.sequence_number).value_or(-1);
   row.forward_thread = parse_integer(fields.args.forward_thread).value_or(-1);
-  if (!fields.args.input_types.empty()) row.input_types = trace_.names.intern(fields.args.input_types);
-  trace_.events.append(row);
-  span_index_.push_back(parse_integer(fields.args.event_index).value_or(-1));
-  span_position_.push_back(trace_.event_count);
+  if (!fields.args.input_types.empty()) row.input_types = fragment_.names.intern(fields.args.input_types);
+  fragment_.events.append(row);
+  fragment_.span_index.push_back(parse_integer(fields.args.event_index).value_or(-1));
 }
 
 void EventDecoder::keep_memory(const Fields& fields, std::int64_t offset) {
   const auto time = parse_microseconds_as_ns(fields.time);
   const auto bytes = parse_integer(fields.args.bytes);
   if (!time || !bytes) {
-    trace_.diagnostics.add(Problem::bad_event, offset);
+    fragment_.diagnostics.add(Problem::bad_event, offset);
     return;
   }
   MemoryRow row;
@@ -366,17 +372,21 @@ void EventDecoder::keep_memory(const Fields& fields, std::int64_t offset) {
   row.thread = thread_of(fields);
   row.total_allocated = parse_integer(fields.args.total_allocated).value_or(-1);
   row.total_reserved = parse_integer(fields.args.total_reserved).value_or(-1);
-  trace_.memory.append(row);
-  memory_index_.push_back(parse_integer(fields.args.event_index).value_or(-1));
-  memory_position_.push_back(trace_.event_count);
+  fragment_.memory.append(row);
+  fragment_.memory_index.push_back(parse_integer(fields.args.event_index).value_or(-1));
 }
 
+// Skipped events come in long runs of one kind: the last one is compared before anything is hashed.
 void EventDecoder::count_skipped(const Fields& fields) {
   const std::string_view label = fields.category.empty() ? inner(fields.phase) : inner(fields.category);
-  const NameId category = trace_.names.intern(label);
-  auto known = std::ranges::find(trace_.skipped, category, &SkippedKind::category);
-  if (known == trace_.skipped.end()) known = trace_.skipped.insert(trace_.skipped.end(), SkippedKind{category, 0});
-  ++known->count;
+  if (last_skipped_ >= fragment_.skipped.size() ||
+      fragment_.names[fragment_.skipped[last_skipped_].category] != label) {
+    const NameId category = fragment_.names.intern(label);
+    auto known = std::ranges::find(fragment_.skipped, category, &SkippedKind::category);
+    if (known == fragment_.skipped.end()) known = fragment_.skipped.insert(known, SkippedKind{category, 0});
+    last_skipped_ = static_cast<std::size_t>(known - fragment_.skipped.begin());
+  }
+  ++fragment_.skipped[last_skipped_].count;
 }
 
 // Nearly all events of a run share one thread: its raw tokens are compared before anything is hashed.
@@ -387,45 +397,36 @@ std::int32_t EventDecoder::thread_of(const Fields& fields) {
   last_process_token_ = fields.process;
   last_thread_token_ = fields.thread;
   scratch_.assign(unquoted(fields.process)).append(1, '\0').append(unquoted(fields.thread));
-  last_thread_index_ = threads_.intern(scratch_).value;
+  last_thread_index_ = fragment_.threads.intern(scratch_).value;
   return last_thread_index_;
 }
 
 NameId EventDecoder::intern_name(std::string_view token) {
   const std::string_view text = inner(token);
-  if (text.find('\\') == std::string_view::npos) return trace_.names.intern(text);
+  if (text.find('\\') == std::string_view::npos) return fragment_.names.intern(text);
   scratch_.assign(token).append(kPadding, ' ');
   od::document document;
   std::string_view unescaped;
   if (parser_->deferred.iterate(scratch_.data(), token.size(), scratch_.size()).get(document) == simdjson::SUCCESS &&
       document.get_string(true).get(unescaped) == simdjson::SUCCESS) {
-    return trace_.names.intern(unescaped);
+    return fragment_.names.intern(unescaped);
   }
-  return trace_.names.intern(text);
+  return fragment_.names.intern(text);
 }
 
 EventDecoder::Mark EventDecoder::mark() const {
-  return {trace_.events.size(), trace_.memory.size(), trace_.skipped, trace_.diagnostics, trace_.event_count};
+  return {fragment_.events.size(), fragment_.memory.size(), fragment_.skipped, fragment_.diagnostics,
+          fragment_.event_count};
 }
 
 void EventDecoder::roll_back(const Mark& mark) {
-  trace_.events.truncate(mark.spans);
-  trace_.memory.truncate(mark.memory);
-  span_index_.resize(mark.spans);
-  span_position_.resize(mark.spans);
-  memory_index_.resize(mark.memory);
-  memory_position_.resize(mark.memory);
-  trace_.skipped = mark.skipped;
-  trace_.diagnostics = mark.diagnostics;
-  trace_.event_count = mark.event_count;
-}
-
-void EventDecoder::finish() {
-  const auto all_given = [](const std::vector<std::int64_t>& column) {
-    return std::ranges::none_of(column, [](std::int64_t index) { return index < 0; });
-  };
-  trace_.events.sort(all_given(span_index_) ? span_index_ : span_position_);
-  trace_.memory.sort(all_given(memory_index_) ? memory_index_ : memory_position_);
+  fragment_.events.truncate(mark.spans);
+  fragment_.memory.truncate(mark.memory);
+  fragment_.span_index.resize(mark.spans);
+  fragment_.memory_index.resize(mark.memory);
+  fragment_.skipped = mark.skipped;
+  fragment_.diagnostics = mark.diagnostics;
+  fragment_.event_count = mark.event_count;
 }
 
 }  // namespace xmem::trace

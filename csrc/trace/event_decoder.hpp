@@ -5,30 +5,35 @@
 // event, so that one bad event costs only itself.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
-#include <vector>
 
-#include "trace/trace.hpp"
+#include "trace/frame_name.hpp"
+#include "trace/trace_fragment.hpp"
 
 namespace xmem::trace {
 
+// Comma-separated whole events. The byte before and kPadding bytes after must be readable and writable; they are
+// restored.
+struct Window {
+  char* begin;
+  std::size_t length;
+  std::int64_t offset;  // place of `begin` in the file
+  std::int64_t number;  // in the order of the file
+};
+
 class EventDecoder {
  public:
-  // Rows are appended to `trace`, which must outlive the decoder.
-  explicit EventDecoder(Trace& trace);
+  // Rows are appended to `fragment`, which must outlive the decoder.
+  explicit EventDecoder(TraceFragment& fragment);
   ~EventDecoder();
   EventDecoder(const EventDecoder&) = delete;
   EventDecoder& operator=(const EventDecoder&) = delete;
 
-  // Decodes the comma-separated events in [begin, begin + length). The byte before and kPadding bytes after must be
-  // readable and writable; they are restored. `offset` is the place of `begin` in the file.
-  void decode_window(char* begin, std::size_t length, std::int64_t offset);
-
-  // Sorts the tables; no more windows after this.
-  void finish();
+  void decode_window(const Window& window);
 
   static constexpr std::size_t kPadding = 128;
 
@@ -40,6 +45,7 @@ class EventDecoder {
 
   Mark mark() const;
   void roll_back(const Mark& mark);
+  void decode_events(char* begin, std::size_t length, std::int64_t offset);
   void decode_one_by_one(std::string_view window, std::int64_t offset);
   bool decode_text(std::string_view event, std::int64_t offset, bool repaired);
   void keep(const Fields& fields, std::int64_t offset);
@@ -49,15 +55,13 @@ class EventDecoder {
   std::int32_t thread_of(const Fields& fields);
   NameId intern_name(std::string_view token);
 
-  Trace& trace_;
+  TraceFragment& fragment_;
   std::unique_ptr<Parser> parser_;
-  StringTable threads_;
+  UserFrames user_frames_;
   std::string last_process_token_, last_thread_token_;
   std::int32_t last_thread_index_ = -1;
+  std::size_t last_skipped_ = 0;
   std::string scratch_;
-  // `Ev Idx` of each row and its position in the array: ties of equal times are broken by the first if every row has
-  // one.
-  std::vector<std::int64_t> span_index_, span_position_, memory_index_, memory_position_;
 };
 
 }  // namespace xmem::trace

@@ -1,47 +1,17 @@
 #include "trace/event_splitter.hpp"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#endif
+#include "trace/block_masks.hpp"
 
 namespace xmem::trace {
 namespace {
 
-constexpr std::size_t kBlock = 64;
-
-#if defined(__SSE2__)
-struct Bytes64 {
-  explicit Bytes64(const char* block) {
-    for (std::size_t i = 0; i < 4; ++i) {
-      lanes[i] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(block + 16 * i));
-    }
-  }
-  std::uint64_t equal_to(char wanted) const {
-    const __m128i pattern = _mm_set1_epi8(wanted);
-    std::uint64_t mask = 0;
-    for (std::size_t i = 0; i < 4; ++i) {
-      const auto bits = static_cast<std::uint32_t>(_mm_movemask_epi8(_mm_cmpeq_epi8(lanes[i], pattern)));
-      mask |= static_cast<std::uint64_t>(bits) << (16 * i);
-    }
-    return mask;
-  }
-  __m128i lanes[4];
-};
-#else
-struct Bytes64 {
-  explicit Bytes64(const char* block) : bytes(block) {}
-  std::uint64_t equal_to(char wanted) const {
-    std::uint64_t mask = 0;
-    for (std::size_t i = 0; i < kBlock; ++i) mask |= static_cast<std::uint64_t>(bytes[i] == wanted) << i;
-    return mask;
-  }
-  const char* bytes;
-};
-#endif
+constexpr std::size_t kBlock = kMaskBlock;
+constexpr std::size_t kBlocksAtOnce = 32;
 
 // Bit i of the result is the parity of bits 0..i: between an opening and a closing quote all bits are set.
 std::uint64_t prefix_xor(std::uint64_t bits) {
@@ -71,58 +41,61 @@ std::uint64_t escaped_bytes(std::uint64_t backslashes, std::size_t length, std::
 
 EventSplitter::Cut EventSplitter::scan(std::string_view text) {
   Cut cut;
+  std::array<BlockMasks, kBlocksAtOnce> masks;
   std::size_t base = 0;
-  for (; base + kBlock <= text.size(); base += kBlock) {
-    if (!walk(masks_of(text.data() + base, kBlock), base, cut)) return cut;
+  while (base + kBlock <= text.size()) {
+    const std::size_t blocks = std::min(kBlocksAtOnce, (text.size() - base) / kBlock);
+    find_structure(text.data() + base, blocks, masks.data());
+    for (std::size_t i = 0; i < blocks; ++i, base += kBlock) {
+      if (!walk({text.data() + base, kBlock, base}, masks[i], cut)) return cut;
+    }
   }
   if (base < text.size()) {
     char tail[kBlock];
     std::memset(tail, ' ', kBlock);
     std::memcpy(tail, text.data() + base, text.size() - base);
-    walk(masks_of(tail, text.size() - base), base, cut);
+    find_structure(tail, 1, masks.data());
+    walk({tail, text.size() - base, base}, masks[0], cut);
   }
   return cut;
 }
 
-EventSplitter::Masks EventSplitter::masks_of(const char* block, std::size_t length) {
-  const Bytes64 bytes(block);
-  const std::uint64_t backslashes = bytes.equal_to('\\');
-  std::uint64_t quotes = bytes.equal_to('"');
-  if ((backslashes | escape_) != 0) quotes &= ~escaped_bytes(backslashes, length, escape_);
+// Walks the braces of one block; false when the array has ended.
+bool EventSplitter::walk(const Block& block, const BlockMasks& masks, Cut& cut) {
+  std::uint64_t quotes = masks.quotes;
+  if ((masks.backslashes | escape_) != 0) quotes &= ~escaped_bytes(masks.backslashes, block.length, escape_);
   const std::uint64_t inside = prefix_xor(quotes) ^ in_string_;
   in_string_ = static_cast<std::uint64_t>(-static_cast<std::int64_t>(inside >> 63));
-  return {bytes.equal_to('{') & ~inside, bytes.equal_to('}') & ~inside, bytes.equal_to('[') & ~inside,
-          bytes.equal_to(']') & ~inside};
-}
 
-// Walks the braces of one block; false when the array has ended.
-bool EventSplitter::walk(const Masks& masks, std::size_t base, Cut& cut) {
-  std::uint64_t braces = masks.open | masks.close;
+  const std::uint64_t open = masks.open & ~inside;
+  std::uint64_t braces = open | (masks.close & ~inside);
   std::uint64_t rest = ~std::uint64_t{0};  // bytes after the last brace
   while (braces != 0) {
     const std::uint64_t bit = braces & -braces;
-    if (depth_ == 0 && !walk_between_events(masks, rest & (bit - 1), base, cut)) return false;
-    if ((masks.open & bit) != 0) {
+    if (depth_ == 0 && !walk_between_events(block, rest & (bit - 1) & ~inside, cut)) return false;
+    if ((open & bit) != 0) {
       ++depth_;
     } else if (depth_ > 0 && --depth_ == 0 && array_depth_ == 0) {
-      cut.last_event_end = base + static_cast<std::size_t>(std::countr_zero(bit)) + 1;
+      cut.last_event_end = block.base + static_cast<std::size_t>(std::countr_zero(bit)) + 1;
       if (cut.first_event_end == kNone) cut.first_event_end = cut.last_event_end;
     }
     braces &= braces - 1;
     rest = ~(bit | (bit - 1));
   }
-  return depth_ != 0 || walk_between_events(masks, rest, base, cut);
+  return depth_ != 0 || walk_between_events(block, rest & ~inside, cut);
 }
 
-// Brackets among these bytes, which lie outside of all braces.
-bool EventSplitter::walk_between_events(const Masks& masks, std::uint64_t bytes, std::size_t base, Cut& cut) {
-  for (std::uint64_t brackets = (masks.array_open | masks.array_close) & bytes; brackets != 0;
-       brackets &= brackets - 1) {
+// Brackets among these bytes, which lie outside of all braces and strings.
+bool EventSplitter::walk_between_events(const Block& block, std::uint64_t bytes, Cut& cut) {
+  if (bytes == 0) return true;
+  const std::uint64_t array_open = bytes_equal_to(block.text, '[') & bytes;
+  const std::uint64_t array_close = bytes_equal_to(block.text, ']') & bytes;
+  for (std::uint64_t brackets = array_open | array_close; brackets != 0; brackets &= brackets - 1) {
     const std::uint64_t bit = brackets & -brackets;
-    if ((masks.array_open & bit) != 0) {
+    if ((array_open & bit) != 0) {
       ++array_depth_;
     } else if (--array_depth_ < 0) {
-      cut.array_end = base + static_cast<std::size_t>(std::countr_zero(bit));
+      cut.array_end = block.base + static_cast<std::size_t>(std::countr_zero(bit));
       return false;
     }
   }

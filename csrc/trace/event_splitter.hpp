@@ -15,6 +15,8 @@
 
 namespace xmem::trace {
 
+struct BlockMasks;
+
 class EventSplitter {
  public:
   static constexpr std::size_t kNone = static_cast<std::size_t>(-1);
@@ -29,14 +31,14 @@ class EventSplitter {
   Cut scan(std::string_view text);
 
  private:
-  struct Masks {
-    std::uint64_t open, close;              // '{' and '}' outside of strings
-    std::uint64_t array_open, array_close;  // '[' and ']'
+  struct Block {
+    const char* text;    // 64 bytes
+    std::size_t length;  // of which so many are the array's
+    std::size_t base;    // position of the first one
   };
 
-  Masks masks_of(const char* block, std::size_t length);
-  bool walk(const Masks& masks, std::size_t base, Cut& cut);
-  bool walk_between_events(const Masks& masks, std::uint64_t bytes, std::size_t base, Cut& cut);
+  bool walk(const Block& block, const BlockMasks& masks, Cut& cut);
+  bool walk_between_events(const Block& block, std::uint64_t bytes, Cut& cut);
 
   std::int64_t depth_ = 0;        // of braces
   std::int64_t array_depth_ = 0;  // of brackets outside of braces: elements that are no events

@@ -6,25 +6,34 @@
 namespace xmem::trace {
 namespace {
 
+template <class Table>
+void resize(Table& table, std::size_t rows) {
+  std::apply([rows](auto&... column) { (column.resize(rows), ...); }, table.columns());
+}
+
 template <class T>
 void permute(std::vector<T>& column, const std::vector<std::uint32_t>& rows) {
-  std::vector<T> sorted(column.size());
-  for (std::size_t i = 0; i < rows.size(); ++i) sorted[i] = column[rows[i]];
+  std::vector<T> sorted;
+  sorted.reserve(column.size());
+  for (const std::uint32_t row : rows) sorted.push_back(column[row]);
   column = std::move(sorted);
 }
 
-// Rows in the order of `before`, or nothing when they stand in it already: the profiler writes nearly sorted files.
-template <class Before>
-std::vector<std::uint32_t> sorted_rows(std::size_t size, Before before) {
-  bool is_sorted = true;
-  for (std::size_t row = 1; row < size && is_sorted; ++row) {
-    is_sorted = !before(static_cast<std::uint32_t>(row), static_cast<std::uint32_t>(row - 1));
-  }
-  if (is_sorted) return {};
-  std::vector<std::uint32_t> rows(size);
+// `before` orders rows by everything but their occurrence.
+template <class Table, class Before>
+void sort_rows(Table& table, const std::vector<std::int64_t>& event_index, Before before) {
+  const bool indexed = std::ranges::none_of(event_index, [](std::int64_t index) { return index < 0; });
+  const auto stands_before = [&](std::uint32_t a, std::uint32_t b) {
+    if (before(a, b)) return true;
+    if (before(b, a)) return false;
+    if (indexed && event_index[a] != event_index[b]) return event_index[a] < event_index[b];
+    return a < b;
+  };
+  std::vector<std::uint32_t> rows(table.size());
   std::iota(rows.begin(), rows.end(), 0U);
-  std::sort(rows.begin(), rows.end(), before);
-  return rows;
+  if (std::ranges::is_sorted(rows, stands_before)) return;  // the profiler writes nearly sorted files
+  std::ranges::sort(rows, stands_before);
+  std::apply([&rows](auto&... column) { (permute(column, rows), ...); }, table.columns());
 }
 
 }  // namespace
@@ -41,32 +50,15 @@ void EventTable::append(const SpanRow& row) {
 }
 
 void EventTable::truncate(std::size_t rows) {
-  kind.resize(rows);
-  name.resize(rows);
-  thread.resize(rows);
-  begin_ns.resize(rows);
-  end_ns.resize(rows);
-  sequence_number.resize(rows);
-  forward_thread.resize(rows);
-  input_types.resize(rows);
+  resize(*this, rows);
 }
 
-void EventTable::sort(const std::vector<std::int64_t>& order) {
-  const auto rows = sorted_rows(size(), [&](std::uint32_t a, std::uint32_t b) {
+void EventTable::sort(const std::vector<std::int64_t>& event_index) {
+  sort_rows(*this, event_index, [this](std::uint32_t a, std::uint32_t b) {
     if (thread[a] != thread[b]) return thread[a] < thread[b];
     if (begin_ns[a] != begin_ns[b]) return begin_ns[a] < begin_ns[b];
-    if (end_ns[a] != end_ns[b]) return end_ns[a] > end_ns[b];
-    return order[a] != order[b] ? order[a] < order[b] : a < b;
+    return end_ns[a] > end_ns[b];
   });
-  if (rows.empty()) return;
-  permute(kind, rows);
-  permute(name, rows);
-  permute(thread, rows);
-  permute(begin_ns, rows);
-  permute(end_ns, rows);
-  permute(sequence_number, rows);
-  permute(forward_thread, rows);
-  permute(input_types, rows);
 }
 
 void MemoryTable::append(const MemoryRow& row) {
@@ -81,30 +73,11 @@ void MemoryTable::append(const MemoryRow& row) {
 }
 
 void MemoryTable::truncate(std::size_t rows) {
-  time_ns.resize(rows);
-  address.resize(rows);
-  bytes.resize(rows);
-  device_type.resize(rows);
-  device_index.resize(rows);
-  thread.resize(rows);
-  total_allocated.resize(rows);
-  total_reserved.resize(rows);
+  resize(*this, rows);
 }
 
-void MemoryTable::sort(const std::vector<std::int64_t>& order) {
-  const auto rows = sorted_rows(size(), [&](std::uint32_t a, std::uint32_t b) {
-    if (time_ns[a] != time_ns[b]) return time_ns[a] < time_ns[b];
-    return order[a] != order[b] ? order[a] < order[b] : a < b;
-  });
-  if (rows.empty()) return;
-  permute(time_ns, rows);
-  permute(address, rows);
-  permute(bytes, rows);
-  permute(device_type, rows);
-  permute(device_index, rows);
-  permute(thread, rows);
-  permute(total_allocated, rows);
-  permute(total_reserved, rows);
+void MemoryTable::sort(const std::vector<std::int64_t>& event_index) {
+  sort_rows(*this, event_index, [this](std::uint32_t a, std::uint32_t b) { return time_ns[a] < time_ns[b]; });
 }
 
 }  // namespace xmem::trace

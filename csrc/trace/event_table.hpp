@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <tuple>
 #include <vector>
 
 #include "base/ids.hpp"
@@ -45,11 +46,15 @@ struct EventTable {
   std::vector<std::int64_t> forward_thread;
   std::vector<NameId> input_types;
 
+  auto columns() {
+    return std::tie(kind, name, thread, begin_ns, end_ns, sequence_number, forward_thread, input_types);
+  }
   std::size_t size() const { return kind.size(); }
   Interval span(std::size_t row) const { return {begin_ns[row], end_ns[row]}; }
   void append(const SpanRow& row);
   void truncate(std::size_t rows);
-  void sort(const std::vector<std::int64_t>& order);
+  // `event_index` breaks ties where every row has one (none is negative), else the order of occurrence does.
+  void sort(const std::vector<std::int64_t>& event_index);
 };
 
 struct MemoryRow {
@@ -74,10 +79,13 @@ struct MemoryTable {
   std::vector<Bytes> total_allocated;
   std::vector<Bytes> total_reserved;
 
+  auto columns() {
+    return std::tie(time_ns, address, bytes, device_type, device_index, thread, total_allocated, total_reserved);
+  }
   std::size_t size() const { return time_ns.size(); }
   void append(const MemoryRow& row);
   void truncate(std::size_t rows);
-  void sort(const std::vector<std::int64_t>& order);
+  void sort(const std::vector<std::int64_t>& event_index);  // as EventTable's
 };
 
 }  // namespace xmem::trace

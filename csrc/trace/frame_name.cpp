@@ -2,9 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 
 namespace xmem::trace {
 namespace {
+
+constexpr std::size_t kKnownFrames = 4096;
+constexpr std::size_t kLongestKnownFrame = 512;
 
 // First components of the paths of installed code, as the profiler writes them: it cuts the folders of sys.path off.
 // Sorted.
@@ -138,6 +142,18 @@ std::size_t python_file_end(std::string_view frame) {
 bool is_user_frame(std::string_view frame) {
   const std::size_t file_end = python_file_end(frame);
   return file_end != std::string_view::npos && !frame.starts_with('<') && !is_installed(frame.substr(0, file_end));
+}
+
+UserFrames::UserFrames() : known_(kKnownFrames) {}
+
+bool UserFrames::contains(std::string_view frame) {
+  if (frame.size() > kLongestKnownFrame) return is_user_frame(frame);
+  Known& known = known_[std::hash<std::string_view>{}(frame) % kKnownFrames];
+  if (known.frame != frame) {
+    known.frame.assign(frame);
+    known.is_user = is_user_frame(frame);
+  }
+  return known.is_user;
 }
 
 }  // namespace xmem::trace

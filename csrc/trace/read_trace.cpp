@@ -15,10 +15,12 @@ namespace {
 constexpr std::size_t kFilePiece = std::size_t{1} << 20;
 constexpr std::size_t kLongestEvent = std::size_t{1} << 28;
 constexpr std::int64_t kProgressEvery = std::int64_t{32} << 20;
+constexpr std::int64_t kWorthThreads = std::int64_t{4} << 20;  // shorter files are read before a thread has started
 
 }  // namespace
 
-TraceReader::TraceReader() : buffer_(kFront + kFilePiece + EventDecoder::kPadding) {}
+TraceReader::TraceReader(std::size_t threads)
+    : decoders_(threads), buffer_(kFront + kFilePiece + EventDecoder::kPadding) {}
 
 std::span<char> TraceReader::prepare(std::size_t bytes) {
   compact();
@@ -26,7 +28,7 @@ std::span<char> TraceReader::prepare(std::size_t bytes) {
     throw TraceError(
         "one event or top-level value is longer than 256 MiB, so the text is not a profiler trace from here on; "
         "record the trace again",
-        offset_of(begin_), trace_.event_count);
+        offset_of(begin_), decoders_.event_count());
   }
   const std::size_t needed = end_ + bytes + EventDecoder::kPadding;
   if (buffer_.size() < needed) buffer_.resize(std::max(needed, 2 * buffer_.size()));
@@ -131,7 +133,7 @@ bool TraceReader::read_key() {
   }
   const std::size_t end = value_end(text, at);
   if (end == kIncomplete) return false;
-  if (key == "xmem") trace_.metadata.assign(text.substr(at, end - at));
+  if (key == "xmem") metadata_.assign(text.substr(at, end - at));
   begin_ = end;
   return true;
 }
@@ -139,9 +141,8 @@ bool TraceReader::read_key() {
 bool TraceReader::read_events() {
   const auto cut = splitter_.scan({buffer_.data() + scanned_, end_ - scanned_});
   if (cut.array_end != EventSplitter::kNone) {
-    const std::size_t array_end = scanned_ + cut.array_end;
-    decode_events(array_end);
-    begin_ = array_end + 1;
+    decode_events(scanned_ + cut.array_end);
+    ++begin_;
     state_ = bare_list_ ? State::done : State::key;
     return true;
   }
@@ -150,12 +151,32 @@ bool TraceReader::read_events() {
   return false;
 }
 
-// Decodes the events that end before `end`; a comma left over from the events before is not part of them.
+// Decodes the events that end before `end`, which is the next byte afterwards; a comma left over from the events before
+// is not part of them.
 void TraceReader::decode_events(std::size_t end) {
   begin_ = skip_spaces(begin_);
   if (begin_ < end && buffer_[begin_] == ',') begin_ = skip_spaces(begin_ + 1);
-  if (begin_ < end) decoder_.decode_window(buffer_.data() + begin_, end - begin_, offset_of(begin_));
+  if (begin_ < end) {
+    if (bytes_read() > kWorthThreads) {
+      if (auto buffer = decoders_.exchange_buffer()) return hand_over_events(end, std::move(*buffer));
+    }
+    decoders_.decode(buffer_.data() + begin_, end - begin_, offset_of(begin_));
+  }
   begin_ = end;
+}
+
+// The buffer goes with its events; what follows them moves to another one.
+void TraceReader::hand_over_events(std::size_t end, std::vector<char> buffer) {
+  const std::size_t rest = end_ - end;
+  buffer.resize(std::max(buffer_.size(), kFront + rest + EventDecoder::kPadding));
+  std::memcpy(buffer.data() + kFront, buffer_.data() + end, rest);
+  buffer.swap(buffer_);
+  decoders_.hand_over(std::move(buffer), begin_, end - begin_, offset_of(begin_));
+  const std::size_t taken = end - kFront;
+  origin_ += static_cast<std::int64_t>(taken);
+  begin_ = kFront;
+  scanned_ -= std::min(scanned_ - kFront, taken);
+  end_ -= taken;
 }
 
 Trace TraceReader::finish() {
@@ -166,16 +187,17 @@ Trace TraceReader::finish() {
   if (state_ != State::done) {
     throw TraceError(
         "the file ends in the middle of the trace: it was cut while being written or copied; record or copy it again",
-        size, trace_.event_count);
+        size, decoders_.event_count());
   }
   if (!saw_events_) {
     throw TraceError(
         "this JSON holds no \"traceEvents\" array, so it is not a profiler trace; "
         "record one with: xmem-fast capture -o trace.json.gz -- python train.py");
   }
-  trace_.bytes = size;
-  decoder_.finish();
-  return std::move(trace_);
+  Trace trace = decoders_.finish();
+  trace.bytes = size;
+  trace.metadata = std::move(metadata_);
+  return trace;
 }
 
 void TraceReader::fail_not_a_trace(std::size_t index) const {
@@ -184,11 +206,11 @@ void TraceReader::fail_not_a_trace(std::size_t index) const {
       offset_of(index));
 }
 
-Trace read_trace_file(const std::string& path, const Progress& progress) {
+Trace read_trace_file(const std::string& path, const Progress& progress, std::size_t threads) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), &std::fclose);
   if (!file) throw TraceError(std::string("cannot be opened: ") + std::strerror(errno) + "; check the path");
   std::setvbuf(file.get(), nullptr, _IONBF, 0);  // pieces go straight into the reader's window
-  TraceReader reader;
+  TraceReader reader(threads);
   std::int64_t reported = 0;
   for (;;) {
     const std::span<char> room = reader.prepare(kFilePiece);

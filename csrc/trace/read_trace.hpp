@@ -14,15 +14,16 @@
 #include <string_view>
 #include <vector>
 
-#include "trace/event_decoder.hpp"
 #include "trace/event_splitter.hpp"
 #include "trace/trace.hpp"
+#include "trace/window_decoders.hpp"
 
 namespace xmem::trace {
 
 class TraceReader {
  public:
-  TraceReader();
+  // Of `threads`, the calling one reads and cuts; all decode. The trace is the same for any number.
+  explicit TraceReader(std::size_t threads = 1);
 
   // Room for the next bytes of the file; what was written there is taken by `commit`.
   std::span<char> prepare(std::size_t bytes);
@@ -45,14 +46,15 @@ class TraceReader {
   bool read_key();
   bool read_events();
   void decode_events(std::size_t end);
+  void hand_over_events(std::size_t end, std::vector<char> buffer);
   void compact();
   std::int64_t offset_of(std::size_t index) const { return origin_ + static_cast<std::int64_t>(index - kFront); }
   std::size_t skip_spaces(std::size_t index) const;
   [[noreturn]] void fail_not_a_trace(std::size_t index) const;
 
-  Trace trace_;
-  EventDecoder decoder_{trace_};
+  WindowDecoders decoders_;
   EventSplitter splitter_;
+  std::string metadata_;
   State state_ = State::start;
   bool bare_list_ = false;
   bool saw_events_ = false;
@@ -68,7 +70,7 @@ using Progress = std::function<bool(std::int64_t bytes_read)>;
 
 struct Interrupted {};
 
-// Reads an uncompressed file.
-Trace read_trace_file(const std::string& path, const Progress& progress);
+// Reads an uncompressed file on so many threads.
+Trace read_trace_file(const std::string& path, const Progress& progress, std::size_t threads = 1);
 
 }  // namespace xmem::trace
