@@ -37,11 +37,13 @@ struct EventDecoder::Mark {
 
 namespace {
 
-constexpr std::string_view kSpaces = " \t\r\n";
+bool is_space(char c) {
+  return c == ' ' || c == '\n' || c == '\r' || c == '\t';
+}
 
 std::string_view trim(std::string_view token) {
-  const auto last = token.find_last_not_of(kSpaces);
-  return last == std::string_view::npos ? std::string_view{} : token.substr(0, last + 1);
+  while (!token.empty() && is_space(token.back())) token.remove_suffix(1);
+  return token;
 }
 
 bool is_string(std::string_view token) {
@@ -225,7 +227,7 @@ simdjson::error_code read_fields(od::object object, Fields& fields, od::parser& 
 }  // namespace
 
 void EventDecoder::decode_window(const Window& window) {
-  if (std::string_view(window.begin, window.length).find_first_not_of(kSpaces) != std::string_view::npos) {
+  if (!std::ranges::all_of(std::string_view(window.begin, window.length), is_space)) {
     decode_events(window.begin, window.length, window.offset);
   }
   fragment_.extents.push_back(fragment_.extent(window.number));
