@@ -22,7 +22,7 @@ from xmem.estimate_result import (
     SimulationSummary,
     TraceSummary,
 )
-from xmem.orchestration.policy import Context
+from xmem.orchestration.policy import Recorded
 from xmem.orchestration.workload import Workload
 from xmem.simulation import DeviceAction, Replay, RequestKind, Requests
 from xmem.trace import Trace
@@ -254,7 +254,7 @@ def trace_summary(trace: Trace, attribution: Attribution) -> TraceSummary:
     )
 
 
-def assumptions(context: Context, device_type: int, device: Device | None) -> Iterator[str]:
+def assumptions(context: Recorded, device_type: int, device: Device | None) -> Iterator[str]:
     """What had to be assumed, in words for the person who asks."""
     metadata = context.metadata
     if metadata is not None and "phantom" in metadata:

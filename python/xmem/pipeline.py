@@ -1,6 +1,8 @@
 """From a trace to the answer: one page, a call a stage.
 
-read -> pair -> attribute -> choose the device -> policies -> requests -> replay -> verdict and evidence
+observe: read -> pair -> attribute -> choose the device -> facts of the run
+run_stages: corrections for the target -> requests -> replay
+conclude: verdict and evidence
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ from xmem.blocks import CPU, NEVER, BlockTable, pair_blocks
 from xmem.devices import Device, custom_device, find_device
 from xmem.errors import TraceError
 from xmem.estimate_result import Bounds, Estimate, Measured, PolicyRecord, RankPeak, Target, Verdict
-from xmem.orchestration import plan, policy
-from xmem.orchestration.policy import PolicyChange, apply_policies
+from xmem.orchestration.plan import CPU_TRACE, GPU_TRACE, Plan
+from xmem.orchestration.policy import PolicyChange, Recorded, apply_policies
+from xmem.orchestration.policy import Target as PolicyTarget
 from xmem.orchestration.workload import Workload, workload_of
 from xmem.simulation import Replay, Requests, make_requests
 from xmem.simulation import replay as replay_requests
@@ -32,6 +35,27 @@ from xmem.trace import Progress, Trace, TraceSource, read_trace
 from xmem.units import parse_bytes
 
 _UNKNOWN_COMPUTE_CAPABILITY = (8, 0)
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What a trace says that the run held on its device: the half of the pipeline that no target changes.
+
+    Attributes:
+        recorded: The trace as read, its blocks, and who allocated them.
+        workload: The blocks of the device that the trace saw most of, with the facts of the run applied.
+        changes: What each fact changed.
+        plan: The policies for this kind of trace.
+        device_type: Of the traced device, 0 for the CPU.
+        timings_s: Seconds by stage.
+    """
+
+    recorded: Recorded
+    workload: Workload
+    changes: list[PolicyChange]
+    plan: Plan
+    device_type: int
+    timings_s: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -73,7 +97,7 @@ class _Clock:
 
 
 def estimate(
-    trace: Trace | TraceSource,
+    trace: Observation | Trace | TraceSource,
     *,
     gpu: str | None = None,
     capacity: int | str | None = None,
@@ -84,7 +108,7 @@ def estimate(
     """Say how much GPU memory a training job will need, and whether it fits.
 
     Args:
-        trace: A trace, or what ``read_trace`` reads.
+        trace: A trace, what ``read_trace`` reads, or what ``observe`` made of it.
         gpu: Name of a GPU (``xmem-fast gpus``).
         capacity: Memory of the GPU in bytes or as text (``"11.5GiB"``); wins over that of ``gpu``.
         alloc_conf: ``PYTORCH_CUDA_ALLOC_CONF`` of the job; by default that of a run on the phantom GPU, else
@@ -103,8 +127,42 @@ def estimate(
     return conclude(stages, device=device, alloc_conf=alloc_conf, torch_version=torch_version)
 
 
+def observe(trace: Trace | TraceSource, *, progress: Progress | None = None) -> Observation:
+    """Run the pipeline as far as it does not depend on a target.
+
+    Args:
+        trace: A trace, or what ``read_trace`` reads.
+        progress: Called now and then with the bytes of the trace read so far.
+
+    Raises:
+        TraceError: The trace cannot be used.
+    """
+    clock = _Clock()
+    with clock.stage("read"):
+        read = trace if isinstance(trace, Trace) else read_trace(trace, progress=progress)
+    with clock.stage("pair"):
+        blocks = pair_blocks(read)
+    with clock.stage("attribute"):
+        attribution = attribute(read, blocks)
+    _require_training(read, attribution)
+    with clock.stage("orchestrate"):
+        device_type, device_index = _traced_device(blocks)
+        recorded = Recorded(read, blocks, attribution)
+        plan = CPU_TRACE if device_type == CPU else GPU_TRACE
+        workload, changes = apply_policies(
+            plan.facts, workload_of(blocks, attribution, device_type, device_index), recorded
+        )
+    if len(workload) == 0:
+        raise TraceError(
+            "no device memory is left after host memory was set aside: the script trained on the CPU "
+            "although it asked for a GPU; check where its model is moved to",
+            read.path,
+        )
+    return Observation(recorded, workload, changes, plan, device_type, clock.seconds)
+
+
 def run_stages(
-    trace: Trace | TraceSource,
+    trace: Observation | Trace | TraceSource,
     *,
     device: Device | None = None,
     alloc_conf: str | None = None,
@@ -117,31 +175,14 @@ def run_stages(
         TraceError: The trace cannot be used.
         ConfigError: The settings or the version cannot be meant.
     """
-    clock = _Clock()
     if alloc_conf:  # before the long part
         allocator_settings.parse(alloc_conf, torch_version or allocator_settings.DEFAULT_TORCH_VERSION)
-    with clock.stage("read"):
-        read = trace if isinstance(trace, Trace) else read_trace(trace, progress=progress)
-    with clock.stage("pair"):
-        blocks = pair_blocks(read)
-    with clock.stage("attribute"):
-        attribution = attribute(read, blocks)
-    _require_training(read, attribution)
-
+    observed = trace if isinstance(trace, Observation) else observe(trace, progress=progress)
+    read = observed.recorded.trace
+    clock = _Clock(dict(observed.timings_s))
     with clock.stage("orchestrate"):
-        device_type, device_index = _traced_device(blocks)
-        target = _policy_target(device, _torch_version(read, torch_version))
-        context = policy.Context(read, blocks, attribution, target)
-        policies = plan.CPU_TRACE if device_type == CPU else plan.GPU_TRACE
-        workload, changes = apply_policies(
-            policies, workload_of(blocks, attribution, device_type, device_index), context
-        )
-    if len(workload) == 0:
-        raise TraceError(
-            "no device memory is left after host memory was set aside: the script trained on the CPU "
-            "although it asked for a GPU; check where its model is moved to",
-            read.path,
-        )
+        context = observed.recorded.on(_policy_target(device, _torch_version(read, torch_version)))
+        workload, corrections = apply_policies(observed.plan.corrections, observed.workload, context)
     with clock.stage("sequence"):
         requests = make_requests(
             workload.alloc_ns,
@@ -154,13 +195,13 @@ def run_stages(
         unlimited = replay_requests(requests, options=_options(read, alloc_conf, torch_version))
     return Stages(
         trace=read,
-        blocks=blocks,
-        attribution=attribution,
+        blocks=context.blocks,
+        attribution=context.attribution,
         workload=workload,
-        changes=changes,
+        changes=[*observed.changes, *corrections],
         requests=requests,
         unlimited=unlimited,
-        assumptions=tuple(evidence.assumptions(context, device_type, device)),
+        assumptions=tuple(evidence.assumptions(context, observed.device_type, device)),
         timings_s=clock.seconds,
     )
 
@@ -334,9 +375,9 @@ def _measured(stages: Stages, alloc_conf: str | None, torch_version: str | None)
     )
 
 
-def _policy_target(device: Device | None, torch_version: str) -> policy.Target:
+def _policy_target(device: Device | None, torch_version: str) -> PolicyTarget:
     capability = (device.compute_capability if device else None) or _UNKNOWN_COMPUTE_CAPABILITY
-    return policy.Target(
+    return PolicyTarget(
         compute_capability=capability, torch_version=allocator_settings.release_of(torch_version)
     )
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from xmem.attribution import Category, Phase
 from xmem.blocks import BORN_BEFORE, NEVER
-from xmem.orchestration.policy import Context
+from xmem.orchestration.policy import Recorded
 from xmem.orchestration.workload import Workload
 
 
@@ -25,7 +25,7 @@ class DropHostMemory:
     name = "drop_host_memory"
     description = "host-only tensors (data loading, step counters, copies to the host) take no GPU memory"
 
-    def __call__(self, workload: Workload, context: Context) -> Workload:
+    def __call__(self, workload: Workload, context: Recorded) -> Workload:
         """Drop host blocks."""
         if context.asked_for_gpu:
             return workload.select(~workload.host & ((workload.flags & BORN_BEFORE) == 0))
@@ -44,7 +44,7 @@ class AddTensorsBeforeTrace:
     name = "add_tensors_before_trace"
     description = "parameters and buffers made before the recording began are added from the capture's list"
 
-    def __call__(self, workload: Workload, context: Context) -> Workload:
+    def __call__(self, workload: Workload, context: Recorded) -> Workload:
         """Add one block for each listed tensor that the trace holds no block for."""
         if context.metadata is None or context.asked_for_gpu or len(workload) == 0:
             return workload
@@ -82,7 +82,7 @@ class AddMemoryBeforeTrace:
         "memory that was allocated before the trace began and never freed in it is added as one block"
     )
 
-    def __call__(self, workload: Workload, context: Context) -> Workload:
+    def __call__(self, workload: Workload, context: Recorded) -> Workload:
         """Add the baseline as one block of unknown category."""
         memory = context.trace.memory
         first = np.flatnonzero((memory.device_type != 0) & (memory.total_allocated >= 0))[:1]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -18,6 +18,8 @@ from xmem.blocks import BlockTable
 from xmem.orchestration.operators import OperatorIndex
 from xmem.orchestration.workload import Workload
 from xmem.trace import Trace
+
+_Seen = TypeVar("_Seen", bound="Recorded", contravariant=True)
 
 
 @dataclass(frozen=True)
@@ -34,13 +36,12 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Context:
-    """What a policy may look at besides the workload."""
+class Recorded:
+    """What the trace says of the run: all that a policy may look at that holds for any target."""
 
     trace: Trace
     blocks: BlockTable
     attribution: Attribution
-    target: Target
 
     @cached_property
     def operators(self) -> OperatorIndex:
@@ -59,14 +60,27 @@ class Context:
         """
         return bool(self.metadata and self.metadata.get("device_requests"))
 
+    def on(self, target: Target) -> Context:
+        """The same run, for policies that move it to a target."""
+        context = Context(self.trace, self.blocks, self.attribution, target)
+        context.__dict__["operators"] = self.operators  # indexed once for all targets
+        return context
 
-class Policy(Protocol):
-    """A named, pure function on the workload."""
+
+@dataclass(frozen=True)
+class Context(Recorded):
+    """The run, and the target that it is moved to."""
+
+    target: Target
+
+
+class Policy(Protocol[_Seen]):
+    """A named, pure function on the workload, from what it looks at: `Recorded` or `Context`."""
 
     name: str
     description: str
 
-    def __call__(self, workload: Workload, context: Context) -> Workload:
+    def __call__(self, workload: Workload, context: _Seen, /) -> Workload:
         """Return the workload as it would be on the target."""
 
 
@@ -88,7 +102,7 @@ class PolicyChange:
 
 
 def apply_policies(
-    policies: Sequence[Policy], workload: Workload, context: Context
+    policies: Sequence[Policy[_Seen]], workload: Workload, context: _Seen
 ) -> tuple[Workload, list[PolicyChange]]:
     """Apply policies in order; say of each what it changed."""
     changes = []

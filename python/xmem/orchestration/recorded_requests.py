@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from xmem.orchestration.policy import Context
+from xmem.orchestration.policy import Recorded
 from xmem.orchestration.workload import Workload
 
 
@@ -22,7 +22,7 @@ class RecordedRequests:
     name = "recorded_requests"
     description = "sizes as asked for and streams, from the history of the allocator that served the run"
 
-    def __call__(self, workload: Workload, context: Context) -> Workload:
+    def __call__(self, workload: Workload, context: Recorded) -> Workload:
         """Replace sizes, fill in streams."""
         requests = recorded_requests(context)
         if requests is None or len(requests["size_bytes"]) != len(workload):
@@ -36,7 +36,7 @@ class RecordedRequests:
         return workload.with_columns(size_bytes=sizes, stream=np.array(streams, np.int64))
 
 
-def recorded_requests(context: Context) -> dict[str, Any] | None:
+def recorded_requests(context: Recorded) -> dict[str, Any] | None:
     """The allocator's history in the trace, None for traces that were not captured on the phantom GPU."""
     phantom = (context.metadata or {}).get("phantom")
     return None if phantom is None else phantom["requests"]
