@@ -20,7 +20,8 @@ MAY_INCLUDE: dict[str, set[str]] = {
     "sequence": {"base", "blocks"},
     "allocators": {"base"},
     "simulation": {"base", "sequence", "allocators"},
-    "bindings": {"base", "trace", "blocks", "attribution", "sequence", "allocators", "simulation"},
+    "scaling": {"base"},
+    "bindings": {"base", "trace", "blocks", "attribution", "sequence", "allocators", "simulation", "scaling"},
 }
 # The same inside csrc/phantom, which includes nothing else of the project.
 PHANTOM_MAY_INCLUDE: dict[str, set[str]] = {

@@ -41,6 +41,9 @@ class TraceReader:
     def bytes_read(self) -> int: ...
 
 def read_trace_file(path: str, progress: Callable[[int], None] | None = None, threads: int = 1) -> Trace: ...
+def align(
+    left: NDArray[np.int64], right: NDArray[np.int64], max_differences: int = 4000
+) -> NDArray[np.int32]: ...
 
 class PairedBlocks:
     address: NDArray[np.int64]

@@ -192,6 +192,29 @@ class Measured:
 
 
 @dataclass(frozen=True)
+class Scaling:
+    """How an estimate at a point of a fitted model follows from the runs that the model was fitted from.
+
+    Attributes:
+        at: Value of each dimension.
+        fitted_from: Points of the runs.
+        blocks: Blocks of the job on the device.
+        blocks_unverified: Blocks whose size was determined by these runs and checked by none.
+        blocks_uncertain: Blocks whose size no polynomial gives; the estimate takes the most that they could.
+        peak_reserved_least_bytes: The peak with the least that those could.
+        peak_reserved_most_bytes: The peak with the most, and with blocks that only other runs held.
+    """
+
+    at: Mapping[str, int]
+    fitted_from: tuple[Mapping[str, int], ...]
+    blocks: int
+    blocks_unverified: int
+    blocks_uncertain: int
+    peak_reserved_least_bytes: int
+    peak_reserved_most_bytes: int
+
+
+@dataclass(frozen=True)
 class Diagnostic:
     """Something wrong with the input, counted.
 
@@ -238,6 +261,7 @@ class Estimate:
         device_peak_bytes: Context plus peak reserved: what the device must have.
         verdict: None when no GPU was named.
         measured: None unless the job ran on the phantom GPU.
+        scaling: None unless the estimate is one at a point of a fitted model.
         timings_s: Seconds by stage, in the order of the stages.
     """
 
@@ -254,6 +278,7 @@ class Estimate:
     assumptions: tuple[str, ...]
     simulation: SimulationSummary
     measured: Measured | None
+    scaling: Scaling | None
     diagnostics: tuple[Diagnostic, ...]
     trace: TraceSummary
     timings_s: Mapping[str, float]
@@ -295,6 +320,7 @@ class Estimate:
                 "assumptions": tuple(fields["assumptions"]),
                 "simulation": SimulationSummary(**simulation),
                 "measured": None if fields["measured"] is None else _measured_from_json(fields["measured"]),
+                "scaling": None if fields["scaling"] is None else _scaling_from_json(fields["scaling"]),
                 "diagnostics": tuple(Diagnostic(**diagnostic) for diagnostic in fields["diagnostics"]),
                 "trace": TraceSummary(**trace),
             }
@@ -318,6 +344,10 @@ class Estimate:
             f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>" for name, value in rows
         )
         return f"<table>{cells}</table>"
+
+
+def _scaling_from_json(data: Mapping[str, Any]) -> Scaling:
+    return Scaling(**{**data, "fitted_from": tuple(data["fitted_from"])})
 
 
 def _measured_from_json(data: Mapping[str, Any]) -> Measured:

@@ -8,7 +8,7 @@ conclude: verdict and evidence
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,7 +24,7 @@ from xmem.attribution import Attribution, Phase, attribute
 from xmem.blocks import CPU, NEVER, BlockTable, pair_blocks
 from xmem.devices import Device, custom_device, find_device
 from xmem.errors import TraceError
-from xmem.estimate_result import Bounds, Estimate, Measured, PolicyRecord, RankPeak, Target, Verdict
+from xmem.estimate_result import Bounds, Estimate, Measured, PolicyRecord, RankPeak, Scaling, Target, Verdict
 from xmem.orchestration.plan import CPU_TRACE, GPU_TRACE, Plan
 from xmem.orchestration.policy import PolicyChange, Recorded, apply_policies
 from xmem.orchestration.policy import Target as PolicyTarget
@@ -38,6 +38,28 @@ _UNKNOWN_COMPUTE_CAPABILITY = (8, 0)
 
 
 @dataclass(frozen=True)
+class Scaled:
+    """What an observation at a point of a fitted model owes to the fit; columns have one row a block of the
+    trace.
+
+    Attributes:
+        at: The point.
+        fitted_from: Points of the runs.
+        unverified: bool, sizes that the runs determined and none checked.
+        uncertain: bool, sizes that no polynomial gives.
+        least_bytes: int64, the least that an uncertain block could take; the workload holds the most.
+        extra_bytes: Of blocks that only other runs held.
+    """
+
+    at: Mapping[str, int]
+    fitted_from: tuple[Mapping[str, int], ...]
+    unverified: NDArray[np.bool_]
+    uncertain: NDArray[np.bool_]
+    least_bytes: NDArray[np.int64]
+    extra_bytes: int
+
+
+@dataclass(frozen=True)
 class Observation:
     """What a trace says that the run held on its device: the half of the pipeline that no target changes.
 
@@ -48,6 +70,7 @@ class Observation:
         plan: The policies for this kind of trace.
         device_type: Of the traced device, 0 for the CPU.
         timings_s: Seconds by stage.
+        scaled: None for a run as it was recorded.
     """
 
     recorded: Recorded
@@ -56,6 +79,7 @@ class Observation:
     plan: Plan
     device_type: int
     timings_s: dict[str, float]
+    scaled: Scaled | None = None
 
 
 @dataclass(frozen=True)
@@ -72,6 +96,7 @@ class Stages:
         unlimited: The replay on a device without limit: what the job would take if it could.
         assumptions: What had to be assumed, in words.
         timings_s: Seconds by stage.
+        scaling: How the run follows from others; None for a run as it was recorded.
     """
 
     trace: Trace
@@ -83,6 +108,7 @@ class Stages:
     unlimited: Replay
     assumptions: tuple[str, ...]
     timings_s: dict[str, float]
+    scaling: Scaling | None
 
 
 @dataclass
@@ -180,29 +206,67 @@ def run_stages(
     observed = trace if isinstance(trace, Observation) else observe(trace, progress=progress)
     read = observed.recorded.trace
     clock = _Clock(dict(observed.timings_s))
+    options = _options(read, alloc_conf, torch_version)
     with clock.stage("orchestrate"):
-        context = observed.recorded.on(_policy_target(device, _torch_version(read, torch_version)))
-        workload, corrections = apply_policies(observed.plan.corrections, observed.workload, context)
+        workload, corrections = correct(observed, device, torch_version)
     with clock.stage("sequence"):
-        requests = make_requests(
-            workload.alloc_ns,
-            workload.free_ns,
-            workload.size_bytes,
-            workload.stream,
-            empty_cache_ns=_emptied_ns(workload, _phantom(read).get("emptied_after", ())),
-        )
+        requests = _requests(workload, read)
     with clock.stage("replay"):
-        unlimited = replay_requests(requests, options=_options(read, alloc_conf, torch_version))
+        unlimited = replay_requests(requests, options=options)
+        scaling = _scaling(observed.scaled, workload, read, unlimited, options)
     return Stages(
         trace=read,
-        blocks=context.blocks,
-        attribution=context.attribution,
+        blocks=observed.recorded.blocks,
+        attribution=observed.recorded.attribution,
         workload=workload,
         changes=[*observed.changes, *corrections],
         requests=requests,
         unlimited=unlimited,
-        assumptions=tuple(evidence.assumptions(context, observed.device_type, device)),
+        assumptions=tuple(evidence.assumptions(observed.recorded, observed.device_type, device)),
         timings_s=clock.seconds,
+        scaling=scaling,
+    )
+
+
+def correct(
+    observed: Observation, device: Device | None, torch_version: str | None
+) -> tuple[Workload, list[PolicyChange]]:
+    """Move the run to its target: the workload after all policies, and what each correction changed."""
+    target = _policy_target(device, _torch_version(observed.recorded.trace, torch_version))
+    return apply_policies(observed.plan.corrections, observed.workload, observed.recorded.on(target))
+
+
+def _requests(workload: Workload, trace: Trace) -> Requests:
+    return make_requests(
+        workload.alloc_ns,
+        workload.free_ns,
+        workload.size_bytes,
+        workload.stream,
+        empty_cache_ns=_emptied_ns(workload, _phantom(trace).get("emptied_after", ())),
+    )
+
+
+def _scaling(
+    scaled: Scaled | None, workload: Workload, trace: Trace, most: Replay, options: AllocatorOptions
+) -> Scaling | None:
+    """What the fit leaves open, among the blocks that are left after all policies."""
+    if scaled is None:
+        return None
+    recorded = workload.block >= 0
+    uncertain = recorded & scaled.uncertain[workload.block]
+    least_bytes = most.peak_reserved.bytes
+    if uncertain.any():
+        sizes = np.where(uncertain, scaled.least_bytes[workload.block], workload.size_bytes)
+        least = replay_requests(_requests(workload.with_columns(size_bytes=sizes), trace), options=options)
+        least_bytes = min(least_bytes, least.peak_reserved.bytes)
+    return Scaling(
+        at=scaled.at,
+        fitted_from=scaled.fitted_from,
+        blocks=len(workload),
+        blocks_unverified=int((recorded & scaled.unverified[workload.block]).sum()),
+        blocks_uncertain=int(uncertain.sum()),
+        peak_reserved_least_bytes=least_bytes,
+        peak_reserved_most_bytes=most.peak_reserved.bytes + scaled.extra_bytes,
     )
 
 
@@ -230,7 +294,7 @@ def conclude(
             failed = limited
     with clock.stage("replay"):
         bounds = _bounds(stages.requests, _options(stages.trace, alloc_conf, torch_version))
-    measured = _measured(stages, alloc_conf, torch_version)
+    measured = None if stages.scaling else _measured(stages, alloc_conf, torch_version)
     alike = measured is None or device is None or measured.others_fit(device.usable_bytes)
     with clock.stage("evidence"):
         device_peak = context_bytes + replayed.peak_reserved.bytes
@@ -266,6 +330,7 @@ def conclude(
             assumptions=stages.assumptions,
             simulation=witness.simulation(replayed, failed, bounds),
             measured=measured,
+            scaling=stages.scaling,
             diagnostics=evidence.diagnostics(stages.trace, stages.blocks),
             trace=evidence.trace_summary(stages.trace, stages.attribution),
             timings_s=clock.seconds,

@@ -1,0 +1,87 @@
+"""Named dimensions of a script (batch, sequence length, ...), and points in them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
+from typing import TypeAlias
+
+from xmem.errors import ConfigError
+
+Point: TypeAlias = Mapping[str, int]
+"""A value for every dimension."""
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+def parse_values(text: str) -> tuple[str, tuple[int, ...]]:
+    """``batch=2,3`` as a dimension and its values, ascending.
+
+    Raises:
+        ConfigError: It is not of that form, or a value is not a positive whole number or stands twice.
+    """
+    name, _, values = text.partition("=")
+    expected = "NAME=VALUE,VALUE with whole numbers above 0, such as batch=2,3"
+    try:
+        numbers = sorted(int(value) for value in values.split(","))
+    except ValueError:
+        raise ConfigError(f"--dim {text}", expected) from None
+    if not _NAME.fullmatch(name.strip()) or numbers[0] < 1 or len(set(numbers)) != len(numbers):
+        raise ConfigError(f"--dim {text}", expected)
+    return name.strip(), tuple(numbers)
+
+
+def parse_point(text: str) -> dict[str, int]:
+    """``batch=16,seq=128`` as a point.
+
+    Raises:
+        ConfigError: It is not of that form, or a dimension stands twice.
+    """
+    point: dict[str, int] = {}
+    for part in text.split(","):
+        name, values = parse_values(part)
+        if name in point:
+            raise ConfigError(f"{name} twice in {text}", "each dimension once")
+        point[name] = values[0]
+    return point
+
+
+def grid(dimensions: Mapping[str, Sequence[int]]) -> list[dict[str, int]]:
+    """Every combination of the values, the last dimension changing fastest."""
+    return [dict(zip(dimensions, values, strict=True)) for values in product(*dimensions.values())]
+
+
+def substitute(command: Sequence[str], point: Point) -> list[str]:
+    """The command with ``{name}`` replaced by the value of that dimension.
+
+    Raises:
+        ConfigError: A dimension does not stand in the command, so that it would not change with it.
+    """
+    used = {name for argument in command for name in _PLACEHOLDER.findall(argument)}
+    missing = [name for name in point if name not in used]
+    if missing:
+        raise ConfigError(
+            f"no {{{missing[0]}}} in: {' '.join(command)}",
+            f"the argument that sets it, such as --{missing[0]}-size {{{missing[0]}}}",
+        )
+    return [
+        _PLACEHOLDER.sub(lambda match: str(point.get(match[1], match[0])), argument) for argument in command
+    ]
+
+
+def label(point: Point) -> str:
+    """``batch=16, seq=128``, for people."""
+    return ", ".join(f"{name}={value}" for name, value in point.items())
+
+
+def require_dimensions(point: Point, names: Iterable[str]) -> None:
+    """Check that the point has a value above 0 for each of these dimensions and for no other.
+
+    Raises:
+        ConfigError: It has not.
+    """
+    expected = ", ".join(f"{name}=N" for name in names)
+    if set(point) != set(names) or any(value < 1 for value in point.values()):
+        raise ConfigError(label(point) or "no dimension", f"{expected} with whole numbers above 0")
