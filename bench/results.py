@@ -1,0 +1,162 @@
+"""Results as tables, on the terminal and in the documentation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bars import Verdict, judge
+from compare_readers import LABELS
+from measure import MB
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+BEGIN = "<!-- written by bench/run.py: begin -->"
+END = "<!-- written by bench/run.py: end -->"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table of texts; all columns but the first are figures."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+
+
+def print_results(results: Mapping[str, Any], baseline: Mapping[str, float]) -> None:
+    """Print all tables."""
+    console = Console(width=110)
+    console.print(machine_line(results["machine"]), highlight=False)
+    for grid in grids(results, baseline):
+        table = Table(title=grid.title, title_justify="left", box=box.SIMPLE)
+        for index, column in enumerate(grid.columns):
+            table.add_column(column, justify="right" if index else "left")
+        for row in grid.rows:
+            table.add_row(*row)
+        console.print(table, highlight=False)
+
+
+def write_figures(results: Mapping[str, Any], page: Path) -> None:
+    """Replace what stands between the marks of the page.
+
+    Raises:
+        ValueError: The page has no marks.
+    """
+    text = page.read_text(encoding="utf-8")
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"{page} lacks the lines {BEGIN} and {END}")
+    blocks = [machine_line(results["machine"])]
+    for grid in grids(results, {}):
+        header = f"| {' | '.join(grid.columns)} |\n|---|{'---:|' * (len(grid.columns) - 1)}"
+        rows = "\n".join(f"| {' | '.join(row)} |" for row in grid.rows)
+        blocks.append(f"**{grid.title}**\n\n{header}\n{rows}")
+    figures = "\n\n".join(blocks)
+    page.write_text(f"{before}{BEGIN}\n{figures}\n{END}{after}", encoding="utf-8")
+
+
+def machine_line(machine: Mapping[str, Any]) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in machine["packages"].items() if version)
+    return (
+        f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_bytes'] / (1 << 30):.0f} GiB, "
+        f"{machine['os']}, Python {machine['python']}, {machine['compiler']}; {versions}."
+    )
+
+
+def grids(results: Mapping[str, Any], baseline: Mapping[str, float]) -> Iterator[Grid]:
+    yield Grid(
+        "Bars",
+        ("figure", "here", "bar", "", "baseline", "change"),
+        [_verdict_row(verdict) for verdict in judge(results["figures"], baseline)],
+    )
+    for size, readers in results["readers"].items():
+        yield Grid(
+            f"Readers, {int(size) / MB:,.0f} MB: reading alone and the whole process",
+            ("reader", "MB/s", "min..max", "read s", "process s", "memory MB", "xmem is faster", "min..max"),
+            [_reader_row(reader) for reader in readers],
+        )
+    stages = list(next(iter(results["estimates"].values()))["stages_s"])
+    yield Grid(
+        "xmem-fast estimate: median seconds",
+        ("MB", "events", "process s", "min..max", "memory MB", *stages),
+        [_estimate_row(one, stages) for one in results["estimates"].values()],
+    )
+    yield Grid(
+        "Allocator replay",
+        ("settings", "requests", "median ms", "M requests/s"),
+        [
+            (
+                row["case"],
+                f"{row['requests']:,}",
+                f"{row['median_s'] * 1e3:.2f}",
+                f"{row['requests'] / row['median_s'] / 1e6:.1f}",
+            )
+            for row in results["replay"]
+        ],
+    )
+    yield Grid(
+        "Else",
+        ("figure", "median", "min..max"),
+        [
+            *(
+                (f"read rate of {kind} over that of plain JSON", *_spread(ratio, 2))
+                for kind, ratio in results["compressed"].items()
+            ),
+            (
+                "four estimates in threads over one by one, times faster",
+                *_spread(results["threads_speed_up"], 2),
+            ),
+            ("start-up, s", *_spread(results["startup_s"], 3)),
+        ],
+    )
+
+
+def _verdict_row(verdict: Verdict) -> tuple[str, ...]:
+    bar = verdict.bar
+    return (
+        bar.what,
+        _number(verdict.value),
+        f"{bar.bound} {bar.limit:g}",
+        verdict.says,
+        _number(verdict.baseline),
+        "" if verdict.change is None else f"{verdict.change:+.0%}" + (" (!)" if verdict.moved else ""),
+    )
+
+
+def _reader_row(reader: Mapping[str, Any]) -> tuple[str, ...]:
+    return (
+        LABELS[reader["reader"]],
+        *_spread(reader["mb_per_s"], 0),
+        f"{reader['read_s']['median']:.3f}",
+        f"{reader['process_s']['median']:.3f}",
+        f"{reader['peak_anonymous_bytes'] / MB:,.0f}",
+        *_spread(reader["xmem_is_times_faster"], 2),
+    )
+
+
+def _estimate_row(estimate: Mapping[str, Any], stages: Sequence[str]) -> tuple[str, ...]:
+    return (
+        f"{estimate['text_bytes'] / MB:,.0f}",
+        f"{estimate['events']:,}",
+        *_spread(estimate["process_s"], 2),
+        f"{estimate['peak_anonymous_bytes'] / MB:,.0f}",
+        *(f"{estimate['stages_s'][stage]['median']:.3f}" for stage in stages),
+    )
+
+
+def _spread(spread: Mapping[str, float] | str, digits: int) -> tuple[str, str]:
+    if isinstance(spread, str):
+        return "", spread
+    return (
+        f"{spread['median']:,.{digits}f}",
+        f"{spread['least']:,.{digits}f}..{spread['most']:,.{digits}f}",
+    )
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3g}"
