@@ -24,9 +24,9 @@ class Bar:
 
 
 BARS = (
-    Bar("rate / simdjson", "read rate over raw simdjson's, whole file", "at least", 0.66),
-    Bar("rate / orjson", "read rate over orjson's", "at least", 20),
-    Bar("rate / hta", "read rate over Holistic Trace Analysis's", "at least", 50),
+    Bar("rate / simdjson", "read rate over raw simdjson's, 860 MB", "at least", 0.66),
+    Bar("rate / orjson", "read rate over orjson's, 860 MB", "at least", 20),
+    Bar("rate / hta", "read rate over Holistic Trace Analysis's, 860 MB", "at least", 50),
     Bar("estimate s", "xmem-fast estimate on 860 MB, seconds of the process", "at most", 1.5),
     Bar("estimate MB", "its peak anonymous memory, MB", "at most", 300),
     Bar("memory 5 GB / 860 MB", "peak memory of 5 GB over that of 860 MB", "at most", 1.5),

@@ -30,8 +30,9 @@ LABELS = {
 }
 
 FAST = ("xmem", "xmem-1", "simdjson-windows", "simdjson")
-PARSERS = ("pysimdjson", "polars", "orjson")
-SLOW = ("json", "ijson", "hta")
+ALL = (*FAST, "pysimdjson", "polars", "orjson", "ijson", "json", "hta")
+LARGE_SLOW = ("xmem", "pysimdjson", "polars", "orjson", "hta")
+"""What is worth minutes on a large file."""
 
 
 class DisagreementError(Exception):

@@ -22,7 +22,15 @@ Key = TypeVar("Key")
 
 
 class ChildFailedError(Exception):
-    """A measured command ended with an error; the message ends with its last words."""
+    """A measured command ended with an error.
+
+    Attributes:
+        last_words: The last line that it wrote on stderr.
+    """
+
+    def __init__(self, command: Sequence[str], code: int, last_words: str) -> None:
+        super().__init__(f"{' '.join(command)}: exit code {code}: {last_words}")
+        self.last_words = last_words
 
 
 @dataclass(frozen=True)
@@ -73,8 +81,8 @@ def run(
         stdout.seek(0)
         stderr.seek(0)
         if code not in exit_codes:
-            last_words = stderr.read().decode(errors="replace").strip().splitlines()[-1:]
-            raise ChildFailedError(f"{' '.join(command)}: exit code {code}: {' '.join(last_words)}")
+            lines = stderr.read().decode(errors="replace").split("\n")
+            raise ChildFailedError(command, code, next((line for line in reversed(lines) if line), ""))
         return Run(wall_s, stdout.read(), peak)
 
 

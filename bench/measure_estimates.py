@@ -97,7 +97,7 @@ def measure_compressed(plain: Path, compressed: Mapping[str, Path], repeats: int
         try:
             estimating(trace)()
         except ChildFailedError as failure:
-            ratios[kind] = str(failure)
+            ratios[kind] = failure.last_words
         else:
             cases[kind] = estimating(trace)
     runs = interleaved(cases, repeats)

@@ -74,17 +74,26 @@ def grids(results: Mapping[str, Any], baseline: Mapping[str, float]) -> Iterator
         ("figure", "here", "bar", "", "baseline", "change"),
         [_verdict_row(verdict) for verdict in judge(results["figures"], baseline)],
     )
-    for size, readers in results["readers"].items():
+    for readers in results["readers"]:
         yield Grid(
-            f"Readers, {int(size) / MB:,.0f} MB: reading alone and the whole process",
+            f"Readers, {readers[0]['file_bytes'] / MB:,.0f} MB: reading alone and the whole process",
             ("reader", "MB/s", "min..max", "read s", "process s", "memory MB", "xmem is faster", "min..max"),
             [_reader_row(reader) for reader in readers],
         )
-    stages = list(next(iter(results["estimates"].values()))["stages_s"])
+    estimates = list(results["estimates"].values())
     yield Grid(
-        "xmem-fast estimate: median seconds",
-        ("MB", "events", "process s", "min..max", "memory MB", *stages),
-        [_estimate_row(one, stages) for one in results["estimates"].values()],
+        "xmem-fast estimate, by length of the trace: median seconds",
+        ("", *(f"{one['text_bytes'] / MB:,.0f} MB" for one in estimates)),
+        [
+            ("events", *(f"{one['events']:,}" for one in estimates)),
+            ("peak anonymous memory, MB", *(f"{one['peak_anonymous_bytes'] / MB:,.0f}" for one in estimates)),
+            ("whole process", *(f"{one['process_s']['median']:.3f}" for one in estimates)),
+            ("  min..max", *(_spread(one["process_s"], 3)[1] for one in estimates)),
+            *(
+                (stage, *(f"{one['stages_s'][stage]['median']:.3f}" for one in estimates))
+                for stage in estimates[0]["stages_s"]
+            ),
+        ],
     )
     yield Grid(
         "Allocator replay",
@@ -136,16 +145,6 @@ def _reader_row(reader: Mapping[str, Any]) -> tuple[str, ...]:
         f"{reader['process_s']['median']:.3f}",
         f"{reader['peak_anonymous_bytes'] / MB:,.0f}",
         *_spread(reader["xmem_is_times_faster"], 2),
-    )
-
-
-def _estimate_row(estimate: Mapping[str, Any], stages: Sequence[str]) -> tuple[str, ...]:
-    return (
-        f"{estimate['text_bytes'] / MB:,.0f}",
-        f"{estimate['events']:,}",
-        *_spread(estimate["process_s"], 2),
-        f"{estimate['peak_anonymous_bytes'] / MB:,.0f}",
-        *(f"{estimate['stages_s'][stage]['median']:.3f}" for stage in stages),
     )
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import zstandard
-from compare_readers import FAST, PARSERS, SLOW, ReaderResult, compare_readers
+from compare_readers import ALL, FAST, LARGE_SLOW, ReaderResult, compare_readers
 from isal import igzip
 from machine import describe_machine
 from measure import MB, Spread
@@ -86,7 +86,7 @@ class Results:
     Attributes:
         machine: What it was measured on.
         full: Whether everything was.
-        readers: Readers by length of the file.
+        readers: Comparisons of readers, each on one file.
         estimates: Whole estimates by length of the file.
         compressed: Read rate over that of the plain file by kind; words where it cannot be read.
         threads_speed_up: Of several estimates from threads over one after the other.
@@ -96,7 +96,7 @@ class Results:
 
     machine: Mapping[str, Any]
     full: bool
-    readers: Mapping[int, list[ReaderResult]]
+    readers: Sequence[list[ReaderResult]]
     estimates: Mapping[int, EstimateResult]
     compressed: Mapping[str, Spread | str]
     threads_speed_up: Spread
@@ -107,9 +107,10 @@ class Results:
     def figures(self) -> dict[str, float]:
         """The figures that have a bar, by its name."""
         found = {
-            f"rate / {reader}": ratio
-            for results in self.readers.values()
-            for reader, ratio in {one.reader: one.xmem_is_times_faster.median for one in results}.items()
+            f"rate / {one.reader}": one.xmem_is_times_faster.median
+            for results in self.readers
+            for one in results
+            if one.file_bytes >= LARGE
         }
         found["start-up s"] = self.startup_s.median
         found["replay M/s"] = min(row["requests"] / row["median_s"] for row in self.replay) / 1e6
@@ -133,10 +134,12 @@ class Results:
 def measure(folder: Path, raw_simdjson: Path, full: bool, repeats: int) -> Results:
     files = Files(folder)
     note("readers, small file")
-    readers = {SMALL: compare_readers(files.trace(SMALL), FAST + PARSERS + SLOW, repeats, raw_simdjson)}
+    readers = [compare_readers(files.trace(SMALL), ALL, repeats, raw_simdjson)]
     note("readers, large file")
     large = files.trace(LARGE)
-    readers[LARGE] = compare_readers(large, FAST + PARSERS if full else FAST, repeats, raw_simdjson)
+    readers.append(compare_readers(large, FAST, repeats, raw_simdjson))
+    if full:
+        readers.append(compare_readers(large, LARGE_SLOW, min(repeats, 3), raw_simdjson))
     note("estimates")
     estimates = by_length(measure_estimates([files.trace(size) for size in (*GROWTH, LARGE)], repeats))
     note("compressed files, threads, start-up")
