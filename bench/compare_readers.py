@@ -89,7 +89,7 @@ def compare_readers(
     }
     # The weighed run also warms the page cache and shows the answers that have to agree.
     weighed = {reader: start(weigh=True) for reader, start in cases.items()}
-    _require_agreement({reader: one.output["answer"] for reader, one in weighed.items()})
+    require_agreement({reader: one.output["answer"] for reader, one in weighed.items()})
     runs = interleaved(cases, repeats)
     return [
         ReaderResult(
@@ -114,7 +114,7 @@ def _read_s(runs: Sequence[Run]) -> list[float]:
     return [one.output["read_s"] for one in runs]
 
 
-def _require_agreement(answers: Mapping[str, Mapping[str, Any]]) -> None:
+def require_agreement(answers: Mapping[str, Mapping[str, Any]]) -> None:
     reference = answers[REFERENCE]
     for reader, answer in answers.items():
         for what, found in answer.items():

@@ -97,7 +97,7 @@ def measure_compressed(plain: Path, compressed: Mapping[str, Path], repeats: int
         try:
             estimating(trace)()
         except ChildFailedError as failure:
-            ratios[kind] = failure.last_words
+            ratios[kind] = failure.last_words.replace(str(trace), trace.name)
         else:
             cases[kind] = estimating(trace)
     runs = interleaved(cases, repeats)

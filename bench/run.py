@@ -187,28 +187,34 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--raw-simdjson", type=Path, required=True, help="the program that CMake built")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--raw-simdjson", type=Path, metavar="FILE", help="the program that CMake built")
+    source.add_argument(
+        "--results", type=Path, metavar="FILE", help="measure nothing; show what --json wrote"
+    )
     parser.add_argument("--full", action="store_true", help="measure everything")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument(
-        "--folder", type=Path, help="keep the generated files here, and use those that are there"
-    )
+    parser.add_argument("--folder", type=Path, help="keep generated files here, and use those that are there")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write everything that was measured")
     parser.add_argument("--write-baseline", action="store_true", help=f"keep this run as {BASELINE.name}")
     parser.add_argument("--write-page", action="store_true", help=f"put the tables into docs/{PAGE.name}")
     options = parser.parse_args()
 
-    with tempfile.TemporaryDirectory(prefix="xmem-bench-") as temporary:
-        folder = options.folder or Path(temporary)
-        folder.mkdir(parents=True, exist_ok=True)
-        measured = measure(folder, options.raw_simdjson.resolve(), options.full, options.repeats)
-    results = json.loads(json.dumps(measured.to_json()))  # as a reader of the file would see them
+    if options.results is not None:
+        results = json.loads(options.results.read_text())
+    else:
+        with tempfile.TemporaryDirectory(prefix="xmem-bench-") as temporary:
+            folder = options.folder or Path(temporary)
+            folder.mkdir(parents=True, exist_ok=True)
+            measured = measure(folder, options.raw_simdjson.resolve(), options.full, options.repeats)
+        results = json.loads(json.dumps(measured.to_json()))  # as a reader of the file would see them
     baseline = json.loads(BASELINE.read_text())["figures"] if BASELINE.exists() else {}
     print_results(results, baseline)
+    text = json.dumps(results, indent=2) + "\n"
     if options.json is not None:
-        options.json.write_text(json.dumps(results, indent=2) + "\n")
+        options.json.write_text(text)
     if options.write_baseline:
-        BASELINE.write_text(json.dumps(results, indent=2) + "\n")
+        BASELINE.write_text(text)
     if options.write_page:
         write_figures(results, PAGE)
 
