@@ -28,10 +28,10 @@ class Grid:
 
 
 def print_results(results: Mapping[str, Any], baseline: Mapping[str, float]) -> None:
-    """Print all tables."""
+    """Print all tables, the bars beside those of the baseline."""
     console = Console(width=110)
     console.print(machine_line(results["machine"]), highlight=False)
-    for grid in grids(results, baseline):
+    for grid in (bars_beside(results, baseline), *measurements(results)):
         table = Table(title=grid.title, title_justify="left", box=box.SIMPLE)
         for index, column in enumerate(grid.columns):
             table.add_column(column, justify="right" if index else "left")
@@ -52,7 +52,7 @@ def write_figures(results: Mapping[str, Any], page: Path) -> None:
     if not begin or not end:
         raise ValueError(f"{page} lacks the lines {BEGIN} and {END}")
     blocks = [machine_line(results["machine"])]
-    for grid in grids(results, {}):
+    for grid in (bars(results), *measurements(results)):
         header = f"| {' | '.join(grid.columns)} |\n|---|{'---:|' * (len(grid.columns) - 1)}"
         rows = "\n".join(f"| {' | '.join(row)} |" for row in grid.rows)
         blocks.append(f"**{grid.title}**\n\n{header}\n{rows}")
@@ -68,12 +68,23 @@ def machine_line(machine: Mapping[str, Any]) -> str:
     )
 
 
-def grids(results: Mapping[str, Any], baseline: Mapping[str, float]) -> Iterator[Grid]:
-    yield Grid(
+def bars(results: Mapping[str, Any]) -> Grid:
+    verdicts = judge(results["figures"], {})
+    return Grid("Bars", ("figure", "here", "bar", ""), [_verdict_row(verdict) for verdict in verdicts])
+
+
+def bars_beside(results: Mapping[str, Any], baseline: Mapping[str, float]) -> Grid:
+    return Grid(
         "Bars",
         ("figure", "here", "bar", "", "baseline", "change"),
-        [_verdict_row(verdict) for verdict in judge(results["figures"], baseline)],
+        [
+            (*_verdict_row(verdict), _number(verdict.baseline), _change(verdict))
+            for verdict in judge(results["figures"], baseline)
+        ],
     )
+
+
+def measurements(results: Mapping[str, Any]) -> Iterator[Grid]:
     for readers in results["readers"]:
         yield Grid(
             f"Readers, {readers[0]['file_bytes'] / MB:,.0f} MB: reading alone and the whole process",
@@ -132,9 +143,11 @@ def _verdict_row(verdict: Verdict) -> tuple[str, ...]:
         _number(verdict.value),
         f"{bar.bound} {bar.limit:g}",
         verdict.says,
-        _number(verdict.baseline),
-        "" if verdict.change is None else f"{verdict.change:+.0%}" + (" (!)" if verdict.moved else ""),
     )
+
+
+def _change(verdict: Verdict) -> str:
+    return "" if verdict.change is None else f"{verdict.change:+.0%}" + (" (!)" if verdict.moved else "")
 
 
 def _reader_row(reader: Mapping[str, Any]) -> tuple[str, ...]:
