@@ -8,6 +8,7 @@
 // way. What was in the file is counted in a second walk, which is not timed.
 #include <simdjson.h>
 
+#include <charconv>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -18,6 +19,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 namespace {
@@ -177,7 +179,10 @@ void run_windows(const char* path, std::size_t window_bytes) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 2 && argc != 3) {
+  const std::string_view window = argc == 3 ? argv[2] : "";
+  std::size_t window_bytes = 0;
+  const auto [end, problem] = std::from_chars(window.data(), window.data() + window.size(), window_bytes);
+  if (argc < 2 || argc > 3 || (argc == 3 && (problem != std::errc{} || end != window.data() + window.size()))) {
     std::fputs("usage: raw_simdjson FILE [WINDOW_BYTES]\n", stderr);
     return 2;
   }
@@ -185,7 +190,7 @@ int main(int argc, char** argv) {
     if (argc == 2) {
       run_whole(argv[1]);
     } else {
-      run_windows(argv[1], std::stoull(argv[2]));
+      run_windows(argv[1], window_bytes);
     }
   } catch (const std::exception& error) {
     std::fprintf(stderr, "raw_simdjson: %s: %s\n", argv[1], error.what());
