@@ -23,7 +23,7 @@ CPP_FILES = git ls-files --cached --others --exclude-standard -- '*.cpp' '*.hpp'
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo test setup format check-format lint types test-cpp test-sanitized test-python test-phantom \
-	bench clean
+	bench bench-others clean
 
 help:  ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -71,11 +71,20 @@ test-phantom: $(STAMPS)/xmem $(STAMPS)/develop .venv-cuda13/ready .venv-cuda12/r
 	XMEM_PHANTOM_CUDNN=$(CURDIR)/.venv-cuda12/cudnn/nvidia/cudnn/lib/libcudnn.so.9 \
 	pytest -q tests/phantom tests/oracle
 
-bench: $(STAMPS)/xmem $(STAMPS)/develop $(STAMPS)/torch  ## Run the benchmarks
-	@set -e; for benchmark in bench/bench_*.py; do echo "== $$benchmark"; python $$benchmark; done
+# xmem is installed as users do: an editable install looks for changed sources at every start.
+bench: export VIRTUAL_ENV := $(CURDIR)/.venv-bench
+bench: export PATH := $(CURDIR)/.venv-bench/bin:$(PATH)
+bench: .venv-bench/ready  ## Measure reading and estimating beside other readers; FULL=1 everything
+	python $(PIP_INSTALL) --no-build-isolation .
+	cmake --workflow --preset bench
+	python bench/run.py --raw-simdjson build/bench/bench/raw_simdjson $(if $(FULL),--full) $(BENCH_OPTIONS)
+
+bench-others: $(STAMPS)/xmem $(STAMPS)/torch  ## Measure what a capture costs, and a search for settings
+	python bench/bench_capture_overhead.py
+	python bench/bench_tune.py
 
 clean:  ## Remove what was built and installed here
-	rm -rf $(VENV) .venv-cuda12 .venv-cuda13 build .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-bench .venv-cuda12 .venv-cuda13 build .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 # --- set-up, each step once -----------------------------------------------------------------------------------------
 
@@ -105,6 +114,12 @@ $(STAMPS)/develop: $(STAMPS)/venv pyproject.toml
 $(STAMPS)/models: $(STAMPS)/torch pyproject.toml
 	$(PIP) --group models
 	$(PIP) --no-deps $(TORCHVISION)
+	touch $@
+
+.venv-bench/ready: pyproject.toml
+	sh tools/make_venv.sh .venv-bench
+	.venv-bench/bin/python $(PIP_INSTALL) --upgrade 'pip>=25.1'
+	.venv-bench/bin/python $(PIP_INSTALL) --group build --group bench
 	touch $@
 
 # Several gigabytes each. The CUDA builds are those of the package index: what local files shadow it is left out.

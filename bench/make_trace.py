@@ -72,6 +72,18 @@ FRAMES = (
     "<built-in function linear>",
 )
 
+# What the rest of a trace with many Python frames is: imports, hardly any of them the user's own.
+IMPORT_FRAMES = (
+    "<frozen importlib._bootstrap>(1165): _find_and_load",
+    "<frozen importlib._bootstrap_external>(934): exec_module",
+    "<built-in method exec of module object at 0x7f0c244a7920>",
+    "transformers/utils/import_utils.py(2045): __getattr__",
+    "dataclasses.py(1221): wrap",
+    "<built-in function __build_class__>",
+    "re/_parser.py(436): _parse_sub",
+    "<built-in method append of list object at 0x7f0c0a1b5e40>",
+)
+
 Event = tuple[Part, str, str, int, int, int, int]
 """Part, category, name, begin (ns), duration (ns) or signed bytes, address, sequence number (-1 none)."""
 
@@ -191,11 +203,13 @@ class Training:
     def _begin_call(self) -> Iterator[Event]:
         """Python frames, nested eight deep, before a call; then how long a tick of the call is."""
         self.frame_debt += self.frames_per_call
+        frames = FRAMES
         while self.frame_debt >= 1:
-            nested = FRAMES[: int(self.frame_debt)]
+            nested = frames[: int(self.frame_debt)]
             for depth, name in enumerate(nested):
                 yield "frames", "python_function", name, self.clock_ns + depth * 50, 850 - depth * 100, -1, -1
             self.frame_debt -= len(nested)
+            frames = IMPORT_FRAMES
             self.clock_ns += 1000
         self.tick_ns = self.random.randrange(100, 500)
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from xmem.device_description import REQUIRED_ATTRIBUTES, Basis, Device, describe_device, parse_device
@@ -45,17 +46,7 @@ _IDENTITY = ("GpuPciDeviceId", "GpuPciSubsystemId")
 @cache
 def devices() -> tuple[Device, ...]:
     """All GPUs known by name: kin together, old to new, small to large."""
-    folder = resources.files("xmem").joinpath("data", "gpus")
-    files = [file for file in folder.iterdir() if file.name.endswith(".toml")]
-    known = (
-        parse_device(
-            file.read_text(encoding="utf-8"),
-            slug=file.name.removesuffix(".toml"),
-            where=f"data/gpus/{file.name}",
-        )
-        for file in files
-    )
-    return tuple(sorted(known, key=_order))
+    return tuple(sorted(map(_device_of, _slugs()), key=_order))
 
 
 def find_device(name: str) -> Device:
@@ -70,6 +61,8 @@ def find_device(name: str) -> Device:
     """
     if name.endswith(".toml"):
         return read_device(name)
+    if name in _slugs():  # one file to parse instead of all
+        return _device_of(name)
     by_key = _devices_by_key()
     key = _key(name)
     if key in by_key:
@@ -191,6 +184,22 @@ def _with_cuda() -> Iterable[Device]:
 def _known_capabilities() -> list[str]:
     capabilities = {device.compute_capability for device in _with_cuda() if device.compute_capability}
     return [f"{major}.{minor}" for major, minor in sorted(capabilities)]
+
+
+def _gpu_folder() -> Traversable:
+    return resources.files("xmem").joinpath("data", "gpus")
+
+
+@cache
+def _slugs() -> frozenset[str]:
+    names = (file.name for file in _gpu_folder().iterdir())
+    return frozenset(name.removesuffix(".toml") for name in names if name.endswith(".toml"))
+
+
+@cache
+def _device_of(slug: str) -> Device:
+    file = _gpu_folder().joinpath(f"{slug}.toml")
+    return parse_device(file.read_text(encoding="utf-8"), slug=slug, where=f"data/gpus/{file.name}")
 
 
 def _order(device: Device) -> tuple[object, ...]:

@@ -147,8 +147,10 @@ class Witness:
     @cached_property
     def _name_ids(self) -> NDArray[np.int32]:
         root = self.workload.root_operator
-        used = self.trace.events.name[root[root >= 0]]
-        return np.unique(np.append(used, np.int32(-1)))
+        used = np.zeros(1 + len(self.trace.names), np.bool_)  # np.unique would import masked arrays
+        used[0] = True
+        used[1 + self.trace.events.name[root[root >= 0]]] = True
+        return (np.flatnonzero(used) - 1).astype(np.int32)
 
     @cached_property
     def _operator_names(self) -> list[str]:

@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import traceback
-from importlib import metadata
 from typing import Annotated, Any
 
 import typer
@@ -69,6 +68,8 @@ app = typer.Typer(
 
 def _print_version(requested: bool) -> None:
     if requested:
+        from importlib import metadata  # it imports all of email
+
         typer.echo(f"xmem-fast {metadata.version('xmem-fast')}")
         raise typer.Exit
 

@@ -64,11 +64,9 @@ class OperatorIndex:
             types = json.loads(text) if text else []
             return types[0] if types and isinstance(types[0], str) else ""
 
-        known: dict[int, str] = {}
-        ids = self.events.input_types[rows]
-        for name_id in np.unique(ids):
-            known[int(name_id)] = first(self.trace.names[int(name_id)])
-        return [known[int(name_id)] for name_id in ids]
+        ids = self.events.input_types[rows].tolist()
+        known = {name_id: first(self.trace.names[name_id]) for name_id in set(ids)}
+        return [known[name_id] for name_id in ids]
 
 
 def _take(column: NDArray[np.bool_], rows: NDArray[np.int32], missing: bool) -> NDArray[np.bool_]:
