@@ -81,6 +81,7 @@ FITS = Estimate(
         oom=None,
     ),
     measured=None,
+    scaling=None,
     diagnostics=(),
     trace=TraceSummary(
         path="trace.json",
@@ -114,6 +115,7 @@ DOES_NOT_FIT = replace(
         ),
     ),
     measured=None,
+    scaling=None,
     diagnostics=(
         Diagnostic(
             "free_of_unknown_address", "data_loss", 1200, 34567, "blocks that were born before the trace"

@@ -270,6 +270,71 @@ def _scaling(
     )
 
 
+@dataclass(frozen=True)
+class Need:
+    """How much memory a job needs, without the reasons: what searches and sweeps ask for.
+
+    Attributes:
+        peak_reserved_bytes: The most that the allocator held: of the run on the device where it fits, of the
+            run on a device without limit where it does not or none is named.
+        peak_allocated_bytes: The most that was in blocks in use, likewise.
+        device_peak_bytes: Context plus peak reserved.
+        fits: Whether the replay on the device ends; None when no device is named.
+        retries: Times that all caches were flushed before memory was found.
+        scaling: What the fit of a model leaves open.
+    """
+
+    peak_reserved_bytes: int
+    peak_allocated_bytes: int
+    device_peak_bytes: int
+    fits: bool | None
+    retries: int
+    scaling: Scaling | None
+
+
+def memory_needed(
+    observed: Observation,
+    *,
+    device: Device | None,
+    alloc_conf: str | None = None,
+    torch_version: str | None = None,
+) -> Need:
+    """Answer without evidence, in milliseconds.
+
+    Raises:
+        ConfigError: The settings or the version cannot be meant.
+    """
+    stages = run_stages(observed, device=device, alloc_conf=alloc_conf, torch_version=torch_version)
+    limited = _on_device(stages, device, alloc_conf, torch_version)
+    ran = stages.unlimited if limited is None or limited.oom is not None else limited
+    context_bytes = 0 if device is None else device.context_bytes
+    return Need(
+        peak_reserved_bytes=ran.peak_reserved.bytes,
+        peak_allocated_bytes=ran.peak_allocated.bytes,
+        device_peak_bytes=context_bytes + ran.peak_reserved.bytes,
+        fits=None if device is None else limited is None or limited.oom is None,
+        retries=ran.statistics["num_alloc_retries"],
+        scaling=stages.scaling,
+    )
+
+
+def _on_device(
+    stages: Stages, device: Device | None, alloc_conf: str | None, torch_version: str | None
+) -> Replay | None:
+    """The replay on a device that the job without limit is too large for, None where it is not.
+
+    Less memory changes the run: caches are given back and requests retried before it fails.
+    """
+    if device is None or stages.unlimited.peak_reserved.bytes <= device.usable_bytes:
+        return None
+    return replay_requests(
+        stages.requests,
+        options=_options(stages.trace, alloc_conf, torch_version),
+        capacity_bytes=device.total_memory_bytes,
+        other_bytes=device.context_bytes,
+    )
+
+
 def conclude(
     stages: Stages, *, device: Device | None, alloc_conf: str | None, torch_version: str | None
 ) -> Estimate:
@@ -277,21 +342,10 @@ def conclude(
     clock = _Clock(dict(stages.timings_s))
     version = _torch_version(stages.trace, torch_version)
     context_bytes = 0 if device is None else device.context_bytes
-    replayed = stages.unlimited
-    failed = None
-    if device is not None and replayed.peak_reserved.bytes > device.usable_bytes:
-        # Less memory changes the run: caches are given back and requests retried before it fails.
-        with clock.stage("replay"):
-            limited = replay_requests(
-                stages.requests,
-                options=_options(stages.trace, alloc_conf, torch_version),
-                capacity_bytes=device.total_memory_bytes,
-                other_bytes=context_bytes,
-            )
-        if limited.oom is None:
-            replayed = limited
-        else:
-            failed = limited
+    with clock.stage("replay"):
+        limited = _on_device(stages, device, alloc_conf, torch_version)
+    failed = limited if limited is not None and limited.oom is not None else None
+    replayed = stages.unlimited if limited is None or failed is not None else limited
     with clock.stage("replay"):
         bounds = _bounds(stages.requests, _options(stages.trace, alloc_conf, torch_version))
     measured = None if stages.scaling else _measured(stages, alloc_conf, torch_version)

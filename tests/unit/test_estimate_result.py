@@ -28,6 +28,7 @@ def test_json_keys_in_order() -> None:
         "assumptions",
         "simulation",
         "measured",
+        "scaling",
         "diagnostics",
         "trace",
         "timings_s",

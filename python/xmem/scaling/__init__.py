@@ -7,13 +7,16 @@ blocks differ, and they are polynomials in the dimensions that changed.
 """
 
 from xmem.scaling.dimensions import Point
+from xmem.scaling.largest import Largest, find_largest
 from xmem.scaling.model import Sample, ScalingModel, fit
 from xmem.scaling.model_file import is_model_file, read_model, write_model
 
 __all__ = [
+    "Largest",
     "Point",
     "Sample",
     "ScalingModel",
+    "find_largest",
     "fit",
     "is_model_file",
     "read_model",

@@ -1,3 +1,153 @@
-"""The largest value of a dimension with which a job fits a GPU, by replay at every value that could be it."""
+"""The largest value of a dimension with which a job fits a GPU, by exact replay.
+
+The allocator's caches make the answer jump: a larger batch can need less reserved memory than a smaller one,
+and a device that is nearly full makes it flush and go on. Only one thing grows with the sizes for certain,
+the bytes in blocks, so they bound the search from above; below the bound every value is replayed on the
+device, from the top down, until one fits.
+"""
 
 from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import count, islice
+
+from xmem.devices import Device
+from xmem.errors import ConfigError
+from xmem.pipeline import Need, memory_needed
+from xmem.scaling.dimensions import label
+from xmem.scaling.model import ScalingModel
+
+LARGEST_VALUE = 1 << 20
+"""No dimension is searched beyond this."""
+
+
+@dataclass(frozen=True)
+class Largest:
+    """The result of a search.
+
+    Attributes:
+        dimension: Which one was searched.
+        value: The largest that fits; 0 when none does, not even 1.
+        at: The other dimensions.
+        need: What the job needs there, None when nothing fits.
+        bound: No value above this can fit: its blocks alone are larger than the GPU.
+        replayed: How many values were replayed on the GPU.
+        smaller_misfits: Values below ``value`` that were seen not to fit, ascending.
+    """
+
+    dimension: str
+    value: int
+    at: Mapping[str, int]
+    need: Need | None
+    bound: int
+    replayed: int
+    smaller_misfits: tuple[int, ...]
+
+
+class Prober:
+    """The need of a model along one dimension on one GPU, each value replayed once."""
+
+    def __init__(
+        self,
+        model: ScalingModel,
+        dimension: str,
+        device: Device | None,
+        *,
+        at: Mapping[str, int] | None = None,
+        alloc_conf: str | None = None,
+        torch_version: str | None = None,
+    ) -> None:
+        if dimension not in model.dimensions:
+            raise ConfigError(dimension, f"a dimension of the model: {', '.join(model.dimensions)}")
+        self.model = model
+        self.dimension = dimension
+        self.device = device
+        self.at = dict(at or {})
+        self._settings = {"alloc_conf": alloc_conf, "torch_version": torch_version}
+        self._known: dict[int, Need] = {}
+
+    def __call__(self, value: int) -> Need:
+        """What the job needs with this value.
+
+        Raises:
+            ConfigError: The other dimensions are not those of the model.
+        """
+        if value not in self._known:
+            observed = self.model.at({**self.at, self.dimension: value})
+            self._known[value] = memory_needed(observed, device=self.device, **self._settings)
+        return self._known[value]
+
+    @property
+    def known(self) -> Mapping[int, Need]:
+        """Every value asked for so far."""
+        return self._known
+
+
+def find_largest(
+    model: ScalingModel,
+    dimension: str,
+    device: Device,
+    *,
+    at: Mapping[str, int] | None = None,
+    alloc_conf: str | None = None,
+    torch_version: str | None = None,
+) -> Largest:
+    """Find the largest value of a dimension that fits on a GPU.
+
+    Args:
+        model: Fitted.
+        dimension: One of the model's.
+        device: The GPU.
+        at: Values of the model's other dimensions.
+        alloc_conf: ``PYTORCH_CUDA_ALLOC_CONF`` of the job.
+        torch_version: PyTorch that will run it.
+
+    Raises:
+        ConfigError: A dimension, a setting or a version cannot be meant, or the dimension does not change
+            how much memory the job needs.
+    """
+    probe = Prober(model, dimension, device, at=at, alloc_conf=alloc_conf, torch_version=torch_version)
+    bound = _last(lambda value: probe(value).peak_allocated_bytes <= device.usable_bytes)
+    if bound is None:
+        raise ConfigError(
+            f"{dimension} up to {LARGEST_VALUE}, which fits on the {device.name}",
+            f"a dimension that changes the memory of the job, given {label(probe.at) or 'the others'}",
+        )
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as threads:
+        value = next(_fitting_from_above(probe, bound, threads), 0)
+    misfits = (seen for seen, need in probe.known.items() if seen < value and not need.fits)
+    return Largest(
+        dimension=dimension,
+        value=value,
+        at=probe.at,
+        need=probe(value) if value else None,
+        bound=bound,
+        replayed=len(probe.known),
+        smaller_misfits=tuple(sorted(misfits)),
+    )
+
+
+def _last(holds: Callable[[int], bool]) -> int | None:
+    """The last value of 0, 1, 2, ... for which a condition holds that fails for good once it fails; None when
+    it holds up to the end of the search.
+    """
+    too_large = next(1 << power for power in count() if 1 << power > LARGEST_VALUE or not holds(1 << power))
+    if too_large > LARGEST_VALUE:
+        return None
+    low, high = too_large // 2, too_large  # holds, fails; 0 always holds
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
+def _fitting_from_above(probe: Prober, bound: int, threads: ThreadPoolExecutor) -> Iterator[int]:
+    """Values that fit, from the bound down; a few are replayed at once."""
+    descending = iter(range(bound, 0, -1))
+    while chunk := list(islice(descending, 2 * (os.cpu_count() or 1))):
+        for value, need in zip(chunk, threads.map(probe, chunk), strict=True):
+            if need.fits:
+                yield value
