@@ -28,7 +28,8 @@ from xmem.orchestration.policy import PolicyChange, apply_policies
 from xmem.orchestration.workload import Workload, workload_of
 from xmem.simulation import Replay, Requests, make_requests
 from xmem.simulation import replay as replay_requests
-from xmem.trace import Progress, Trace, TraceSource, read_trace
+from xmem.sources import TraceSource
+from xmem.trace import Progress, Trace, read_trace
 from xmem.units import parse_bytes
 
 _UNKNOWN_COMPUTE_CAPABILITY = (8, 0)
@@ -90,7 +91,7 @@ def estimate(
         alloc_conf: ``PYTORCH_CUDA_ALLOC_CONF`` of the job; by default that of a run on the phantom GPU, else
             none.
         torch_version: PyTorch that will run the job; by default the one that wrote the trace, else 2.13.
-        progress: Called now and then with the bytes of the trace read so far.
+        progress: Called now and then while the trace is read.
 
     Raises:
         TraceError: The trace cannot be used.
