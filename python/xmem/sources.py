@@ -1,8 +1,8 @@
 """Where the text of a trace comes from: a file, a pipe, a URL, bytes; plain or compressed.
 
-A ``Source`` gives its text in pieces. The thread that asks for a piece is the one that waits for the disk, the
-pipe or the network, and that decompresses: in the main thread all of it ends at once with Ctrl-C, and no other
-thread ever waits for something that may not come.
+A ``Source`` gives its text in pieces. The thread that asks for a piece is the one that waits for the disk,
+the pipe or the network, and that decompresses: in the main thread all of it ends at once with Ctrl-C, and no
+other thread ever waits for something that may not come.
 """
 
 from __future__ import annotations

@@ -233,7 +233,6 @@ def read_trace(source: TraceSource, *, progress: Progress | None = None) -> Trac
         TraceError: The source cannot be read, is cut or damaged, or is not a profiler trace; the byte offset
             is that in the uncompressed text.
     """
-    path = os.fspath(source) if isinstance(source, str | os.PathLike) else None
     with open_source(source) as opened:
         try:
             core = (
@@ -243,7 +242,7 @@ def read_trace(source: TraceSource, *, progress: Progress | None = None) -> Trac
             )
         except TraceError as error:
             raise TraceError(error.message, opened.name, error.byte_offset, error.event_index) from None
-    return Trace(core, path)
+    return Trace(core, opened.name)
 
 
 def _read_plain_file(path: Path, size_bytes: int, progress: Progress | None) -> _core.Trace:
