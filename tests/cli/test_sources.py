@@ -18,7 +18,6 @@ import pytest
 from xmem.testing.trace_builder import TraceBuilder
 
 TIME_LIMIT_S = 60
-ENGINE = "autograd::engine::evaluate_function: "
 
 
 def training() -> TraceBuilder:
@@ -57,7 +56,12 @@ def test_standard_input(pack: type[bytes], tmp_path: Path) -> None:
 
 def test_what_is_wrong_on_standard_input() -> None:
     result = subprocess.run(
-        command("estimate", "-"), input="Epoch 1", capture_output=True, text=True, check=False
+        command("estimate", "-"),
+        input="Epoch 1",
+        capture_output=True,
+        text=True,
+        timeout=TIME_LIMIT_S,
+        check=False,
     )
     assert (result.returncode, result.stdout) == (3, "")
     assert result.stderr.startswith("xmem-fast: standard input, byte 0: not the JSON of a profiler trace")
@@ -113,12 +117,14 @@ def test_a_long_read_shows_how_far_it_is(tmp_path: Path) -> None:
     with (tmp_path / "trace.json").open("wb", buffering=0) as pipe:
         pipe.write(text[:-10])
         # The text ends only when the line has been shown, which takes as long as it takes.
-        assert f"{len(text) - 10:,}/? bytes" in seen_on_a_terminal(master, "bytes")
+        line = seen_on_a_terminal(master, "kB")
         pipe.write(text[-10:])
     stdout, _ = process.communicate(timeout=TIME_LIMIT_S)
     rest = seen_on_a_terminal(master, "")
     os.close(master)
-    assert process.returncode == 0
+    assert process.returncode == 0, rest
+    assert "reading trace.json" in line
+    assert f"{len(text) / 1000:.1f}/? kB" in line
     assert json.loads(stdout)["peak_reserved_bytes"] == 2 << 20
     assert "\x1b[2K" in rest, "the line is not taken away"
 
