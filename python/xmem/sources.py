@@ -7,7 +7,6 @@ other thread ever waits for something that may not come.
 
 from __future__ import annotations
 
-import fcntl
 import io
 import os
 import select
@@ -19,10 +18,12 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import BinaryIO, Protocol, TypeAlias, cast
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
+from urllib.parse import unquote, urlsplit
 
 from xmem.errors import TraceError
+
+if sys.platform == "linux":
+    import fcntl
 
 TraceSource: TypeAlias = str | os.PathLike[str] | bytes | BinaryIO
 """A path, a URL, ``-`` for standard input, the bytes of a file, or a file opened in binary mode."""
@@ -174,7 +175,7 @@ def _standard_input() -> Source:
 def _open_url(url: str, closing: ExitStack) -> Source:
     parts = urlsplit(url)
     if parts.scheme == "file":
-        return _open_path(Path(url2pathname(parts.path)), url, closing)
+        return _open_path(Path(unquote(parts.path)), url, closing)
     try:
         import fsspec
     except ImportError:
@@ -215,8 +216,9 @@ def _read_remote(file: BinaryIO) -> Iterator[bytes]:
 
 def _read_pipe(descriptor: int) -> Iterator[bytes]:
     """What comes out of a pipe; an empty piece now and then while nothing does."""
-    with suppress(OSError, AttributeError):  # other systems than Linux, other files than pipes
-        fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+    if sys.platform == "linux":
+        with suppress(OSError):  # no pipe, or more than this user may have
+            fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     while True:

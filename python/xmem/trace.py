@@ -6,11 +6,10 @@ import json
 import os
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +17,9 @@ from numpy.typing import NDArray
 from xmem import _core
 from xmem.errors import TraceError
 from xmem.sources import Source, TraceSource, open_source
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 SPAN_KINDS = ("operator", "annotation", "module_frame", "user_frame", "module", "line", "host", "iteration")
 """Names of the values of ``EventTable.kind``."""
@@ -254,6 +256,8 @@ def _read_plain_file(path: Path, size_bytes: int, progress: Progress | None) -> 
 
 def _read_pieces(source: Source, progress: Progress | None) -> _core.Trace:
     """Parse on another thread while this one waits for the source and decompresses."""
+    from concurrent.futures import ThreadPoolExecutor
+
     reader = _core.TraceReader()
 
     def feed(piece: bytes, before: Future[None] | None) -> None:
