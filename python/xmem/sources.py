@@ -107,9 +107,9 @@ class Source:
                 head += data
             if (other := _other_format(head)) is not None:
                 raise TraceError(other)
-            codec = _codec_of(head)
+            codec = _packed_as(head)
             stored = chain([head], stored)
-            for piece in stored if codec is None else _decompressed(stored, codec):
+            for piece in stored if codec is None else _decompressed(stored, codec()):
                 self.text_bytes += len(piece)
                 yield piece
         except OSError as error:
@@ -157,12 +157,14 @@ def _open_path(path: Path, name: str, closing: ExitStack) -> Source:
         return Source(name, _read_pipe(file.fileno()))
     closing.enter_context(_unchanged(file.fileno(), name))
     head = os.pread(file.fileno(), _HEAD_BYTES, 0)
-    plain = _codec_of(head) is None and _other_format(head) is None
+    plain = _packed_as(head) is None and _other_format(head) is None
     return Source(name, _read_file(file), status.st_size, path if plain else None)
 
 
 def _standard_input() -> Source:
     name = "standard input"
+    if sys.stdin is None:
+        raise TraceError("it is closed; give a path, or pipe the trace in", name)
     file = sys.stdin.buffer
     try:
         descriptor = file.fileno()
@@ -293,11 +295,12 @@ def _broken(codec: _Codec, error: str, inside: bool) -> TraceError:
     )
 
 
-def _codec_of(head: bytes) -> _Codec | None:
+def _packed_as(head: bytes) -> Callable[[], _Codec] | None:
+    """What tells how to decompress, None for text."""
     if head.startswith(_GZIP_MAGIC):
-        return _gzip()
+        return _gzip
     if head.startswith(_ZSTD_MAGIC) or (head[1:4] == _ZSTD_SKIPPABLE_MAGIC and head[0] >> 4 == 5):
-        return _zstd()
+        return _zstd
     return None
 
 
@@ -322,7 +325,8 @@ def _zstd() -> _Codec:
                 "zstd files are read with backports.zstd, which is not installed; "
                 "pip install 'xmem-fast[zstd]', or give it as: zstd -dc FILE | xmem-fast estimate -"
             ) from None
-    return _Codec("zstd", zstd.ZstdDecompressor, (zstd.ZstdError,))
+    options: dict[int, int] = {zstd.DecompressionParameter.window_log_max: 31}  # as `zstd --long=31` writes
+    return _Codec("zstd", lambda: zstd.ZstdDecompressor(options=options), (zstd.ZstdError,))
 
 
 def _other_format(head: bytes) -> str | None:

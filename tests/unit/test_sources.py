@@ -143,6 +143,17 @@ def test_zstd_frames_that_are_skipped(text: bytes) -> None:
     assert rows(read_trace(frame + packed + frame)) == rows(read_trace(text))
 
 
+def test_a_zstd_window_of_2_gib(text: bytes) -> None:
+    """As ``zstd --long=31`` writes; a decompressor takes 128 MiB unless told otherwise."""
+    options: dict[Any, Any] = {
+        zstd.CompressionParameter.window_log: 31,
+        zstd.CompressionParameter.enable_long_distance_matching: 1,
+    }
+    packer = zstd.ZstdCompressor(options=options)
+    packed = packer.compress(text[:100]) + packer.compress(text[100:]) + packer.flush()
+    assert rows(read_trace(packed)) == rows(read_trace(text))
+
+
 def test_a_source_keeps_its_name(text: bytes, tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     path.write_bytes(text)
@@ -301,12 +312,21 @@ def test_a_download_that_breaks_off(text: bytes, monkeypatch: pytest.MonkeyPatch
     [("fsspec", "https://host/trace.json", "remote"), ("backports", zstd.compress(b"{}"), "zstd")],
 )
 def test_what_is_not_installed(
-    module: str, source: TraceSource, extra: str, monkeypatch: pytest.MonkeyPatch
+    module: str, source: TraceSource, extra: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     if module == "backports" and sys.version_info >= (3, 14):
         pytest.skip("Python has its own")
     monkeypatch.setitem(sys.modules, module, None)
     assert f"pip install 'xmem-fast[{extra}]'" in failure(source).message
+    if isinstance(source, bytes):
+        path = tmp_path / "trace.json.zst"
+        path.write_bytes(source)
+        assert failure(path).path == str(path)
+
+
+def test_standard_input_that_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    assert "give a path" in failure("-").message
 
 
 # How far a read has come, and who else may work meanwhile.
