@@ -19,13 +19,13 @@ import pytest
 from xmem.testing.trace_builder import TraceBuilder
 
 INTERRUPTED = 130
-# On a quiet machine 0.1 s, most of it Python's own end. None of these sources ends before, the huge file after ten
-# seconds or more, so that this much tells a read that stops from one that goes on, on a busy machine too.
+# None of these sources ends before, the huge file after ten seconds or more: this much tells a read that
+# stops from one that goes on, on a busy machine too.
 AT_ONCE_S = 4.0
 TIME_LIMIT_S = 60
 
 START = b'{"traceEvents": ['
-FILLING = b" " * (1 << 20)
+FILLING = b'{"ph": "M"},' * (1 << 16)
 
 
 @contextmanager
