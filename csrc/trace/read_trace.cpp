@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -14,7 +15,10 @@ namespace {
 
 constexpr std::size_t kFilePiece = std::size_t{1} << 20;
 constexpr std::size_t kLongestEvent = std::size_t{1} << 28;
-constexpr std::int64_t kProgressEvery = std::int64_t{32} << 20;
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kProgressEvery = std::chrono::milliseconds(20);
+constexpr std::int64_t kProgressBytes = std::int64_t{32} << 20;
 constexpr std::int64_t kWorthThreads = std::int64_t{4} << 20;  // shorter files are read before a thread has started
 
 }  // namespace
@@ -86,6 +90,12 @@ std::size_t TraceReader::skip_spaces(std::size_t index) const {
   return index;
 }
 
+// Past the spaces and the comma between two events.
+std::size_t TraceReader::skip_separators(std::size_t index) const {
+  index = skip_spaces(index);
+  return index < end_ && buffer_[index] == ',' ? skip_spaces(index + 1) : index;
+}
+
 bool TraceReader::read_start() {
   constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
   if (origin_ == 0 && begin_ == kFront && end_ - begin_ >= kByteOrderMark.size() &&
@@ -147,6 +157,7 @@ bool TraceReader::read_events() {
     return true;
   }
   if (cut.last_event_end != EventSplitter::kNone) decode_events(scanned_ + cut.last_event_end);
+  begin_ = skip_separators(begin_);  // spaces without end would fill the buffer
   scanned_ = end_;
   return false;
 }
@@ -154,8 +165,7 @@ bool TraceReader::read_events() {
 // Decodes the events that end before `end`, which is the next byte afterwards; a comma left over from the events before
 // is not part of them.
 void TraceReader::decode_events(std::size_t end) {
-  begin_ = skip_spaces(begin_);
-  if (begin_ < end && buffer_[begin_] == ',') begin_ = skip_spaces(begin_ + 1);
+  begin_ = skip_separators(begin_);
   if (begin_ < end) {
     if (bytes_read() > kWorthThreads) {
       if (auto buffer = decoders_.exchange_buffer()) return hand_over_events(end, std::move(*buffer));
@@ -211,18 +221,26 @@ Trace read_trace_file(const std::string& path, const Progress& progress, std::si
   if (!file) throw TraceError(std::string("cannot be opened: ") + std::strerror(errno) + "; check the path");
   std::setvbuf(file.get(), nullptr, _IONBF, 0);  // pieces go straight into the reader's window
   TraceReader reader(threads);
-  std::int64_t reported = 0;
+  auto reported = Clock::now();
+  std::int64_t reported_bytes = 0;
   for (;;) {
     const std::span<char> room = reader.prepare(kFilePiece);
     const std::size_t got = std::fread(room.data(), 1, room.size(), file.get());
+    if (got == 0 && std::ferror(file.get()) != 0 && errno == EINTR) {
+      std::clearerr(file.get());
+      if (progress && !progress(reader.bytes_read())) throw Interrupted{};
+      continue;
+    }
     if (got == 0 && std::ferror(file.get()) != 0) {
       throw TraceError(std::string("cannot be read: ") + std::strerror(errno) + "; check the file",
                        reader.bytes_read());
     }
     reader.commit(got);
-    if (reader.bytes_read() - reported >= kProgressEvery) {
-      reported = reader.bytes_read();
-      if (progress && !progress(reported)) throw Interrupted{};
+    const auto now = Clock::now();
+    if (now - reported >= kProgressEvery || reader.bytes_read() - reported_bytes >= kProgressBytes) {
+      reported = now;
+      reported_bytes = reader.bytes_read();
+      if (progress && !progress(reader.bytes_read())) throw Interrupted{};
     }
     if (got == 0) return reader.finish();
   }

@@ -50,6 +50,7 @@ class TraceReader {
   void compact();
   std::int64_t offset_of(std::size_t index) const { return origin_ + static_cast<std::int64_t>(index - kFront); }
   std::size_t skip_spaces(std::size_t index) const;
+  std::size_t skip_separators(std::size_t index) const;
   [[noreturn]] void fail_not_a_trace(std::size_t index) const;
 
   WindowDecoders decoders_;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from xmem.cli import options, output
+from xmem.cli.reading import reading
 
 
 def estimate(
@@ -18,4 +19,6 @@ def estimate(
     import xmem
 
     target = options.target_options(gpu, capacity, alloc_conf, torch_version)
-    output.give_estimate(xmem.estimate(trace, **target), as_json=as_json, output=output_file)
+    with reading(trace) as progress:
+        answer = xmem.estimate(trace, **target, progress=progress)
+    output.give_estimate(answer, as_json=as_json, output=output_file)

@@ -39,6 +39,7 @@ class _Commands(TyperGroup):
             usage = isinstance(error, ConfigError)
             raise typer.Exit(ExitCode.USAGE if usage else ExitCode.BAD_INPUT) from error
         except KeyboardInterrupt as error:
+            typer.echo("xmem-fast: interrupted", err=True)
             raise typer.Exit(ExitCode.INTERRUPTED) from error
         except BrokenPipeError as error:
             # The reader has gone; what is still buffered must not fail once more at exit.

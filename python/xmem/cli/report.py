@@ -10,6 +10,7 @@ import typer
 
 from xmem.cli import options, output
 from xmem.cli.exit_codes import ExitCode
+from xmem.cli.reading import reading
 from xmem.units import format_bytes
 
 # A GPU that nothing runs out of, and whose addresses a viewer in JavaScript still reads exactly.
@@ -48,7 +49,10 @@ def report(
     device = None if gpu is None else find_device(gpu)
     if target["capacity"] is not None:
         device = custom_device(target["capacity"], like=device)
-    stages = run_stages(trace, device=device, alloc_conf=alloc_conf, torch_version=torch_version)
+    with reading(trace) as progress:
+        stages = run_stages(
+            trace, device=device, alloc_conf=alloc_conf, torch_version=torch_version, progress=progress
+        )
     estimate = conclude(stages, device=device, alloc_conf=alloc_conf, torch_version=torch_version)
     replayed = replay(
         stages.requests,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from xmem.cli import options, output
 from xmem.cli.exit_codes import ExitCode
+from xmem.cli.reading import reading
 from xmem.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -37,7 +37,8 @@ def tune(
         device = custom_device(target["capacity"], like=device)
     if device is None:
         raise ConfigError("no GPU", "--gpu NAME or --capacity SIZE to tune for")
-    stages = run_stages(trace, device=device, torch_version=torch_version)
+    with reading(trace) as progress:
+        stages = run_stages(trace, device=device, torch_version=torch_version, progress=progress)
     version = conclude(
         stages, device=device, alloc_conf=None, torch_version=torch_version
     ).target.torch_version
@@ -53,11 +54,11 @@ def tune(
     raise typer.Exit(ExitCode.DONE if tuning.fitting or tuning.defaults.fits else ExitCode.DOES_NOT_FIT)
 
 
-def _contract(tuning: Tuning, trace: Path) -> dict[str, Any]:
+def _contract(tuning: Tuning, trace: str) -> dict[str, Any]:
     best = tuning.best
     return {
         "schema_version": 1,
-        "path": str(trace),
+        "path": trace,
         "gpu": tuning.device.slug or None,
         "capacity_bytes": tuning.device.total_memory_bytes,
         "context_bytes": tuning.device.context_bytes,

@@ -128,3 +128,14 @@ TEST(elements_that_are_no_events_are_counted) {
   CHECK_EQUAL(trace.event_count, 5);
   CHECK_EQUAL(trace.diagnostics.all()[0].count, 4);
 }
+
+TEST(spaces_between_events_do_not_fill_memory) {
+  TraceReader reader;
+  reader.feed("[" + kOperator);
+  const std::string spaces(std::size_t{1} << 22, ' ');
+  for (int i = 0; i < 100; ++i) reader.feed(i == 50 ? " ,\n" : spaces);  // more than one event may be long
+  reader.feed(kMemory + "]");
+  const Trace trace = reader.finish();
+  CHECK_EQUAL(trace.event_count, 2);
+  CHECK(trace.diagnostics.all().empty());
+}
