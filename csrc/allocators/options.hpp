@@ -32,6 +32,7 @@ struct AllocatorOptions {
   bool expandable = false;
   std::optional<double> memory_fraction = std::nullopt;  // of the device's total; none = no limit of its own
   bool reject_over_capacity = false;                     // throw_on_cudamalloc_oom
+  bool newest_scope_first = true;  // of several open private pools the one that serves: from 2.10 the last opened
 };
 
 }  // namespace xmem::allocators

@@ -76,7 +76,8 @@ void bind_options(py::module_& core) {
       .def_readwrite("gc_threshold", &AllocatorOptions::gc_threshold)
       .def_readwrite("expandable", &AllocatorOptions::expandable)
       .def_readwrite("memory_fraction", &AllocatorOptions::memory_fraction)
-      .def_readwrite("reject_over_capacity", &AllocatorOptions::reject_over_capacity);
+      .def_readwrite("reject_over_capacity", &AllocatorOptions::reject_over_capacity)
+      .def_readwrite("newest_scope_first", &AllocatorOptions::newest_scope_first);
 }
 
 void bind_sequence(py::module_& core) {
@@ -121,12 +122,15 @@ void bind_replay(py::module_& core) {
   add_replay_column<Bytes>(cls, "event_address", [](const auto& r) -> const auto& { return r.events.address; });
   add_replay_column<Bytes>(cls, "event_size", [](const auto& r) -> const auto& { return r.events.size; });
   add_replay_column<std::int64_t>(cls, "event_stream", [](const auto& r) -> const auto& { return r.events.stream; });
+  add_replay_column<std::int32_t>(cls, "event_mempool", [](const auto& r) -> const auto& { return r.events.mempool; });
   add_replay_column<std::int64_t>(cls, "event_request", [](const auto& r) -> const auto& { return r.event_request; });
   cls.def_property_readonly("event_action", [](const py::object& self) {
     return numbers_of(self.cast<const Replay&>().events.action, self);
   });
   add_replay_column<std::int32_t>(cls, "block_request_block",
                                   [](const auto& r) -> const auto& { return r.state_block; });
+  add_replay_column<std::int32_t>(cls, "segment_mempool",
+                                  [](const auto& r) -> const auto& { return r.segment_mempool; });
   cls.def_readonly("state", &Replay::state);
   cls.def_property_readonly("statistics", [](const Replay& r) { return statistics_dict(r.statistics); });
   cls.def_property_readonly("peaks", [](const Replay& r) { return peaks_tuple(r.peaks); });
@@ -204,6 +208,7 @@ void bind_state(py::module_& core) {
   add("segment_stream", &AllocatorState::segment_stream);
   add("segment_pool", &AllocatorState::segment_pool);
   add("segment_expandable", &AllocatorState::segment_expandable);
+  add("segment_mempool", &AllocatorState::segment_mempool);
   add("segment_id", &AllocatorState::segment_id);
   add("block_segment", &AllocatorState::block_segment);
   add("block_address", &AllocatorState::block_address);
@@ -217,6 +222,7 @@ allocators::AllocatorState make_state(const Column<Bytes>& segment_address, cons
                                       const Column<std::int64_t>& segment_stream,
                                       const Column<std::uint8_t>& segment_pool,
                                       const Column<std::uint8_t>& segment_expandable,
+                                      const Column<std::int32_t>& segment_mempool,
                                       const Column<std::int32_t>& block_segment, const Column<Bytes>& block_address,
                                       const Column<Bytes>& block_size, const Column<Bytes>& block_requested,
                                       const Column<std::uint8_t>& block_state) {
@@ -227,6 +233,7 @@ allocators::AllocatorState make_state(const Column<Bytes>& segment_address, cons
   state.segment_stream = copy(segment_stream);
   state.segment_pool = copy(segment_pool);
   state.segment_expandable = copy(segment_expandable);
+  state.segment_mempool = copy(segment_mempool);
   state.segment_id.resize(state.segment_address.size());
   std::iota(state.segment_id.begin(), state.segment_id.end(), 0);
   state.block_segment = copy(block_segment);
@@ -242,8 +249,9 @@ void bind_recording(py::module_& core) {
   using simulation::Recording;
   using simulation::RecordingReplay;
   const auto recording_of = [](const Column<std::uint8_t>& action, const Column<Bytes>& address,
-                               const Column<Bytes>& size, const Column<std::int64_t>& stream) {
-    return Recording{span_of(action), span_of(address), span_of(size), span_of(stream)};
+                               const Column<Bytes>& size, const Column<std::int64_t>& stream,
+                               const Column<std::int32_t>& mempool) {
+    return Recording{span_of(action), span_of(address), span_of(size), span_of(stream), span_of(mempool)};
   };
   py::class_<RecordingReplay>(core, "RecordingReplay")
       .def_property_readonly("reserved_bytes",
@@ -261,24 +269,26 @@ void bind_recording(py::module_& core) {
   core.def(
       "replay_recording",
       [recording_of](const Column<std::uint8_t>& action, const Column<Bytes>& address, const Column<Bytes>& size,
-                     const Column<std::int64_t>& stream, const allocators::AllocatorOptions& options,
-                     const allocators::AllocatorState& start, Bytes capacity_bytes) {
-        const Recording recording = recording_of(action, address, size, stream);
+                     const Column<std::int64_t>& stream, const Column<std::int32_t>& mempool,
+                     const allocators::AllocatorOptions& options, const allocators::AllocatorState& start,
+                     Bytes capacity_bytes) {
+        const Recording recording = recording_of(action, address, size, stream, mempool);
         const py::gil_scoped_release released;
         return simulation::replay_recording(recording, options, start, capacity_bytes);
       },
-      py::arg("action"), py::arg("address"), py::arg("size"), py::arg("stream"), py::arg("options"), py::arg("start"),
-      py::arg("capacity_bytes"));
+      py::arg("action"), py::arg("address"), py::arg("size"), py::arg("stream"), py::arg("mempool"), py::arg("options"),
+      py::arg("start"), py::arg("capacity_bytes"));
   core.def(
       "state_before",
       [recording_of](const Column<std::uint8_t>& action, const Column<Bytes>& address, const Column<Bytes>& size,
-                     const Column<std::int64_t>& stream, const allocators::AllocatorOptions& options,
-                     const allocators::AllocatorState& end) {
-        const Recording recording = recording_of(action, address, size, stream);
+                     const Column<std::int64_t>& stream, const Column<std::int32_t>& mempool,
+                     const allocators::AllocatorOptions& options, const allocators::AllocatorState& end) {
+        const Recording recording = recording_of(action, address, size, stream, mempool);
         const py::gil_scoped_release released;
         return simulation::state_before(recording, options, end);
       },
-      py::arg("action"), py::arg("address"), py::arg("size"), py::arg("stream"), py::arg("options"), py::arg("end"));
+      py::arg("action"), py::arg("address"), py::arg("size"), py::arg("stream"), py::arg("mempool"), py::arg("options"),
+      py::arg("end"));
 }
 
 }  // namespace

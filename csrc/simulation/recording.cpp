@@ -218,6 +218,7 @@ class Driver {
                             (action(end) == RecordedAction::kAlloc || action(end) == RecordedAction::kOutOfMemory);
     if (!is_request) {
       device_.set_call(first, end, 0);
+      release_pools_that_give_back(first, end);
       allocator_.empty_cache();
       expect_logged();
       if (next_ == first && !result_.difference) differ_by_silence();
@@ -226,8 +227,18 @@ class Driver {
     const bool failed = action(end) == RecordedAction::kOutOfMemory;
     device_.set_call(first, end, failed ? recording_.address[end] : 0);
     // A miss that flushes, or an emptied cache and then an allocation: alike, unless the cache would have served it.
-    if (gave_back && allocator_.is_cached(recording_.size[end], recording_.stream[end])) allocator_.empty_cache();
-    allocate(recording_.size[end], recording_.stream[end]);
+    release_pools_that_give_back(first, end);
+    const std::int32_t pool = recording_.mempool[end];
+    if (gave_back && allocator_.is_cached(recording_.size[end], recording_.stream[end], pool)) allocator_.empty_cache();
+    allocate(recording_.size[end], recording_.stream[end], pool, gave_back || pool == allocators::kDefaultMempool);
+  }
+
+  // Releases are not recorded, but memory of a pool goes back only when it has no users.
+  void release_pools_that_give_back(std::size_t first, std::size_t end) {
+    for (std::size_t event = first; event < end; ++event) {
+      const std::int32_t pool = recording_.mempool[event];
+      if (gives_back(action(event)) && pool != allocators::kDefaultMempool) allocator_.abandon_pool(pool);
+    }
   }
 
   // A free that had waited and completes in the middle of a flush.
@@ -237,8 +248,8 @@ class Driver {
     return found != live_.end() && allocator_.block(found->second).state == allocators::BlockState::kPendingFree;
   }
 
-  void allocate(Bytes size, std::int64_t stream) {
-    const BlockHandle block = allocator_.allocate(size, stream);
+  void allocate(Bytes size, std::int64_t stream, std::int32_t pool, bool flushes) {
+    const BlockHandle block = allocator_.allocate_recorded(size, stream, pool, flushes);
     expect_logged();
     if (block.is_none()) return;
     const allocators::Block& placed = allocator_.block(block);
@@ -261,8 +272,9 @@ class Driver {
 RecordingReplay replay_recording(const Recording& recording, const allocators::AllocatorOptions& options,
                                  const allocators::AllocatorState& start, Bytes capacity) {
   const std::size_t count = recording.action.size();
-  if (recording.address.size() != count || recording.size.size() != count || recording.stream.size() != count) {
-    throw ConfigError("columns of different length", "one action, address, size and stream for each event");
+  if (recording.address.size() != count || recording.size.size() != count || recording.stream.size() != count ||
+      recording.mempool.size() != count) {
+    throw ConfigError("columns of different length", "one action, address, size, stream and pool for each event");
   }
   return Driver(recording, options, start, capacity).run();
 }

@@ -42,6 +42,9 @@ class Run {
     replay_.statistics = allocator_.statistics();
     replay_.events = allocator_.events();
     replay_.state = allocator_.state();
+    for (const allocators::Segment& segment : allocator_.segments()) {
+      replay_.segment_mempool.push_back(segment.mempool);
+    }
     name_blocks_of_state();
     return std::move(replay_);
   }

@@ -69,10 +69,11 @@ struct Replay {
   Placement placement;
   allocators::Statistics statistics;
   allocators::EventLog events;
-  std::vector<std::int64_t> event_request;  // of each event
-  std::vector<FailedRequest> failures;      // at most one when the replay stops
-  allocators::AllocatorState state;         // at the end
-  std::vector<std::int32_t> state_block;    // of each block of the state: the replayed block, -1 when free
+  std::vector<std::int64_t> event_request;             // of each event
+  std::vector<FailedRequest> failures;                 // at most one when the replay stops
+  allocators::AllocatorState state;                    // at the end
+  std::vector<allocators::MempoolId> segment_mempool;  // of each segment that there ever was, by SegmentId
+  std::vector<std::int32_t> state_block;               // of each block of the state: the replayed block, -1 when free
 };
 
 // Throws ConfigError when an option is refused, or when the requests do not fit together (columns of different

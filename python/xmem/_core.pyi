@@ -96,6 +96,7 @@ class AllocatorOptions:
     expandable: bool
     memory_fraction: float | None
     reject_over_capacity: bool
+    newest_scope_first: bool
     def __init__(self) -> None: ...
 
 class RequestSequence:
@@ -117,6 +118,8 @@ class AllocatorState:
     def segment_pool(self) -> NDArray[np.uint8]: ...
     @property
     def segment_expandable(self) -> NDArray[np.uint8]: ...
+    @property
+    def segment_mempool(self) -> NDArray[np.int32]: ...
     @property
     def segment_id(self) -> NDArray[np.int32]: ...
     @property
@@ -156,7 +159,11 @@ class Replay:
     @property
     def event_stream(self) -> NDArray[np.int64]: ...
     @property
+    def event_mempool(self) -> NDArray[np.int32]: ...
+    @property
     def event_request(self) -> NDArray[np.int64]: ...
+    @property
+    def segment_mempool(self) -> NDArray[np.int32]: ...
     @property
     def block_request_block(self) -> NDArray[np.int32]: ...
     @property
@@ -231,6 +238,7 @@ def make_allocator_state(
     segment_stream: NDArray[np.int64],
     segment_pool: NDArray[np.uint8],
     segment_expandable: NDArray[np.uint8],
+    segment_mempool: NDArray[np.int32],
     block_segment: NDArray[np.int32],
     block_address: NDArray[np.int64],
     block_size: NDArray[np.int64],
@@ -243,6 +251,7 @@ def replay_recording(
     address: NDArray[np.int64],
     size: NDArray[np.int64],
     stream: NDArray[np.int64],
+    mempool: NDArray[np.int32],
     options: AllocatorOptions,
     start: AllocatorState,
     capacity_bytes: int,
@@ -252,6 +261,7 @@ def state_before(
     address: NDArray[np.int64],
     size: NDArray[np.int64],
     stream: NDArray[np.int64],
+    mempool: NDArray[np.int32],
     options: AllocatorOptions,
     end: AllocatorState,
 ) -> AllocatorState: ...

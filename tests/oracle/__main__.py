@@ -79,7 +79,7 @@ def recorded_cases(path: Path) -> list[Case]:
     """Each device of a recording: with much memory, with expandable segments, and with hardly enough."""
     found = []
     for number, device in read_snapshot(path).devices.items():
-        if len(device.trace) == 0 or device.uses_private_pools:
+        if len(device.trace) == 0:
             continue
         requests = requests_of(device)
         peak = replay(requests).peak_requested.bytes
