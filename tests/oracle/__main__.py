@@ -71,7 +71,8 @@ def cases(asked: argparse.Namespace, python: str) -> list[Case]:
     found = []
     for seed in range(asked.first_seed, asked.first_seed + asked.settings):
         setting = random_setting(seed, release_of(version_of(python)), expandable=expandable)
-        found.append(Case(f"seed {seed}", setting, partial(random_requests, seed, asked.requests, setting)))
+        requests = partial(random_requests, seed, asked.requests, setting, release_of(version_of(python)))
+        found.append(Case(f"seed {seed}", setting, requests))
     return found
 
 

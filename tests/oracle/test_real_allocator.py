@@ -41,8 +41,9 @@ def run_and_compare(python, folder, setting, requests):
 @pytest.mark.parametrize("python", PYTHONS)
 @pytest.mark.parametrize("seed", range(5))
 def test_random_requests(python, seed, tmp_path):
-    setting = random_setting(seed, release_of(version_of(python)), expandable=seed % 2 == 1)
-    real = run_and_compare(python, tmp_path, setting, random_requests(seed, 4000, setting))
+    release = release_of(version_of(python))
+    setting = random_setting(seed, release, expandable=seed % 2 == 1)
+    real = run_and_compare(python, tmp_path, setting, random_requests(seed, 4000, setting, release))
     assert real.counters[-1, real.names.index("num_device_alloc")] > 10
 
 
@@ -66,7 +67,7 @@ def test_pages_that_the_driver_cannot_map(python, tmp_path):
     if release_of(version_of(python)) < (2, 10):
         pytest.skip("this release has no large_segment_size_mb")
     setting = Setting("large_segment_size_mb:11,expandable_segments:True", None, 1 << 30, tensors=False)
-    requests = random_requests(0, 100, setting)
+    requests = random_requests(0, 100, setting, release_of(version_of(python)))
     with pytest.raises(TorchError, match="CUDA driver error: invalid argument"):
         run_torch(python, tmp_path, setting, requests)
     with pytest.raises(ConfigError, match="an even number"):
