@@ -47,7 +47,7 @@ void validate(const AllocatorOptions& options) {
 }  // namespace
 
 CachingAllocator::CachingAllocator(const AllocatorOptions& options, DeviceReference device)
-    : options_(options), heap_(options, device), expandable_(heap_), mempools_(options.newest_scope_first) {
+    : options_(options), heap_(options, device), expandable_(heap_), mempools_(options) {
   validate(options);
   if (options.memory_fraction) {
     limit_ = static_cast<Bytes>(*options.memory_fraction * static_cast<double>(device.total_bytes()));
@@ -191,7 +191,7 @@ BlockHandle CachingAllocator::take(BlockHandle found, Bytes request, Bytes size)
   Block& block = heap_.table[taken];
   block.state = BlockState::kAllocated;
   block.used_elsewhere = false;
-  block.used_in_scope = false;
+  block.used_in_capture = false;
   block.requested = request;
   statistics.allocation.increase(block.pool, 1);
   statistics.allocated_bytes.increase(block.pool, block.size);
@@ -210,7 +210,7 @@ void CachingAllocator::free(BlockHandle freed) {
   if (block.size >= options_.max_split) heap_.statistics.oversize_allocations.decrease(1);
   if (block.used_elsewhere) {
     block.state = BlockState::kPendingFree;
-    (mempools_.is_scope_open() ? deferred_ : pending_).push_back(freed);
+    (mempools_.is_capturing() ? deferred_ : pending_).push_back(freed);
   } else {
     complete_free(freed);
   }
@@ -227,7 +227,7 @@ void CachingAllocator::record_stream(BlockHandle used) {
   Block& block = heap_.table[used];
   assert(block.state == BlockState::kAllocated);
   block.used_elsewhere = true;
-  block.used_in_scope = block.used_in_scope || mempools_.is_scope_open();
+  block.used_in_capture = block.used_in_capture || mempools_.is_capturing();
 }
 
 void CachingAllocator::complete(BlockHandle waiting) {
@@ -238,7 +238,7 @@ void CachingAllocator::complete(BlockHandle waiting) {
 }
 
 void CachingAllocator::process_events() {
-  if (!mempools_.is_scope_open()) complete_all_frees();
+  if (!mempools_.is_capturing()) complete_all_frees();
 }
 
 // synchronize_and_free_events, and process_events on a device whose streams are idle.
@@ -251,7 +251,7 @@ void CachingAllocator::complete_all_frees() {
 // insert_events_deferred_until_no_capture: the end of a scope was the end of all uses in it.
 void CachingAllocator::complete_deferred_frees() {
   for (const BlockHandle waiting : deferred_) {
-    if (heap_.table[waiting].used_in_scope) {
+    if (heap_.table[waiting].used_in_capture) {
       finish_free(waiting);
     } else {
       pending_.push_back(waiting);
@@ -355,9 +355,8 @@ bool CachingAllocator::release_available(ArenaIndex arena, Pool pool, Bytes size
 
 void CachingAllocator::empty_pool(MempoolId pool) {
   if (!mempools_.is_freeable(pool)) return;
-  if (mempools_.is_scope_open()) {
-    throw ConfigError("private pool " + std::to_string(pool) + " emptied while requests go to a private pool",
-                      "the end of that first");
+  if (mempools_.is_capturing()) {
+    throw ConfigError("private pool " + std::to_string(pool) + " emptied during a capture", "the end of that first");
   }
   ++heap_.statistics.num_sync_all_streams;
   complete_deferred_frees();
@@ -376,7 +375,7 @@ void CachingAllocator::empty_pool(MempoolId pool) {
 
 // release_cached_blocks: every stream and all pools, not just enough for the request.
 void CachingAllocator::release_cached() {
-  if (!mempools_.is_scope_open()) {
+  if (!mempools_.is_capturing()) {
     ++heap_.statistics.num_sync_all_streams;
     complete_all_frees();
     release_blocks(kDefaultMempool, Pool::kLarge);

@@ -38,39 +38,40 @@ class CachingAllocator {
   std::vector<BlockHandle> restore(const AllocatorState& state);
 
   // `request` bytes, above 0, of the pool whose scope is open. None when out of memory at both levels: caches are
-  // flushed then unless a scope is open, live blocks untouched.
+  // flushed then except during a capture, live blocks untouched.
   BlockHandle allocate(Bytes request, StreamHandle stream) { return allocate(request, stream, mempools_.current()); }
   void free(BlockHandle block);
-  // The block is used on `stream` too: its free will wait for complete(), synchronize() or a full flush.
+  // The block is used on `stream` too: its free will wait for complete(), process_events() or a full flush.
   void record_stream(BlockHandle block, StreamHandle stream);
   void record_stream(BlockHandle block);  // on any stream but its own
   // The other streams are done with a block that waits; it becomes free.
   void complete(BlockHandle block);
-  // They are done with all that wait: what PyTorch finds at the next request. Frees wait on while a scope is open.
+  // They are done with all that wait: what PyTorch finds at the next request. Frees wait on during a capture.
   void process_events();
-  // While a scope is open, only of private pools that nobody uses.
+  // During a capture, only of private pools that nobody uses.
   void empty_cache();
 
   // Private pools; see private_pools.hpp for what is refused.
   void retain_pool(MempoolId pool) { mempools_.retain(pool); }
-  void begin_pool(MempoolId pool) { mempools_.begin(pool); }
+  void begin_pool(MempoolId pool) { mempools_.begin(pool, false); }
+  void begin_capture(MempoolId pool) { mempools_.begin(pool, true); }
   void end_pool(MempoolId pool) { mempools_.end(pool); }
   void release_pool(MempoolId pool) { mempools_.release(pool); }
   void use_pool_on_oom(MempoolId pool) { mempools_.use_on_oom(pool); }
   void forbid_split_of_pool(MempoolId pool) { mempools_.forbid_split(pool); }
-  // Gives the memory of one pool back, if nobody uses it. Throws ConfigError while a scope is open, where PyTorch
-  // fails.
+  // Gives the memory of one pool back, if nobody uses it. Throws ConfigError during a capture, where PyTorch fails.
   void empty_pool(MempoolId pool);
 
   // For recordings, which say of each request which pool served it. `flushes`: whether a request that the device
-  // refuses may flush the caches, as it may not in a scope.
+  // refuses may flush the caches, as it may not in a capture.
   BlockHandle allocate_recorded(Bytes request, StreamHandle stream, MempoolId pool, bool flushes);
   void abandon_pool(MempoolId pool) { mempools_.abandon(pool); }  // nobody uses it any longer
 
   Bytes allocated_bytes() const { return heap_.statistics.allocated_bytes.all.current; }
   Bytes active_bytes() const { return heap_.statistics.active_bytes.all.current; }
   Bytes reserved_bytes() const { return heap_.statistics.reserved_bytes.all.current; }
-  Bytes reserved_by_pool(MempoolId pool) const { return heap_.reserved_by(pool); }
+  // Of the reserved bytes those of each private pool that ever held any.
+  const std::map<MempoolId, PooledStat>& reserved_by_private_pools() const { return heap_.reserved_by_private_pools(); }
   Bytes requested_bytes() const { return heap_.statistics.requested_bytes.all.current; }
   const Statistics& statistics() const { return heap_.statistics; }
   const EventLog& events() const { return heap_.events; }
@@ -107,7 +108,7 @@ class CachingAllocator {
   void release_blocks(MempoolId mempool, Pool pool);
   void release_segment(BlockHandle block);  // in no set, and alone in its segment
 
-  bool flushes() const { return may_flush_ && !mempools_.is_scope_open(); }
+  bool flushes() const { return may_flush_ && !mempools_.is_capturing(); }
   bool collects_garbage() const { return limit_.has_value() && options_.gc_threshold > 0; }
   bool exceeds_limit(Bytes segment) const { return limit_.has_value() && reserved_bytes() + segment > *limit_; }
 
@@ -117,7 +118,7 @@ class CachingAllocator {
   PrivatePools mempools_;
   std::optional<Bytes> limit_;
   std::vector<BlockHandle> pending_;   // frees that wait for other streams, oldest first
-  std::vector<BlockHandle> deferred_;  // the same, of frees while a scope was open; not looked at until it ends
+  std::vector<BlockHandle> deferred_;  // the same, of frees during a capture; not looked at until it ends
   bool may_flush_ = true;
   OutOfMemory last_out_of_memory_;
 };

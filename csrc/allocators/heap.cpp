@@ -64,18 +64,18 @@ Joined Heap::join_neighbours(BlockHandle block) {
 void Heap::add_reserved(ArenaIndex arena, Pool pool, Bytes size) {
   statistics.reserved_bytes.increase(pool, size);
   ++statistics.num_device_alloc;
-  if (mempool(arena) != kDefaultMempool) private_reserved_[mempool(arena)] += size;
+  if (mempool(arena) != kDefaultMempool) private_reserved_[mempool(arena)].increase(pool, size);
 }
 
 void Heap::remove_reserved(ArenaIndex arena, Pool pool, Bytes size) {
   statistics.reserved_bytes.decrease(pool, size);
   ++statistics.num_device_free;
-  if (mempool(arena) != kDefaultMempool) private_reserved_[mempool(arena)] -= size;
+  if (mempool(arena) != kDefaultMempool) private_reserved_[mempool(arena)].decrease(pool, size);
 }
 
 Bytes Heap::reserved_by(MempoolId mempool) const {
   const auto found = private_reserved_.find(mempool);
-  return found == private_reserved_.end() ? 0 : found->second;
+  return found == private_reserved_.end() ? 0 : found->second.all.current;
 }
 
 std::span<const ArenaIndex> Heap::arenas_of(MempoolId mempool) const {

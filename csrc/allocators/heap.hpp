@@ -65,8 +65,9 @@ class Heap {
 
   void add_reserved(ArenaIndex arena, Pool pool, Bytes size);
   void remove_reserved(ArenaIndex arena, Pool pool, Bytes size);
-  // Of the reserved bytes those of a private pool.
-  Bytes reserved_by(MempoolId mempool) const;
+  // Of the reserved bytes those of each private pool that ever held any.
+  const std::map<MempoolId, PooledStat>& reserved_by_private_pools() const { return private_reserved_; }
+  Bytes reserved_by(MempoolId mempool) const;  // now
   void log(Action action, const Block& block, Bytes size) {
     events.append(action, block.address, size, stream_handle(block.arena), mempool(block.arena));
   }
@@ -92,7 +93,7 @@ class Heap {
   std::vector<std::array<StreamPool, 2>> stream_pools_;
   std::vector<ArenaKey> keys_;  // of each arena
   std::map<MempoolId, std::vector<ArenaIndex>> arenas_;
-  std::map<MempoolId, Bytes> private_reserved_;
+  std::map<MempoolId, PooledStat> private_reserved_;
   StreamHandle last_stream_ = 0;
   MempoolId last_mempool_ = kDefaultMempool;
   ArenaIndex last_arena_ = look_up_arena(0, kDefaultMempool);

@@ -20,18 +20,19 @@ void PrivatePools::retain(MempoolId pool) {
   ++users_[pool];
 }
 
-void PrivatePools::begin(MempoolId pool) {
-  if (std::ranges::find(scopes_, pool) != scopes_.end()) {
+void PrivatePools::begin(MempoolId pool, bool capture) {
+  if (std::ranges::find(scopes_, pool, &Scope::pool) != scopes_.end()) {
     refuse("a second scope of", pool, "one scope of a pool at a time");
   }
   retain(pool);
-  scopes_.push_back(pool);
-  set_current();
+  scopes_.push_back({pool, capture || every_scope_captures_});
+  scopes_changed();
 }
 
 void PrivatePools::end(MempoolId pool) {
-  if (std::erase(scopes_, pool) == 0) refuse("the end of a scope of", pool, "a pool whose scope is open");
-  set_current();
+  const auto ended = std::erase_if(scopes_, [&](const Scope& scope) { return scope.pool == pool; });
+  if (ended == 0) refuse("the end of a scope of", pool, "a pool whose scope is open");
+  scopes_changed();
 }
 
 void PrivatePools::release(MempoolId pool) {
@@ -62,8 +63,9 @@ void PrivatePools::abandon(MempoolId pool) {
   freeable_.push_back(pool);
 }
 
-void PrivatePools::set_current() {
-  current_ = scopes_.empty() ? kDefaultMempool : newest_first_ ? scopes_.back() : scopes_.front();
+void PrivatePools::scopes_changed() {
+  current_ = scopes_.empty() ? kDefaultMempool : (newest_first_ ? scopes_.back() : scopes_.front()).pool;
+  captures_ = static_cast<std::size_t>(std::ranges::count_if(scopes_, &Scope::captures));
 }
 
 }  // namespace xmem::allocators

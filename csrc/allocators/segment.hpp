@@ -33,8 +33,8 @@ struct Block {
   ArenaIndex arena = 0;
   Pool pool = Pool::kSmall;
   BlockState state = BlockState::kRetired;
-  bool used_elsewhere = false;  // on another stream than its own
-  bool used_in_scope = false;   // so, while requests went to a private pool
+  bool used_elsewhere = false;   // on another stream than its own
+  bool used_in_capture = false;  // so, during a capture
 
   bool is_split() const { return !previous.is_none() || !next.is_none(); }
 };

@@ -53,6 +53,21 @@ py::dict statistics_dict(const allocators::Statistics& statistics) {
   return out;
 }
 
+// A gauge of a pool under keys such as all.peak, as in torch.cuda.memory_stats().
+py::dict gauge_dict(const allocators::PooledStat& gauge) {
+  py::dict out;
+  const auto add = [&](const std::string& scope, const allocators::Stat& stat) {
+    out[py::str(scope + ".current")] = stat.current;
+    out[py::str(scope + ".peak")] = stat.peak;
+    out[py::str(scope + ".allocated")] = stat.allocated;
+    out[py::str(scope + ".freed")] = stat.freed();
+  };
+  add("all", gauge.all);
+  add("small_pool", gauge.of_pool[0]);
+  add("large_pool", gauge.of_pool[1]);
+  return out;
+}
+
 py::tuple peak_tuple(const simulation::Peak& peak) {
   return py::make_tuple(peak.bytes, peak.request);
 }
@@ -77,7 +92,8 @@ void bind_options(py::module_& core) {
       .def_readwrite("expandable", &AllocatorOptions::expandable)
       .def_readwrite("memory_fraction", &AllocatorOptions::memory_fraction)
       .def_readwrite("reject_over_capacity", &AllocatorOptions::reject_over_capacity)
-      .def_readwrite("newest_scope_first", &AllocatorOptions::newest_scope_first);
+      .def_readwrite("newest_scope_first", &AllocatorOptions::newest_scope_first)
+      .def_readwrite("every_scope_captures", &AllocatorOptions::every_scope_captures);
 }
 
 void bind_sequence(py::module_& core) {
@@ -133,6 +149,11 @@ void bind_replay(py::module_& core) {
                                   [](const auto& r) -> const auto& { return r.segment_mempool; });
   cls.def_readonly("state", &Replay::state);
   cls.def_property_readonly("statistics", [](const Replay& r) { return statistics_dict(r.statistics); });
+  cls.def_property_readonly("reserved_by_private_pools", [](const Replay& r) {
+    py::dict out;
+    for (const auto& [mempool, gauge] : r.reserved_by_private_pools) out[py::int_(mempool)] = gauge_dict(gauge);
+    return out;
+  });
   cls.def_property_readonly("peaks", [](const Replay& r) { return peaks_tuple(r.peaks); });
   cls.def_property_readonly("failures", [](const Replay& r) {
     py::list failures;

@@ -40,6 +40,7 @@ class Run {
       if (!goes_on) break;
     }
     replay_.statistics = allocator_.statistics();
+    replay_.reserved_by_private_pools = allocator_.reserved_by_private_pools();
     replay_.events = allocator_.events();
     replay_.state = allocator_.state();
     for (const allocators::Segment& segment : allocator_.segments()) {

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <vector>
 
@@ -68,6 +69,7 @@ struct Replay {
   Peaks peaks;
   Placement placement;
   allocators::Statistics statistics;
+  std::map<allocators::MempoolId, allocators::PooledStat> reserved_by_private_pools;
   allocators::EventLog events;
   std::vector<std::int64_t> event_request;             // of each event
   std::vector<FailedRequest> failures;                 // at most one when the replay stops

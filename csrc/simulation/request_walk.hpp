@@ -44,6 +44,7 @@ class RequestWalk {
         record_stream(r);
         return true;
       case sequence::RequestKind::kBeginPool:
+      case sequence::RequestKind::kBeginCapture:
       case sequence::RequestKind::kEndPool:
       case sequence::RequestKind::kReleasePool:
       case sequence::RequestKind::kRetainPool:
@@ -54,7 +55,7 @@ class RequestWalk {
         return true;
     }
     throw ConfigError("request " + std::to_string(r) + " of kind " + std::to_string(requests_.kind[r]),
-                      "0 (allocation), 1 (free), 2 (emptied cache), 3 (use on another stream) or 4 to 10 (calls about "
+                      "0 (allocation), 1 (free), 2 (emptied cache), 3 (use on another stream) or 4 to 11 (calls about "
                       "a private pool)");
   }
 
@@ -104,6 +105,8 @@ class RequestWalk {
     switch (kind) {
       case sequence::RequestKind::kBeginPool:
         return allocator_.begin_pool(pool);
+      case sequence::RequestKind::kBeginCapture:
+        return allocator_.begin_capture(pool);
       case sequence::RequestKind::kEndPool:
         return allocator_.end_pool(pool);
       case sequence::RequestKind::kReleasePool:

@@ -97,6 +97,7 @@ class AllocatorOptions:
     memory_fraction: float | None
     reject_over_capacity: bool
     newest_scope_first: bool
+    every_scope_captures: bool
     def __init__(self) -> None: ...
 
 class RequestSequence:
@@ -170,6 +171,8 @@ class Replay:
     def state(self) -> AllocatorState: ...
     @property
     def statistics(self) -> dict[str, int]: ...
+    @property
+    def reserved_by_private_pools(self) -> dict[int, dict[str, int]]: ...
     @property
     def peaks(self) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int], tuple[int, int]]: ...
     @property

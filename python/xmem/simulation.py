@@ -58,13 +58,13 @@ class RequestKind(IntEnum):
     or emptied cache, as on a device whose streams are idle by then.
 
     The others are about a private pool, that of CUDA graphs or of a ``torch.cuda.MemPool``, which has a
-    number from 1 in place of a block. `BEGIN_POOL` and `END_POOL` are the ends of a scope, a capture or a
-    ``torch.cuda.use_mem_pool``, in which requests go to the pool; while one is open, no cache is flushed, and
-    frees that wait for other streams wait on. A pool has users: `BEGIN_POOL` and `RETAIN_POOL` (as a
-    ``MemPool`` is made) each add one, `RELEASE_POOL` (a graph is reset, ``use_mem_pool`` ends, a ``MemPool``
-    is deleted) takes one away. Memory of a pool without users goes back in a flush, or by `EMPTY_POOL`.
-    `USE_POOL_ON_OOM` and `FORBID_POOL_SPLIT` are the options ``use_on_oom`` and ``no_split`` of a
-    ``MemPool``.
+    number from 1 in place of a block. `BEGIN_POOL` (``torch.cuda.use_mem_pool``) or `BEGIN_CAPTURE` (of a
+    graph) and `END_POOL` are the ends of a scope in which requests go to the pool. During a capture no cache
+    is flushed, and frees that wait for other streams wait on; up to torch 2.12 during any scope. A pool has
+    users: either begin and `RETAIN_POOL` (a ``MemPool`` is made) add one, `RELEASE_POOL` (a graph is reset,
+    ``use_mem_pool`` ends, a ``MemPool`` is deleted) takes one away. Memory of a pool without users goes back
+    in a flush, or by `EMPTY_POOL`, which follows where a ``MemPool`` is deleted. `USE_POOL_ON_OOM` and
+    `FORBID_POOL_SPLIT` are the options ``use_on_oom`` and ``no_split`` of a ``MemPool``.
     """
 
     ALLOC = 0
@@ -72,12 +72,13 @@ class RequestKind(IntEnum):
     EMPTY_CACHE = 2
     RECORD_STREAM = 3
     BEGIN_POOL = 4
-    END_POOL = 5
-    RELEASE_POOL = 6
-    RETAIN_POOL = 7
-    EMPTY_POOL = 8
-    USE_POOL_ON_OOM = 9
-    FORBID_POOL_SPLIT = 10
+    BEGIN_CAPTURE = 5
+    END_POOL = 6
+    RELEASE_POOL = 7
+    RETAIN_POOL = 8
+    EMPTY_POOL = 9
+    USE_POOL_ON_OOM = 10
+    FORBID_POOL_SPLIT = 11
 
 
 class DeviceAction(IntEnum):
@@ -246,8 +247,10 @@ class Replay:
         events: Segments asked for and given back.
         statistics: Counters under the keys of ``torch.cuda.memory_stats()``, such as
             ``reserved_bytes.all.peak``, after the last replayed request.
-        counters: The same after every request: int64, a row a request, a column for each key of `statistics`
-            in its order; no rows unless the replay was told to record them.
+        reserved_by_private_pools: Number of each private pool that ever held memory, and the gauge of its
+            reserved bytes, under keys such as ``all.peak``; as PyTorch's ``reserved_bytes_by_private_pools``.
+        counters: `statistics` after every request: int64, a row a request, a column for each key in its
+            order; no rows unless the replay was told to record them.
         failures: Requests that ran out of memory; at most one unless the replay was told to go on.
         state: Segments and blocks after the last replayed request.
     """
@@ -261,6 +264,7 @@ class Replay:
     segment_mempool: Int32
     events: DeviceEvents
     statistics: Mapping[str, int]
+    reserved_by_private_pools: Mapping[int, Mapping[str, int]]
     counters: Int64
     failures: tuple[OutOfMemory, ...]
     state: AllocatorState
@@ -369,6 +373,7 @@ def replay(
             done.event_request,
         ),
         statistics=MappingProxyType(done.statistics),
+        reserved_by_private_pools=MappingProxyType(done.reserved_by_private_pools),
         counters=done.counters.reshape(-1, len(done.statistics)),
         failures=tuple(OutOfMemory(*failure) for failure in done.failures),
         state=allocator_state(done.state, done.block_request_block),
@@ -399,6 +404,7 @@ def core_options(options: AllocatorOptions) -> _core.AllocatorOptions:
     core.memory_fraction = options.memory_fraction
     core.reject_over_capacity = options.throw_on_cudamalloc_oom
     core.newest_scope_first = options.newest_scope_first
+    core.every_scope_captures = options.every_scope_captures
     return core
 
 

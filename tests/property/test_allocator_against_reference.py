@@ -45,6 +45,7 @@ options = st.builds(
     memory_fraction=st.sampled_from([None, None, 0.5, 0.95, 1.0]),
     throw_on_cudamalloc_oom=st.sampled_from([False, False, False, True]),
     newest_scope_first=st.booleans(),
+    every_scope_captures=st.booleans(),
 )
 capacities = st.sampled_from([48 * MIB, 100 * MIB, 101 * MIB, 150 * MIB, 256 * MIB])
 
@@ -114,7 +115,7 @@ class PoolProgram:
         number = self.number[slot]
         if kind == RequestKind.EMPTY_POOL:
             return self.released[-1] if self.released and not any(self.open) else None
-        if kind == RequestKind.BEGIN_POOL:
+        if kind in (RequestKind.BEGIN_POOL, RequestKind.BEGIN_CAPTURE):
             if self.open[slot]:
                 return None
             self.open[slot] = True

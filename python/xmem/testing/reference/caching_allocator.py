@@ -88,7 +88,7 @@ class Block:
     requested: int = 0
     free_since: int = 0
     used_elsewhere: bool = False
-    used_in_scope: bool = False
+    used_in_capture: bool = False
 
 
 @dataclass(eq=False)
@@ -129,7 +129,7 @@ class CachingAllocator:
         self.deferred: list[Block] = []
         self.searches = 0
         self.private: defaultdict[int, PrivatePool] = defaultdict(PrivatePool)
-        self.scopes: list[int] = []
+        self.scopes: list[tuple[int, bool]] = []
         self.releases = 0
         self.segments_made = 0
         self.blocks_made = 0
@@ -229,7 +229,7 @@ class CachingAllocator:
         pool = "small" if size <= MIB else "large"
         mempool = 0
         if self.scopes:
-            mempool = self.scopes[-1] if self.options.newest_scope_first else self.scopes[0]
+            mempool, _ = self.scopes[-1] if self.options.newest_scope_first else self.scopes[0]
         block = self.search(pool, mempool, stream, size)
         if block is None:
             block = self.ask_device(pool, mempool, stream, size)
@@ -282,7 +282,7 @@ class CachingAllocator:
                     block = self.search(pool, number, stream, size)
         if block is None and self.release_oversize(pool, mempool, stream, size):
             block = self.grow(pool, mempool, stream, size, segment_size)
-        if block is None and not self.scopes:
+        if block is None and not self.capturing:
             self.empty_cache()
             self.statistics["num_alloc_retries"] += 1
             block = self.grow(pool, mempool, stream, size, segment_size)
@@ -369,11 +369,21 @@ class CachingAllocator:
     def begin_pool(self, number: int) -> None:
         """Requests go to the pool from here on."""
         self.retain_pool(number)
-        self.scopes.append(number)
+        self.scopes.append((number, self.options.every_scope_captures))
+
+    def begin_capture(self, number: int) -> None:
+        """The same, and a graph is captured."""
+        self.retain_pool(number)
+        self.scopes.append((number, True))
 
     def end_pool(self, number: int) -> None:
         """They no longer do."""
-        self.scopes.remove(number)
+        self.scopes = [scope for scope in self.scopes if scope[0] != number]
+
+    @property
+    def capturing(self) -> bool:
+        """Whether caches and waiting frees are held."""
+        return any(captures for _, captures in self.scopes)
 
     def release_pool(self, number: int) -> None:
         """One user less."""
@@ -408,7 +418,7 @@ class CachingAllocator:
         """The block is used on another stream too."""
         if stream != self.segment_of(block).stream:
             block.used_elsewhere = True
-            block.used_in_scope |= bool(self.scopes)
+            block.used_in_capture |= self.capturing
 
     def free(self, block: Block) -> None:
         """Free a block; it waits when another stream used it."""
@@ -419,7 +429,7 @@ class CachingAllocator:
             self._move("oversize_allocations", -1)
         if block.used_elsewhere:
             block.state = "pending"
-            (self.deferred if self.scopes else self.pending).append(block)
+            (self.deferred if self.capturing else self.pending).append(block)
         else:
             self.complete_free(block)
 
@@ -433,16 +443,16 @@ class CachingAllocator:
         self.complete_free(block)
 
     def complete_deferred(self) -> None:
-        """Frees while a scope was open: uses in it ended with it, others are waited for from here on."""
+        """Frees during a capture: uses in it ended with it, others are waited for from here on."""
         deferred, self.deferred = self.deferred, []
         for block in deferred:
             self.pending.append(block)
-            if block.used_in_scope:
+            if block.used_in_capture:
                 self.complete(block)
 
     def process_events(self) -> None:
-        """Other streams are done with all that waits; nobody looks while a scope is open."""
-        if not self.scopes:
+        """Other streams are done with all that waits; nobody looks during a capture."""
+        if not self.capturing:
             self.complete_deferred()
             for block in list(self.pending):
                 self.complete(block)
@@ -454,7 +464,7 @@ class CachingAllocator:
         self.change("active_bytes", pool, -block.size)
         self.change("requested_bytes", pool, -block.requested)
         block.state = "free"
-        block.used_elsewhere = block.used_in_scope = False
+        block.used_elsewhere = block.used_in_capture = False
         count, size = self.join(block)
         self.make_free(block)
         if self.options.expandable_segments:
@@ -467,7 +477,7 @@ class CachingAllocator:
 
     def empty_cache(self) -> None:
         """Give every whole free segment back, or every whole free page of expandable ones."""
-        if not self.scopes:
+        if not self.capturing:
             self.statistics["num_sync_all_streams"] += 1
             self.process_events()
             for pool in ("large", "small"):
