@@ -174,7 +174,7 @@ BlockHandle CachingAllocator::take(BlockHandle found, Bytes request, Bytes size)
   Statistics& statistics = heap_.statistics;
   const Block before = heap_.table[found];
   BlockHandle taken = found;
-  if (mempools_.may_split(heap_.mempool(before.arena)) && should_split(before.size, size, before.pool, options_)) {
+  if (may_split(before) && should_split(before.size, size, before.pool, options_)) {
     taken = heap_.table.cut_front(found, size);
     heap_.insert_free(found);
     if (!options_.expandable && before.is_split()) {

@@ -109,6 +109,9 @@ class CachingAllocator {
   void release_segment(BlockHandle block);  // in no set, and alone in its segment
 
   bool flushes() const { return may_flush_ && !mempools_.is_capturing(); }
+  bool may_split(const Block& block) const {
+    return mempools_.all_may_split() || mempools_.may_split(heap_.mempool(block.arena));
+  }
   bool collects_garbage() const { return limit_.has_value() && options_.gc_threshold > 0; }
   bool exceeds_limit(Bytes segment) const { return limit_.has_value() && reserved_bytes() + segment > *limit_; }
 

@@ -33,7 +33,8 @@ class PrivatePools {
   // The pool that serves requests; the default pool when no scope is open.
   MempoolId current() const { return current_; }
   bool is_capturing() const { return captures_ > 0; }
-  bool may_split(MempoolId pool) const { return no_split_.empty() || !no_split_.contains(pool); }
+  bool all_may_split() const { return no_split_.empty(); }
+  bool may_split(MempoolId pool) const { return !no_split_.contains(pool); }
   const std::set<MempoolId>& used_on_oom() const { return use_on_oom_; }
 
   // Pools without users, in the order in which they lost the last one.
