@@ -237,10 +237,6 @@ void CachingAllocator::complete(BlockHandle waiting) {
   assert((check_invariants(), true));
 }
 
-void CachingAllocator::process_events() {
-  if (!mempools_.is_capturing()) complete_all_frees();
-}
-
 // synchronize_and_free_events, and process_events on a device whose streams are idle.
 void CachingAllocator::complete_all_frees() {
   complete_deferred_frees();

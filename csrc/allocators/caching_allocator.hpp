@@ -47,7 +47,10 @@ class CachingAllocator {
   // The other streams are done with a block that waits; it becomes free.
   void complete(BlockHandle block);
   // They are done with all that wait: what PyTorch finds at the next request. Frees wait on during a capture.
-  void process_events();
+  void process_events() {
+    const bool nothing_waits = pending_.empty() && deferred_.empty();
+    if (!nothing_waits && !mempools_.is_capturing()) complete_all_frees();
+  }
   // During a capture, only of private pools that nobody uses.
   void empty_cache();
 
