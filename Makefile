@@ -23,7 +23,7 @@ CPP_FILES = git ls-files --cached --others --exclude-standard -- '*.cpp' '*.hpp'
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo test setup format check-format lint types test-cpp test-sanitized test-python test-phantom \
-	bench bench-others clean
+	test-nightly bench bench-others clean
 
 help:  ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -70,6 +70,12 @@ test-phantom: $(STAMPS)/xmem $(STAMPS)/develop .venv-cuda13/ready .venv-cuda12/r
 	XMEM_PHANTOM_PYTHONS=$(CURDIR)/.venv-cuda13/bin/python:$(CURDIR)/.venv-cuda12/bin/python \
 	XMEM_PHANTOM_CUDNN=$(CURDIR)/.venv-cuda12/cudnn/nvidia/cudnn/lib/libcudnn.so.9 \
 	pytest -q tests/phantom tests/oracle
+
+test-nightly: $(STAMPS)/xmem $(STAMPS)/develop .venv-cuda13/ready .venv-cuda12/ready  ## Long runs of the allocator's tests
+	cd tests && python -m property.long_run --programs 100000
+	XMEM_HYPOTHESIS_EXAMPLES=10000 pytest -q tests/property/test_allocator_against_reference.py
+	cd tests && python -m oracle --settings 60 --requests 20000 \
+	  --python $(CURDIR)/.venv-cuda13/bin/python --python $(CURDIR)/.venv-cuda12/bin/python
 
 # xmem is installed as users do: an editable install looks for changed sources at every start.
 bench: export VIRTUAL_ENV := $(CURDIR)/.venv-bench
