@@ -22,9 +22,6 @@ enum class RequestKind : std::uint8_t {
   kRecordStream = 3,  // the block is used on another stream; lifetimes do not say it, recordings may
 };
 
-// More than any device holds, and little enough that sums do not overflow.
-inline constexpr Bytes kMaxBlockBytes = Bytes{1} << 44;
-
 struct Lifetimes {
   std::span<const Nanoseconds> alloc_ns;
   std::span<const Nanoseconds> free_ns;  // kNever: never

@@ -41,7 +41,10 @@ class EventDecoder {
   Mark mark() const;
   void roll_back(const Mark& mark);
   void decode_one_by_one(std::string_view window, std::int64_t offset);
+  bool decode_or_repair(std::string_view event, std::int64_t offset);
   bool decode_text(std::string_view event, std::int64_t offset, bool repaired);
+  void count_other_elements(std::string_view between, std::int64_t offset);
+  void count_malformed(std::int64_t offset);
   void keep(const Fields& fields, std::int64_t offset);
   void keep_span(const Fields& fields, SpanKind kind, std::int64_t offset);
   void keep_memory(const Fields& fields, std::int64_t offset);

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "base/error.hpp"
+#include "trace/event_extent.hpp"
 #include "trace/json_scan.hpp"
 
 namespace xmem::trace {
@@ -14,6 +15,7 @@ namespace {
 
 constexpr std::size_t kFilePiece = std::size_t{1} << 20;
 constexpr std::size_t kLongestEvent = std::size_t{1} << 28;
+constexpr std::size_t kLongEvent = std::size_t{1} << 20;  // from here on, damage may be why it does not end
 constexpr std::int64_t kProgressEvery = std::int64_t{32} << 20;
 
 }  // namespace
@@ -22,7 +24,7 @@ TraceReader::TraceReader() : buffer_(kFront + kFilePiece + EventDecoder::kPaddin
 
 std::span<char> TraceReader::prepare(std::size_t bytes) {
   compact();
-  if (end_ - begin_ > kLongestEvent) {
+  if (pending() > kLongestEvent) {
     throw TraceError(
         "one event or top-level value is longer than 256 MiB, so the text is not a profiler trace from here on; "
         "record the trace again",
@@ -66,7 +68,9 @@ void TraceReader::process() {
         advanced = read_start();
         break;
       case State::key:
-        advanced = read_key();
+        // A long value is scanned from its beginning each time: again only when twice as much has come.
+        advanced = is_due() && read_key();
+        if (!advanced && is_due()) patience_ = 2 * pending();
         break;
       case State::events:
         advanced = read_events();
@@ -95,9 +99,12 @@ bool TraceReader::read_start() {
   const char first = buffer_[begin_];
   if (first != '{' && first != '[') fail_not_a_trace(begin_);
   bare_list_ = first == '[';
-  saw_events_ = bare_list_;
-  state_ = bare_list_ ? State::events : State::key;
-  scanned_ = ++begin_;
+  ++begin_;
+  if (bare_list_) {
+    enter_events();
+  } else {
+    state_ = State::key;
+  }
   return true;
 }
 
@@ -123,17 +130,24 @@ bool TraceReader::read_key() {
   at = skip_spaces(at + 1);
   if (at == end_) return false;
   if (key == "traceEvents" && text[at] == '[') {
-    saw_events_ = true;
-    splitter_ = EventSplitter{};
-    state_ = State::events;
-    scanned_ = begin_ = at + 1;
+    begin_ = at + 1;
+    enter_events();
     return true;
   }
   const std::size_t end = value_end(text, at);
   if (end == kIncomplete) return false;
   if (key == "xmem") trace_.metadata.assign(text.substr(at, end - at));
   begin_ = end;
+  patience_ = 0;
   return true;
+}
+
+void TraceReader::enter_events() {
+  saw_events_ = true;
+  splitter_ = EventSplitter{};
+  state_ = State::events;
+  scanned_ = begin_;
+  patience_ = kLongEvent;
 }
 
 bool TraceReader::read_events() {
@@ -143,11 +157,34 @@ bool TraceReader::read_events() {
     decode_events(array_end);
     begin_ = array_end + 1;
     state_ = bare_list_ ? State::done : State::key;
+    patience_ = 0;
     return true;
   }
-  if (cut.last_event_end != EventSplitter::kNone) decode_events(scanned_ + cut.last_event_end);
+  if (cut.last_event_end != EventSplitter::kNone) {
+    decode_events(scanned_ + cut.last_event_end);
+    patience_ = kLongEvent;
+  }
   scanned_ = end_;
-  return false;
+  return is_due() && pass_damage();
+}
+
+// An event that does not end for long may be damaged: gives the decoder all up to the last one that may still end, and
+// lets the splitter begin anew there. False when there is nothing to give.
+bool TraceReader::pass_damage() {
+  const std::string_view text(buffer_.data(), end_);
+  std::size_t at = begin_;
+  for (std::size_t next; (next = text.find('{', at)) != std::string_view::npos;) {
+    if (text.substr(at, next - at).find_first_of("[]") != std::string_view::npos) break;  // no plain events
+    const EventExtent extent = event_extent(text.substr(next));
+    if (extent.end == EventEnd::open) break;
+    at = next + extent.length;
+  }
+  patience_ = std::max(kLongEvent, 2 * (end_ - at));
+  if (at == begin_) return false;
+  decode_events(at);
+  splitter_ = EventSplitter{};
+  scanned_ = begin_;
+  return true;
 }
 
 // Decodes the events that end before `end`; a comma left over from the events before is not part of them.
@@ -160,6 +197,8 @@ void TraceReader::decode_events(std::size_t end) {
 
 Trace TraceReader::finish() {
   const std::int64_t size = bytes_read();
+  ended_ = true;
+  process();
   if (state_ == State::start) {
     throw TraceError("the file is empty; record the trace again", 0);
   }

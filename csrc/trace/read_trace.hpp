@@ -43,9 +43,13 @@ class TraceReader {
   void process();
   bool read_start();
   bool read_key();
+  void enter_events();
   bool read_events();
+  bool pass_damage();
   void decode_events(std::size_t end);
   void compact();
+  std::size_t pending() const { return end_ - begin_; }
+  bool is_due() const { return ended_ || pending() >= patience_; }
   std::int64_t offset_of(std::size_t index) const { return origin_ + static_cast<std::int64_t>(index - kFront); }
   std::size_t skip_spaces(std::size_t index) const;
   [[noreturn]] void fail_not_a_trace(std::size_t index) const;
@@ -60,6 +64,8 @@ class TraceReader {
   std::size_t begin_ = kFront;    // first byte not yet taken
   std::size_t scanned_ = kFront;  // end of what the splitter has seen
   std::size_t end_ = kFront;      // end of the bytes of the file
+  bool ended_ = false;            // no more bytes will come
+  std::size_t patience_ = 0;      // what is pending is looked at again when it has grown to this
   std::int64_t origin_ = 0;       // place in the file of buffer_[kFront]
 };
 

@@ -47,8 +47,11 @@ DeviceProperties device_from(xmem::fuzz::Bytes& input) {
 template <FrameworkAllocator Allocator>
 void require_laws(const Allocator& allocator, xmem::Bytes requested) {
   allocator.check_invariants();
-  if (requested >= 0) require(allocator.requested_bytes() == requested, "requested is what was asked for");
-  require(allocator.requested_bytes() <= allocator.allocated_bytes(), "requested <= allocated");
+  if (requested >= 0) {
+    require(allocator.requested_bytes() == requested, "requested is what was asked for");
+    require(requested <= allocator.allocated_bytes(), "requested <= allocated");
+  }
+  require(allocator.requested_bytes() <= allocator.active_bytes(), "requested <= active");
   require(allocator.allocated_bytes() <= allocator.active_bytes(), "allocated <= active");
   require(allocator.active_bytes() <= allocator.reserved_bytes(), "active <= reserved");
 }
@@ -66,7 +69,7 @@ void walk(Allocator& allocator, xmem::fuzz::Bytes input) {
   for (std::size_t call = 0; call < kLongestHistory && !input.empty(); ++call) {
     const std::uint8_t what = input.byte() % 16;
     if (what < 8 || live.empty()) {
-      const xmem::Bytes size = std::min(input.size(), xmem::sequence::kMaxBlockBytes);
+      const xmem::Bytes size = std::min(input.size(), xmem::kMaxBlockBytes);
       const BlockHandle handle = allocator.allocate(size, what % 3);
       if (!handle.is_none()) {
         live.push_back({handle, size});

@@ -67,10 +67,28 @@ class Mutations {
 
   void mutate(Input& input) {
     // What is special to JSON and to numbers at their limits; a target of binary input takes them as bytes.
-    static constexpr std::array<std::string_view, 22> kTokens{
-        "{",    "}",          "[",        "]",   "\"",    "\\",  ",",   ":",   "\n", "\\\"", "},{",
-        "null", "\\u0000",    "\\ud800",  "NaN", "1e999", "-0",  "[[[", "]]]", "\xEF\xBB\xBF", "9223372036854775807",
-        "-9223372036854775808"};
+    static constexpr std::array<std::string_view, 22> kTokens{"{",
+                                                              "}",
+                                                              "[",
+                                                              "]",
+                                                              "\"",
+                                                              "\\",
+                                                              ",",
+                                                              ":",
+                                                              "\n",
+                                                              "\\\"",
+                                                              "},{",
+                                                              "null",
+                                                              "\\u0000",
+                                                              "\\ud800",
+                                                              "NaN",
+                                                              "1e999",
+                                                              "-0",
+                                                              "[[[",
+                                                              "]]]",
+                                                              "\xEF\xBB\xBF",
+                                                              "9223372036854775807",
+                                                              "-9223372036854775808"};
     const std::size_t at = place(input);
     switch (random_() % 6) {
       case 0:
