@@ -90,9 +90,10 @@ std::size_t TraceReader::skip_spaces(std::size_t index) const {
 
 bool TraceReader::read_start() {
   constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
-  if (origin_ == 0 && begin_ == kFront && end_ - begin_ >= kByteOrderMark.size() &&
-      std::string_view(buffer_.data() + begin_, kByteOrderMark.size()) == kByteOrderMark) {
-    begin_ += kByteOrderMark.size();
+  if (origin_ == 0 && begin_ == kFront) {
+    const std::string_view text(buffer_.data() + begin_, std::min(pending(), kByteOrderMark.size()));
+    if (text != kByteOrderMark && kByteOrderMark.starts_with(text) && !ended_) return false;  // the mark may follow
+    if (text == kByteOrderMark) begin_ += kByteOrderMark.size();
   }
   begin_ = skip_spaces(begin_);
   if (begin_ == end_) return false;
