@@ -17,7 +17,7 @@ using xmem::fuzz::require;
 
 namespace {
 
-constexpr std::size_t kLongestHistory = 400;
+constexpr std::size_t kLongestHistory = 150;
 
 AllocatorOptions options_from(xmem::fuzz::Bytes& input) {
   AllocatorOptions options;
