@@ -10,6 +10,7 @@
 
 #include "trace/decimal.hpp"
 #include "trace/event_extent.hpp"
+#include "trace/event_splitter.hpp"
 #include "trace/frame_name.hpp"
 #include "trace/repair_text.hpp"
 
@@ -232,8 +233,8 @@ simdjson::error_code read_fields(od::object object, Fields& fields, od::parser& 
 
 }  // namespace
 
-void EventDecoder::decode_window(char* begin, std::size_t length, std::int64_t offset) {
-  if (std::string_view(begin, length).find_first_not_of(kSpaces) == std::string_view::npos) return;
+std::size_t EventDecoder::decode_window(char* begin, std::size_t length, std::int64_t offset) {
+  if (std::string_view(begin, length).find_first_not_of(kSpaces) == std::string_view::npos) return length;
   // The window becomes an array document in place.
   char* const open = begin - 1;
   char* const close = begin + length;
@@ -273,24 +274,27 @@ void EventDecoder::decode_window(char* begin, std::size_t length, std::int64_t o
   const auto error = decode();
   *open = before;
   *close = after;
-  if (error) {
-    roll_back(start);
-    decode_one_by_one(std::string_view(begin, length), offset);
-  }
+  if (!error) return length;
+  roll_back(start);
+  return decode_one_by_one(std::string_view(begin, length), offset);
 }
 
 // The slow path for a window that holds something bad.
-void EventDecoder::decode_one_by_one(std::string_view window, std::int64_t offset) {
+std::size_t EventDecoder::decode_one_by_one(std::string_view window, std::int64_t offset) {
   std::size_t taken = 0;
-  for (std::size_t at; (at = window.find('{', taken)) != std::string_view::npos;) {
-    count_other_elements(window.substr(taken, at - taken), offset + static_cast<std::int64_t>(taken));
+  for (;;) {
+    const std::size_t at = std::min(window.find('{', taken), window.size());
+    const std::string_view between = window.substr(taken, at - taken);
+    const std::size_t array_end = EventSplitter().scan(between).array_end;
+    count_other_elements(between.substr(0, array_end), offset + static_cast<std::int64_t>(taken));
+    if (array_end != EventSplitter::kNone) return taken + array_end;
+    if (at == window.size()) return at;
     const EventExtent extent = event_extent(window.substr(at));
     const std::string_view event = window.substr(at, extent.length);
     const auto place = offset + static_cast<std::int64_t>(at);
     if (extent.end != EventEnd::closed || !decode_or_repair(event, place)) count_malformed(place);
     taken = at + event.size();
   }
-  count_other_elements(window.substr(taken), offset + static_cast<std::int64_t>(taken));
 }
 
 bool EventDecoder::decode_or_repair(std::string_view event, std::int64_t offset) {
@@ -307,16 +311,18 @@ void EventDecoder::count_other_elements(std::string_view between, std::int64_t o
   const std::size_t last = between.find_last_not_of(kSeparators);
   offset += static_cast<std::int64_t>(first);
   const Mark start = mark();
-  const simdjson::padded_string array("[" + std::string(between.substr(first, last - first + 1)) + "]");
+  std::string text("[");
+  text.append(between, first, last - first + 1).push_back(']');
+  const simdjson::padded_string array(text);
   od::document document;
   od::array elements;
   bool is_json = !parser_->events.iterate(array).get(document) && !document.get_array().get(elements);
   if (is_json) {
     for (auto element : elements) {
-      std::string_view text;
-      is_json = !element.raw_json().get(text);
+      std::string_view token;
+      is_json = !element.raw_json().get(token);
       if (!is_json) break;
-      trace_.diagnostics.add(Problem::bad_event, offset + (text.data() - array.data() - 1));
+      trace_.diagnostics.add(Problem::bad_event, offset + (token.data() - array.data() - 1));
       ++trace_.event_count;
     }
   }

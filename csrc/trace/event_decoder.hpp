@@ -24,8 +24,9 @@ class EventDecoder {
   EventDecoder& operator=(const EventDecoder&) = delete;
 
   // Decodes the comma-separated events in [begin, begin + length). The byte before and kPadding bytes after must be
-  // readable and writable; they are restored. `offset` is the place of `begin` in the file.
-  void decode_window(char* begin, std::size_t length, std::int64_t offset);
+  // readable and writable; they are restored. `offset` is the place of `begin` in the file. Returns how much was taken:
+  // all, or up to the ']' of the event array where damage made it look like a part of an event.
+  std::size_t decode_window(char* begin, std::size_t length, std::int64_t offset);
 
   // Sorts the tables; no more windows after this.
   void finish();
@@ -40,7 +41,7 @@ class EventDecoder {
 
   Mark mark() const;
   void roll_back(const Mark& mark);
-  void decode_one_by_one(std::string_view window, std::int64_t offset);
+  std::size_t decode_one_by_one(std::string_view window, std::int64_t offset);
   bool decode_or_repair(std::string_view event, std::int64_t offset);
   bool decode_text(std::string_view event, std::int64_t offset, bool repaired);
   void count_other_elements(std::string_view between, std::int64_t offset);

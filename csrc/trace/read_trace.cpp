@@ -1,10 +1,13 @@
 #include "trace/read_trace.hpp"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <string>
 
 #include "base/error.hpp"
 #include "trace/event_extent.hpp"
@@ -145,25 +148,24 @@ bool TraceReader::read_key() {
 
 void TraceReader::enter_events() {
   saw_events_ = true;
-  splitter_ = EventSplitter{};
   state_ = State::events;
-  scanned_ = begin_;
   patience_ = kLongEvent;
+  split_anew();
 }
 
 bool TraceReader::read_events() {
   const auto cut = splitter_.scan({buffer_.data() + scanned_, end_ - scanned_});
   if (cut.array_end != EventSplitter::kNone) {
     const std::size_t array_end = scanned_ + cut.array_end;
-    decode_events(array_end);
+    if (!decode_events(array_end)) return true;
     begin_ = array_end + 1;
     state_ = bare_list_ ? State::done : State::key;
     patience_ = 0;
     return true;
   }
   if (cut.last_event_end != EventSplitter::kNone) {
-    decode_events(scanned_ + cut.last_event_end);
     patience_ = kLongEvent;
+    if (!decode_events(scanned_ + cut.last_event_end)) return true;
   }
   scanned_ = end_;
   return is_due() && pass_damage();
@@ -175,25 +177,34 @@ bool TraceReader::pass_damage() {
   const std::string_view text(buffer_.data(), end_);
   std::size_t at = begin_;
   for (std::size_t next; (next = text.find('{', at)) != std::string_view::npos;) {
-    if (text.substr(at, next - at).find_first_of("[]") != std::string_view::npos) break;  // no plain events
+    if (EventSplitter().scan(text.substr(at, next - at)).array_end != EventSplitter::kNone) break;
     const EventExtent extent = event_extent(text.substr(next));
     if (extent.end == EventEnd::open) break;
     at = next + extent.length;
   }
   patience_ = std::max(kLongEvent, 2 * (end_ - at));
   if (at == begin_) return false;
-  decode_events(at);
-  splitter_ = EventSplitter{};
-  scanned_ = begin_;
+  if (decode_events(at)) split_anew();
   return true;
 }
 
-// Decodes the events that end before `end`; a comma left over from the events before is not part of them.
-void TraceReader::decode_events(std::size_t end) {
+void TraceReader::split_anew() {
+  splitter_ = EventSplitter{};
+  scanned_ = begin_;
+}
+
+// Decodes the events that end before `end`; a comma left over from the events before is not part of them. False where
+// the array ended earlier, which damage had hidden from the splitter: it begins anew there.
+bool TraceReader::decode_events(std::size_t end) {
   begin_ = skip_spaces(begin_);
   if (begin_ < end && buffer_[begin_] == ',') begin_ = skip_spaces(begin_ + 1);
-  if (begin_ < end) decoder_.decode_window(buffer_.data() + begin_, end - begin_, offset_of(begin_));
-  begin_ = end;
+  if (begin_ < end) begin_ += decoder_.decode_window(buffer_.data() + begin_, end - begin_, offset_of(begin_));
+  if (begin_ >= end) {
+    begin_ = end;
+    return true;
+  }
+  split_anew();
+  return false;
 }
 
 Trace TraceReader::finish() {
@@ -224,10 +235,21 @@ void TraceReader::fail_not_a_trace(std::size_t index) const {
       offset_of(index));
 }
 
+namespace {
+
+// What the file system says; -1 for what is no regular file.
+std::int64_t size_of(std::FILE* file) {
+  struct stat status{};
+  return ::fstat(::fileno(file), &status) == 0 && S_ISREG(status.st_mode) ? status.st_size : -1;
+}
+
+}  // namespace
+
 Trace read_trace_file(const std::string& path, const Progress& progress) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), &std::fclose);
   if (!file) throw TraceError(std::string("cannot be opened: ") + std::strerror(errno) + "; check the path");
   std::setvbuf(file.get(), nullptr, _IONBF, 0);  // pieces go straight into the reader's window
+  const std::int64_t size = size_of(file.get());
   TraceReader reader;
   std::int64_t reported = 0;
   for (;;) {
@@ -242,7 +264,13 @@ Trace read_trace_file(const std::string& path, const Progress& progress) {
       reported = reader.bytes_read();
       if (progress && !progress(reported)) throw Interrupted{};
     }
-    if (got == 0) return reader.finish();
+    if (got != 0) continue;
+    if (reader.bytes_read() < size) {
+      throw TraceError("became shorter while it was read: it had " + std::to_string(size) +
+                           " bytes; read it again when nothing writes to it",
+                       reader.bytes_read());
+    }
+    return reader.finish();
   }
 }
 

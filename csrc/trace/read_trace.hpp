@@ -46,7 +46,8 @@ class TraceReader {
   void enter_events();
   bool read_events();
   bool pass_damage();
-  void decode_events(std::size_t end);
+  bool decode_events(std::size_t end);
+  void split_anew();
   void compact();
   std::size_t pending() const { return end_ - begin_; }
   bool is_due() const { return ended_ || pending() >= patience_; }

@@ -12,6 +12,7 @@ import typer
 from xmem.cli.exit_codes import ExitCode
 from xmem.errors import ConfigError
 from xmem.estimate_result import Estimate
+from xmem.files import write_whole
 
 
 def note(message: str) -> None:
@@ -46,6 +47,6 @@ def give_estimate(estimate: Estimate, *, as_json: bool, output: Path | None) -> 
 
 def _write_json(value: Mapping[str, Any], path: Path) -> None:
     try:
-        path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+        write_whole(path, (json.dumps(value, indent=2) + "\n").encode())
     except OSError as error:
         raise ConfigError(f"-o {path}", f"a file that can be written ({error.strerror})") from error
