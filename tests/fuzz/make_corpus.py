@@ -129,9 +129,9 @@ TRACES = {
     "invalid_utf8": changed(b"aten::add", b"\xff\xc0\x80\xed\xa0\x80\xf4\x90\x80\x80"),
     "escaped_zero": changed(b"aten::add", b"a\\u0000b"),
     "unpaired_surrogate": changed(b"aten::add", b"\\ud83d\\u0041 \\udc00"),
-    "odd_escapes": changed(b"aten::add", b"\\x\\u12\\\\\\\""),
+    "odd_escapes": changed(b"aten::add", b'\\x\\u12\\\\\\"'),
     "backslashes_outside_strings": changed(b'"tid":1', b'"tid":\\"1\\'),
-    "braces_in_strings": changed(b"aten::add", b"} ] { [ \\\" },{"),
+    "braces_in_strings": changed(b"aten::add", b'} ] { [ \\" },{'),
     "escaped_keys": changed(b'"ph"', b'"\\u0070h"'),
     "empty_strings": changed(b'"aten::add"', b'""').replace(b'"cat":"cpu_op"', b'"cat":""'),
     "huge_string": changed(b"aten::add", b"a" * 3500),
@@ -157,7 +157,9 @@ TRACES = {
         *(memory(**{"Bytes": 8, "Addr": at, "Ev Idx": 3 - at}) for at in (1, 2, 3)),
     ),
     "crossing_spans": TraceBuilder().operator("a", 0, 5).operator("b", 3, 9).alloc(1, 8, 4).bytes("compact"),
-    "backward_without_forward": TraceBuilder().backward("MulBackward0", 1, 5, sequence_number=7).bytes("compact"),
+    "backward_without_forward": TraceBuilder()
+    .backward("MulBackward0", 1, 5, sequence_number=7)
+    .bytes("compact"),
     "several_threads": training().on(7, "other").operator("aten::mul", 1, 2).alloc(9, 8, 1).bytes("compact"),
 }
 

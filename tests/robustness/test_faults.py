@@ -1,5 +1,6 @@
-"""The machine fails us: files change while they are read, disks are full, readers go away. A message, never a trace of
-Python, and no half of a file.
+"""The machine fails us: files change while they are read, disks are full, readers go away.
+
+Then there is a message, no traceback, and no half of a file.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ def test_a_file_that_is_overwritten_while_it_is_read(tmp_path: Path) -> None:
 
 def test_a_folder(tmp_path: Path) -> None:
     assert "directory" in error_of(tmp_path).message.lower()
-    with pytest.raises(TraceError, match="(?i)directory"):
+    with pytest.raises(TraceError, match=r"(?i)directory"):
         _core.read_trace_file(str(tmp_path))
 
 
@@ -231,7 +232,9 @@ def test_a_link_stays_a_link_and_a_pipe_a_pipe(tmp_path: Path) -> None:
     assert pipe.is_fifo()
 
 
-def run(*arguments: str | Path, stdout: int | None = subprocess.PIPE, limit: int | None = None) -> tuple[int, str]:
+def run(
+    *arguments: str | Path, stdout: int | None = subprocess.PIPE, limit: int | None = None
+) -> tuple[int, str]:
     """Exit status and stderr of the command; `limit`: no file may grow longer than these bytes."""
 
     def limit_files() -> None:

@@ -1,4 +1,4 @@
-"""Any byte of a trace may be wrong: the result is right but for the event that was hit, or an error says where."""
+"""Any byte may be wrong: the result is right but for the event that was hit, or an error says where."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def trace() -> TraceBuilder:
     builder = TraceBuilder().with_metadata()
     for number in range(EVENTS):
         begin = 10 * number
-        builder.operator("abcdef"[number], begin, begin + 9, sequence_number=number, input_types=["float", ""])
+        builder.operator(
+            "abcdef"[number], begin, begin + 9, sequence_number=number, input_types=["float", ""]
+        )
         if number < EVENTS - 1:
             builder.alloc(64 * number, 512 + number, begin + 1)
     return builder
@@ -55,9 +57,9 @@ def check_error(error: TraceError, text: bytes) -> None:
 
 @pytest.mark.parametrize("format", ["torch213", "compact"])
 def test_a_flipped_byte_costs_at_most_its_event(format: Format) -> None:
-    """Not so the last event: what follows it shows no end. Nor what lies outside of events.
+    """But for the last event, since what follows it shows no end, and for what lies outside of events.
 
-    And not so one flip in ten thousand: where an event that is not kept swallows all to the end of the document,
+    And but for one flip in ten thousand: where an event that is not kept swallows all to the end of the document,
     the file reads as cut, since what is skipped is not checked.
     """
     text = trace().bytes(format)
@@ -108,10 +110,9 @@ def test_many_flipped_bytes_are_no_crash(seed: int) -> None:
             damaged[chance.randrange(len(damaged))] = chance.choice(VALUES)
         try:
             found = xmem.read_trace(bytes(damaged))
+            xmem.attribute(found, xmem.pair_blocks(found))
         except TraceError as error:
             check_error(error, damaged)
-        else:
-            xmem.attribute(found, xmem.pair_blocks(found))
 
 
 def test_a_lost_quote_early_in_a_long_trace_costs_one_event() -> None:

@@ -1,4 +1,4 @@
-"""Real traces come out the same whichever way they come in, and hold what a count that knows nothing of ours finds."""
+"""Real traces come out the same whichever way they come in, and hold what a count of plain JSON finds."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import pytest
 
 import xmem
 from xmem import _core
+from xmem.trace import SPAN_KINDS
 
 ROOT = Path(__file__).parents[2]
 TRACES = Path(os.environ.get("XMEM_SHARED", ROOT.parent / "shared")) / "data" / "traces"
@@ -56,7 +57,7 @@ def from_gzip_of_many_streams(text: bytes, folder: Path) -> _core.Trace:
 
 
 def from_pipe(text: bytes, folder: Path) -> _core.Trace:
-    """The core's own reading of a path; what a user names goes through ``read_trace``, which looks at it first."""
+    """The core's own reading of a path: ``read_trace`` looks at the first bytes of it before."""
     path = folder / "pipe"
     os.mkfifo(path)
     writer = threading.Thread(target=path.write_bytes, args=(text,))
@@ -139,7 +140,7 @@ def test_counts_and_sums_are_those_of_plain_json(path: Path) -> None:
 
     operators = [e for e in events if e.get("ph") == "X" and e.get("cat") in ("cpu_op", "Operator")]
     annotations = [e for e in events if e.get("ph") == "X" and e.get("cat") == "user_annotation"]
-    kinds = [xmem.SPAN_KINDS[kind] for kind in read.events.kind]
+    kinds = [SPAN_KINDS[kind] for kind in read.events.kind]
     assert kinds.count("operator") + kinds.count("annotation") == len(operators) + len(annotations)
     names = Counter(
         read.names[name]
