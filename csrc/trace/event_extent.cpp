@@ -11,12 +11,12 @@ bool is_letter(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
-// Whether the text ends in `},` but for spaces.
-bool ends_an_element(std::string_view text) {
+// Whether the last two signs of the text but for spaces are a comma and, if it is asked for, a '}' before it.
+bool ends_an_element(std::string_view text, bool with_brace) {
   const std::size_t comma = text.find_last_not_of(kSpaces);
   if (comma == std::string_view::npos || text[comma] != ',') return false;
   const std::size_t brace = text.substr(0, comma).find_last_not_of(kSpaces);
-  return brace != std::string_view::npos && text[brace] == '}';
+  return !with_brace || (brace != std::string_view::npos && text[brace] == '}');
 }
 
 // Whether the text is `"k` but for spaces before it, with k a letter.
@@ -33,7 +33,7 @@ EventExtent event_extent(std::string_view text) {
   for (std::size_t at = 0; at < text.size(); ++at) {
     const char c = text[at];
     if (c == '{' && at > 0 && (in_string || open.back() == '{') && begins_a_key(text.substr(at + 1)) &&
-        ends_an_element(text.substr(0, at))) {
+        ends_an_element(text.substr(0, at), in_string)) {
       return {at, EventEnd::damaged};
     }
     if (c == '\\') {

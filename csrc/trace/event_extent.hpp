@@ -2,8 +2,8 @@
 //
 // A lost quote turns strings inside out from there on, a lost '}' leaves the event open: to the splitter, what follows
 // is all one event. But some texts cannot lie inside an event, since JSON allows no such thing there: `}, {"k`, with k
-// a letter, in a string or among the members of an object. There the next event begins. Works on any layout, since it
-// looks at nothing but JSON's own signs. Byte by byte.
+// a letter, in a string, or `, {"k` among the members of an object. There the next event begins. Works on any layout,
+// since it looks at nothing but JSON's own signs. Byte by byte.
 #pragma once
 
 #include <cstddef>

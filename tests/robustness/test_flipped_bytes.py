@@ -59,8 +59,8 @@ def check_error(error: TraceError, text: bytes) -> None:
 def test_a_flipped_byte_costs_at_most_its_event(format: Format) -> None:
     """But for the last event, since what follows it shows no end, and for what lies outside of events.
 
-    And but for one flip in ten thousand: where an event that is not kept swallows all to the end of the document,
-    the file reads as cut, since what is skipped is not checked.
+    And but for one flip in ten thousand: where an event that is not kept swallows all to the end of the
+    document, the file reads as cut, since what is skipped is not checked.
     """
     text = trace().bytes(format)
     whole = xmem.read_trace(text)

@@ -205,7 +205,7 @@ def _is_whole(event: Event, kind: str) -> bool:
         return False
     if kind == "memory":
         size = _args(event).get("Bytes")
-        return _is_integer(size) and -MAX_BLOCK_BYTES <= int(size) <= MAX_BLOCK_BYTES
+        return type(size) is int and -MAX_BLOCK_BYTES <= size <= MAX_BLOCK_BYTES
     return isinstance(event.get("name"), str)
 
 
