@@ -5,6 +5,7 @@
 TORCH ?= torch==2.13.0
 TORCHVISION ?= torchvision==0.28.0
 GPU ?= rtx-3060
+FUZZ_SECONDS ?= 60
 
 # CUDA builds of PyTorch for the tests of the phantom GPU, one release of each CUDA major version.
 CUDA13_TORCH ?= torch==2.12.0 torchvision==0.27.0 'transformers>=5' accelerate
@@ -22,8 +23,8 @@ CPP_FILES = git ls-files --cached --others --exclude-standard -- '*.cpp' '*.hpp'
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test setup format check-format lint types test-cpp test-sanitized test-python test-phantom \
-	test-nightly bench bench-others clean
+.PHONY: help demo test setup format check-format lint types test-cpp test-sanitized fuzz test-python \
+	test-phantom test-nightly bench bench-others clean
 
 help:  ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -62,6 +63,9 @@ test-cpp: $(STAMPS)/build  ## Build and run the C++ tests
 
 test-sanitized: $(STAMPS)/build  ## The same under the address and undefined-behaviour sanitizers
 	cmake --workflow --preset asan
+
+fuzz: $(STAMPS)/build  ## Fuzz the reader and the allocators for FUZZ_SECONDS in all
+	sh tools/fuzz.sh $(FUZZ_SECONDS)
 
 test-python: $(STAMPS)/xmem $(STAMPS)/develop $(STAMPS)/models  ## Run the Python tests
 	pytest -q

@@ -15,8 +15,10 @@ namespace xmem::allocators {
 namespace {
 
 void validate(const AllocatorOptions& options) {
-  if (options.large_segment <= kMinLargeAlloc) {
-    throw ConfigError("a large segment of " + std::to_string(options.large_segment) + " bytes", "more than 10 MiB");
+  if (options.large_segment <= kMinLargeAlloc || options.large_segment > kMaxBlockBytes ||
+      options.large_segment % kMinBlockSize != 0) {
+    throw ConfigError("a large segment of " + std::to_string(options.large_segment) + " bytes",
+                      "more than 10 MiB, a multiple of 512 bytes");
   }
   if (options.expandable && options.large_segment % kSmallBuffer != 0) {
     throw ConfigError("expandable segments of pages of " + std::to_string(options.large_segment) + " bytes",

@@ -32,9 +32,6 @@ enum class RequestKind : std::uint8_t {
   kForbidPoolSplit = 11,  // its blocks are not cut
 };
 
-// More than any device holds, and little enough that sums do not overflow.
-inline constexpr Bytes kMaxBlockBytes = Bytes{1} << 44;
-
 struct Lifetimes {
   std::span<const Nanoseconds> alloc_ns;
   std::span<const Nanoseconds> free_ns;  // kNever: never

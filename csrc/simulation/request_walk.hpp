@@ -66,7 +66,7 @@ class RequestWalk {
   bool allocate(std::size_t r) {
     const std::size_t b = block_of(r);
     const Bytes size = requests_.size_bytes[b];
-    if (handles_[b] != kNotAlive || size <= 0 || size > sequence::kMaxBlockBytes) {
+    if (handles_[b] != kNotAlive || size <= 0 || size > kMaxBlockBytes) {
       throw ConfigError("request " + std::to_string(r) + ", an allocation of block " + std::to_string(b) + " of " +
                             std::to_string(size) + " bytes",
                         "a block that is not alive, of 1 to 2^44 bytes; build the requests with make_requests");

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from xmem.attribution import Attribution, Category
 from xmem.errors import ConfigError
+from xmem.files import write_whole
 from xmem.orchestration.workload import Workload
 from xmem.simulation import BlockState, DeviceAction, Replay, RequestKind, Requests
 from xmem.trace import Trace
@@ -94,7 +94,7 @@ def write_snapshot(snapshot: dict[str, Any], path: str | os.PathLike[str]) -> No
         ConfigError: The file cannot be written.
     """
     try:
-        Path(path).write_bytes(pickle.dumps(snapshot, protocol=_PICKLE_PROTOCOL))
+        write_whole(path, pickle.dumps(snapshot, protocol=_PICKLE_PROTOCOL))
     except OSError as error:
         raise ConfigError(
             f"-o {os.fspath(path)}", f"a file that can be written ({error.strerror})"

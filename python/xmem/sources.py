@@ -150,13 +150,13 @@ def open_source(source: TraceSource) -> Iterator[Source]:
 def _open_path(path: Path, name: str, closing: ExitStack) -> Source:
     try:
         file = closing.enter_context(path.open("rb", buffering=0))  # of a pipe: waits for its other end
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            return Source(name, _read_pipe(file.fileno()))
+        head = os.pread(file.fileno(), _HEAD_BYTES, 0)
     except OSError as error:
         raise TraceError(_unreadable(error), name) from None
-    status = os.fstat(file.fileno())
-    if not stat.S_ISREG(status.st_mode):
-        return Source(name, _read_pipe(file.fileno()))
     closing.enter_context(_unchanged(file.fileno(), name))
-    head = os.pread(file.fileno(), _HEAD_BYTES, 0)
     plain = _packed_as(head) is None and _other_format(head) is None
     return Source(name, _read_file(file), status.st_size, path if plain else None)
 
@@ -239,18 +239,16 @@ def _unchanged(descriptor: int, name: str) -> Iterator[None]:
         status = os.fstat(descriptor)
         return status.st_size, status.st_mtime_ns
 
-    changed = TraceError(
-        "the file changed while it was read; wait until it is written, and read it again", name
-    )
+    message = "the file changed while it was read; wait until it is written, and read it again"
     before = stamp()
     try:
         yield
-    except TraceError:
+    except TraceError as error:
         if stamp() != before:
-            raise changed from None
+            raise TraceError(message, name, error.byte_offset, error.event_index) from None
         raise
     if stamp() != before:
-        raise changed
+        raise TraceError(message, name)
 
 
 def _decompressed(stored: Iterator[bytes], codec: _Codec) -> Iterator[bytes]:

@@ -232,8 +232,9 @@ def read_trace(source: TraceSource, *, progress: Progress | None = None, threads
         source: Path; URL that fsspec reads; ``-`` for standard input; the bytes of a file; a file opened in
             binary mode, from where it stands.
         progress: Called now and then from the calling thread.
-        threads: That decode the text, besides one that decompresses it; as many as this process may use, up
-            to 8, where none is given. The trace is the same for any number.
+        threads: That decode the text of a plain file; as many as this process may use, up to 8, where none
+            is given. Other sources take two: one waits and decompresses, one decodes. The trace is the same
+            for any number.
 
     Raises:
         TraceError: The source cannot be read, is cut or damaged, or is not a profiler trace; the byte offset
@@ -242,7 +243,7 @@ def read_trace(source: TraceSource, *, progress: Progress | None = None, threads
     with open_source(source) as opened:
         try:
             core = (
-                _read_pieces(opened, progress, threads or max(1, _usable_processors() - 1))
+                _read_pieces(opened, progress)
                 if opened.plain_path is None
                 else _read_plain_file(
                     opened.plain_path, opened.size_bytes, progress, threads or _usable_processors()
@@ -265,11 +266,11 @@ def _read_plain_file(path: Path, size_bytes: int, progress: Progress | None, thr
     return _core.read_trace_file(name, lambda done: progress(ReadProgress(done, done, size_bytes)), threads)
 
 
-def _read_pieces(source: Source, progress: Progress | None, threads: int) -> _core.Trace:
+def _read_pieces(source: Source, progress: Progress | None) -> _core.Trace:
     """Parse on another thread while this one waits for the source and decompresses."""
     from concurrent.futures import ThreadPoolExecutor
 
-    reader = _core.TraceReader(threads)
+    reader = _core.TraceReader()
 
     def feed(piece: bytes, before: Future[None] | None) -> None:
         if before is not None:

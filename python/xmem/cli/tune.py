@@ -46,11 +46,9 @@ def tune(
     if as_json:
         output.print_json(_contract(tuning, trace))
     else:
-        from rich.console import Console
-
         from xmem.reports.tuning import render
 
-        render(tuning, Console())
+        render(tuning, output.console())
     raise typer.Exit(ExitCode.DONE if tuning.fitting or tuning.defaults.fits else ExitCode.DOES_NOT_FIT)
 
 
