@@ -14,7 +14,7 @@ import torch
 from workloads import Job, Scale, prepare
 from workloads.training import set_precision
 from xmem_measure.history import Mark, requests_between
-from xmem_measure.meter import Meter, is_out_of_memory, release
+from xmem_measure.meter import Meter, is_out_of_memory
 from xmem_measure.operators import flags
 from xmem_measure.session import Session
 
@@ -105,7 +105,7 @@ def _calls(convolution: Convolution, job: Job, meter: Meter) -> list[tuple[str, 
     )
     aten = torch.ops.aten
     results: list[tuple[str, str | None, tuple[Mark, Mark]]] = []
-    images = filters = bias = gradient = None
+    images = filters = bias = gradient = kept = None
     for name in _CALLS:
         error = None
         before = meter.mark()
@@ -115,18 +115,18 @@ def _calls(convolution: Convolution, job: Job, meter: Meter) -> list[tuple[str, 
                 bias = tensor(convolution.filter[0]) if convolution.bias else None
             before = meter.mark()
             if name == "forward":
-                gradient = aten.convolution(images, filters, bias, *numbers)
+                gradient = kept = aten.convolution(images, filters, bias, *numbers)
             else:
                 mask = [name == "data_gradient", name == "filter_gradient", False]
                 sizes = list(bias.shape) if bias is not None else None
-                aten.convolution_backward(gradient, images, filters, sizes, *numbers, mask)
+                # Alive past the mark: what is freed inside is not a result.
+                kept = aten.convolution_backward(gradient, images, filters, sizes, *numbers, mask)
         except RuntimeError as caught:
             if not is_out_of_memory(caught):
                 raise
             error = "out_of_memory"
+            torch.cuda.empty_cache()
         results.append((name, error, (before, meter.mark())))
-    del images, filters, bias, gradient
-    release()
     return results
 
 

@@ -14,7 +14,7 @@ from xmem_measure.meter import loaded_library
 _DEVICEPROP_DESCRIPTOR = 38
 _DEVICEPROP_DEVICE_ID = 2700
 _DEVICEPROP_JSON = 2702
-_TYPE_INT64 = 3
+_TYPE_INT32 = 23
 _TYPE_CHAR = 24
 _LONGEST_JSON = 1 << 16
 
@@ -27,9 +27,9 @@ def device_json() -> dict[str, Any]:
         RuntimeError: cuDNN is older than 9.8, or refuses.
     """
     torch.backends.cudnn.version()
-    library = loaded_library("libcudnn_graph.so") or loaded_library("libcudnn.so") or ctypes.CDLL("libcudnn.so.9")
+    library = loaded_library("libcudnn", "cudnnBackendCreateDescriptor")
     descriptor = ctypes.c_void_p()
-    device = ctypes.c_int64(0)
+    device = ctypes.c_int32(0)
     text = ctypes.create_string_buffer(_LONGEST_JSON)
     length = ctypes.c_int64()
 
@@ -41,7 +41,7 @@ def device_json() -> dict[str, Any]:
     check("cudnnBackendCreateDescriptor", ctypes.c_int(_DEVICEPROP_DESCRIPTOR), ctypes.byref(descriptor))
     try:
         one = ctypes.c_int64(1)
-        attribute, kind = ctypes.c_int(_DEVICEPROP_DEVICE_ID), ctypes.c_int(_TYPE_INT64)
+        attribute, kind = ctypes.c_int(_DEVICEPROP_DEVICE_ID), ctypes.c_int(_TYPE_INT32)
         check("cudnnBackendSetAttribute", descriptor, attribute, kind, one, ctypes.byref(device))
         check("cudnnBackendFinalize", descriptor)
         attribute, kind = ctypes.c_int(_DEVICEPROP_JSON), ctypes.c_int(_TYPE_CHAR)

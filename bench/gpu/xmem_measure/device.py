@@ -63,7 +63,7 @@ def _attributes() -> dict[str, int]:
     """Every attribute that CUDA's runtime knows, by the names of the product's table."""
     if not ATTRIBUTE_NUMBERS.exists():
         raise ValueError(f"{ATTRIBUTE_NUMBERS} is not there: run the kit from a checkout")
-    runtime = _library("libcudart.so")
+    runtime = loaded_library("libcudart.so", "cudaDeviceGetAttribute")
     found = {}
     for name, number in tomllib.loads(ATTRIBUTE_NUMBERS.read_text(encoding="utf-8")).items():
         value = ctypes.c_int()
@@ -77,14 +77,14 @@ def _attributes() -> dict[str, int]:
 
 def _versions() -> dict[str, int]:
     """As the libraries number themselves."""
-    runtime, versions = _library("libcudart.so"), {}
+    runtime, versions = loaded_library("libcudart.so", "cudaDeviceGetAttribute"), {}
     for name in ("cudaRuntimeGetVersion", "cudaDriverGetVersion"):
         number = ctypes.c_int()
         getattr(runtime, name)(ctypes.byref(number))
         versions[name] = number.value
     versions["cudnnGetVersion"] = torch.backends.cudnn.version() or 0
     # cublasGetProperty(MAJOR_VERSION | MINOR_VERSION | PATCH_LEVEL)
-    cublas = _library("libcublas.so")
+    cublas = loaded_library("libcublas.so", "cublasGetProperty")
     for field, name in enumerate(("cublas_major", "cublas_minor", "cublas_patch")):
         number = ctypes.c_int()
         cublas.cublasGetProperty(ctypes.c_int(field), ctypes.byref(number))
@@ -92,11 +92,6 @@ def _versions() -> dict[str, int]:
     return versions
 
 
-def _library(name: str) -> ctypes.CDLL:
-    library = loaded_library(name)
-    if library is None:
-        raise OSError(f"{name} is not loaded")
-    return library
 
 
 def probe(_config: dict[str, Any], session: Session) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import gc
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -122,18 +121,22 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and ("out of memory" in text or "ALLOC_FAILED" in text)
 
 
-def release() -> None:
-    """Free what nobody refers to any more."""
-    gc.collect()
-    if torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
+def loaded_library(name: str, function: str) -> ctypes.CDLL:
+    """The library in which this process finds a function: one that stands before all others, or a loaded file.
 
+    Args:
+        name: What the file's name begins with.
+        function: One that it must have.
 
-def loaded_library(name: str) -> ctypes.CDLL | None:
-    """A shared library that this process has already loaded, by the beginning of its file's name."""
+    Raises:
+        OSError: No such library is loaded.
+    """
+    process = ctypes.CDLL(None)
+    if hasattr(process, function):
+        return process
     with open("/proc/self/maps", encoding="utf-8") as maps:  # noqa: PTH123 - no regular file
         paths = {line.split(maxsplit=5)[5].strip() for line in maps if "/" in line}
     for path in sorted(paths):
-        if path.rpartition("/")[2].startswith(name):
-            return ctypes.CDLL(path)
-    return None
+        if path.rpartition("/")[2].startswith(name) and hasattr(library := ctypes.CDLL(path), function):
+            return library
+    raise OSError(f"no loaded {name} with {function}")

@@ -28,6 +28,10 @@ _PATIENCE = 8
 _LEARNING = 0.3
 
 
+# Of the records; SCHEMA.md says what each is.
+SCHEMA = 1
+
+
 class Stopped(BaseException):
     """Somebody wants the visit to end."""
 
@@ -159,6 +163,7 @@ class Visit:
         if result["outcome"] == "timeout" and rest <= 0:
             return
         record = {
+            "schema": SCHEMA,
             "key": run.key(self.environment),
             "part": run.part,
             "config": dict(run.config),

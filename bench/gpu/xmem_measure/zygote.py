@@ -8,8 +8,8 @@ a fork: so they are imported once, here, where CUDA is never used.
 
 from __future__ import annotations
 
-import array
 import ctypes
+import gc
 import importlib
 import json
 import os
@@ -32,7 +32,11 @@ def main() -> None:
     dry_run = "--dry-run" in sys.argv[2:]
     end_with_parent()
     visit = socket.socket(fileno=int(sys.argv[1]))
-    Wire(visit).send(**_imported(dry_run))
+    imported = _imported(dry_run)
+    # What stands now will never be garbage: collections in the children need not look at it, nor copy its pages.
+    gc.collect()
+    gc.freeze()
+    Wire(visit).send(**imported)
     while True:
         spec, descriptors = _receive(visit)
         if spec is None:
