@@ -152,13 +152,17 @@ def finish_together(
 class Zygote:
     """The process that every run is forked from."""
 
-    def __init__(self, *, dry_run: bool) -> None:
-        """Start it and wait until it has imported everything."""
+    def __init__(self, packages: list[str], *, dry_run: bool) -> None:
+        """Start it and wait until it has imported torch and these packages.
+
+        Raises:
+            RuntimeError: There is no torch.
+        """
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-m", "xmem_measure.zygote", str(theirs.fileno())]
         with theirs:
             self._process = subprocess.Popen(
-                command + ["--dry-run"] * dry_run,
+                command + ["--dry-run"] * dry_run + packages,
                 pass_fds=[theirs.fileno()],
                 env=_environment(),
                 stdout=sys.stderr,

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -187,6 +187,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     began = time.monotonic()
     deadline = began + options.minutes * 60
     runs = [run for run in plan() if not options.only or run.part in options.only]
+    if options.each is not None:
+        runs = _first_of_each(runs, options.each)
     if options.list:
         print(summary.list_plan(runs))
         return 0
@@ -196,7 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     zygote: Zygote | None = None
     visit: Visit | None = None
     try:
-        zygote = Zygote(dry_run=options.dry_run)
+        zygote = Zygote(sorted({name for run in runs for name in run.needs}), dry_run=options.dry_run)
         visit = Visit(zygote, options.output, deadline, dry_run=options.dry_run)
         todo = visit.remaining(runs)
         finished = sum(visit.store.is_finished(run.key(visit.environment)) for run in runs)
@@ -222,6 +224,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
+def _first_of_each(runs: Sequence[Run], count: int) -> list[Run]:
+    taken: Counter[str] = Counter()
+    first = []
+    for run in runs:
+        taken[run.part] += 1
+        if taken[run.part] <= count:
+            first.append(run)
+    return first
+
+
 def _stop(signal_number: int, _frame: object) -> None:
     raise Stopped(signal_number)
 
@@ -235,6 +247,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         "-o", "--output", type=Path, default=Path(__file__).resolve().parents[1] / "results", help="folder of results"
     )
     parser.add_argument("--only", choices=list(PARTS), action="append", help="this part; may be repeated")
+    parser.add_argument("--each", type=int, metavar="N", help="only the first N runs of each part: a quick look")
     parser.add_argument("--list", action="store_true", help="print the plan and measure nothing")
     parser.add_argument(
         "--dry-run", action="store_true", help="on the CPU, cut down: checks the kit, measures nothing"

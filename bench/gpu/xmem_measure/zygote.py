@@ -1,6 +1,6 @@
 """The process that has imported everything and touched no GPU; every run is forked from it.
 
-    python -m xmem_measure.zygote SOCKET_FD [--dry-run]
+    python -m xmem_measure.zygote SOCKET_FD [--dry-run] [PACKAGE ...]
 
 Importing torch, torchvision and transformers takes longer than most runs, and CUDA cannot be used on both sides of
 a fork: so they are imported once, here, where CUDA is never used.
@@ -30,9 +30,10 @@ _PR_SET_PDEATHSIG = 1
 
 def main() -> None:
     dry_run = "--dry-run" in sys.argv[2:]
+    packages = [argument for argument in sys.argv[2:] if argument != "--dry-run"]
     end_with_parent()
     visit = socket.socket(fileno=int(sys.argv[1]))
-    imported = _imported(dry_run)
+    imported = _imported(packages, dry_run)
     # What stands now will never be garbage: collections in the children need not look at it, nor copy its pages.
     gc.collect()
     gc.freeze()
@@ -84,8 +85,8 @@ def _become_child(spec: dict[str, Any], connection: int, log: int, dry_run: bool
         os._exit(status)
 
 
-def _imported(dry_run: bool) -> dict[str, Any]:
-    """Import everything that is there; what is not, and what is, for the plan."""
+def _imported(packages: list[str], dry_run: bool) -> dict[str, Any]:
+    """Import everything that is needed and there; what is not, and what is, for the plan."""
     import torch
 
     import xmem_measure.child  # noqa: F401 - once for all children
@@ -93,13 +94,13 @@ def _imported(dry_run: bool) -> dict[str, Any]:
     missing = {}
     if dry_run:
         _define_vision_operators()
-    for name in ("torchvision", "transformers"):
+    for name in packages:
         try:
             importlib.import_module(name)
         # A broken installation can fail in any way, and must not take the other parts with it.
         except Exception as error:
             missing[name] = f"{type(error).__name__}: {error}".splitlines()[0]
-    if "transformers" not in missing:
+    if "transformers" in packages and "transformers" not in missing:
         for name in _MODELS:
             try:
                 importlib.import_module(f"transformers.models.{name}.modeling_{name}")
@@ -111,11 +112,18 @@ def _imported(dry_run: bool) -> dict[str, Any]:
             "torch": torch.__version__,
             "cuda": torch.version.cuda or "",
             "cudnn": str(_cudnn_version()),
-            "torchvision": "" if "torchvision" in missing else metadata.version("torchvision"),
-            "transformers": "" if "transformers" in missing else metadata.version("transformers"),
+            "torchvision": _version("torchvision"),
+            "transformers": _version("transformers"),
             "python": platform.python_version(),
         },
     }
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 def _cudnn_version() -> int:

@@ -153,7 +153,7 @@ def _training(common: dict[str, Any], fields: _Fields) -> Measurement:
         parameters=_count(fields["parameters"]),
         packed_history=_mapping(fields["history"]),
     )
-    for name in ("complete", "actions", "rows", "columns", "data"):
+    for name in ("complete", "actions", "events", "subjects"):
         measurement.packed_history[name]
     return measurement
 

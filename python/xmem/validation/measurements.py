@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from xmem.errors import TraceError
 from xmem.snapshot import MemoryTrace, RecordedAction
 from xmem.validation.columns import Int64, unpack
 
@@ -77,6 +78,12 @@ class Measurement:
             str(self.config[name]) for name in ("model", "optimizer", "batch") if name in self.config
         )
 
+    def _unpacked(self, packed: Mapping[str, Any]) -> dict[str, Int64]:
+        try:
+            return unpack(packed)
+        except (KeyError, ValueError, TypeError) as error:
+            raise TraceError(f"{self.where}: {error}; get the file again, or remove the line") from None
+
 
 @dataclass(frozen=True)
 class DeviceFacts(Measurement):
@@ -138,16 +145,25 @@ class TrainingPeak(Measurement):
         return bool(self.packed_history["complete"])
 
     def history(self) -> MemoryTrace:
-        """Everything that the allocator did, decoded anew with each call."""
-        columns = unpack(self.packed_history)
+        """Everything that the allocator did, decoded anew with each call.
+
+        Raises:
+            TraceError: The columns are damaged; names file and line.
+        """
+        events = self._unpacked(self.packed_history["events"])
+        subjects = self._unpacked(self.packed_history["subjects"])
+        back = events["back"]
+        rows = np.arange(len(back))
+        # Events that end something are about what another event began.
+        own = np.cumsum(back == 0)[rows - back] - 1
         other = int(RecordedAction.OTHER)
         codes = [_ACTIONS.get(name, other) for name in self.packed_history["actions"]]
         return MemoryTrace(
-            action=np.array(codes, np.uint8)[columns["action"]],
-            address=columns["address"],
-            size_bytes=columns["size"],
-            stream=columns["stream"],
-            time_us=columns["time_us"],
+            action=np.array(codes, np.uint8)[events["action"]],
+            address=subjects["address"][own],
+            size_bytes=subjects["size"][own],
+            stream=subjects["stream"][own],
+            time_us=events["time_us"],
         )
 
 
@@ -248,5 +264,8 @@ class Launches(Measurement):
         """A row for each launch, in order: ``kernel`` and ``operator`` (rows of the tables above),
         ``duration_ns``, ``occupancy_percent`` (Kineto's estimate), ``registers`` (a thread), ``shared_bytes``,
         ``stream``, and ``grid_x`` to ``block_z``; -1 where the profiler did not say.
+
+        Raises:
+            TraceError: The columns are damaged; names file and line.
         """
-        return unpack(self.packed_launches)
+        return self._unpacked(self.packed_launches)
