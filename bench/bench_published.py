@@ -85,7 +85,15 @@ def phantom_peak(run: Run, python: str, cudnn: Path | None) -> int | None:
     device = replace(
         device, total_memory_bytes=run.total_bytes, context_bytes=bare_context + run.loaded_bytes
     )
-    command = [python, str(SCRIPT), run.family, run.model, run.optimizer, str(run.batch), str(run.zero_grad_mode)]
+    command = [
+        python,
+        str(SCRIPT),
+        run.family,
+        run.model,
+        run.optimizer,
+        str(run.batch),
+        str(run.zero_grad_mode),
+    ]
     with tempfile.TemporaryDirectory() as folder:
         try:
             machine = PhantomMachine(device=device, strict_capacity=True, cudnn_library=cudnn)

@@ -12,7 +12,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from workloads import Job, prepare, train  # noqa: E402
+from workloads import Job, prepare, train
 
 
 def main() -> None:

@@ -1,8 +1,8 @@
 """The training jobs that measurements and published figures are about, as functions of a device.
 
-``Job`` says which one, ``prepare`` builds it on the host, ``train`` runs it. The loops are those of the public
-experiments of the xMem paper: which name is bound when decides how long a tensor lives, so nothing here may be
-rearranged.
+``Job`` says which one, ``prepare`` builds it on the host, ``train`` runs it. The loops are those of the
+public experiments of the xMem paper: which name is bound when decides how long a tensor lives, so nothing
+here may be rearranged.
 """
 
 from workloads.cnn import CNNS

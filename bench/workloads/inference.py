@@ -1,4 +1,4 @@
-"""Forward passes of the models of the occupancy experiments: torchvision's, some written here, transformers'."""
+"""Forward passes of the models of the occupancy experiments: of torchvision, of transformers, our own."""
 
 from __future__ import annotations
 
@@ -70,7 +70,12 @@ def _vit(width: int, heads: int) -> _Build:
         from torchvision.models import VisionTransformer
 
         model = VisionTransformer(
-            image_size=pixels, patch_size=16, num_layers=12, num_heads=heads, hidden_dim=width, mlp_dim=4 * width
+            image_size=pixels,
+            patch_size=16,
+            num_layers=12,
+            num_heads=heads,
+            hidden_dim=width,
+            mlp_dim=4 * width,
         )
         return _with_channels(model, channels)
 
@@ -84,7 +89,12 @@ def _with_channels(model: torch.nn.Module, channels: int) -> torch.nn.Module:
         return model
     parent, _, attribute = name.rpartition(".")
     replacement = torch.nn.Conv2d(
-        channels, first.out_channels, first.kernel_size, first.stride, first.padding, bias=first.bias is not None
+        channels,
+        first.out_channels,
+        first.kernel_size,
+        first.stride,
+        first.padding,
+        bias=first.bias is not None,
     )
     setattr(model.get_submodule(parent), attribute, replacement)
     return model

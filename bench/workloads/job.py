@@ -25,8 +25,8 @@ class Job:
         model: A name of ``CNNS`` or ``TRANSFORMERS``.
         optimizer: A class of ``torch.optim``, with its defaults but for a learning rate of 0.001.
         batch: Samples an iteration.
-        zero_grad: Where gradients are dropped: 0 at the start of an iteration, 1 between forward and backward,
-            2 after the step.
+        zero_grad: Where gradients are dropped: 0 at the start of an iteration, 1 between forward and
+            backward, 2 after the step.
         precision: A key of ``PRECISIONS``.
         channels_last: Whether a CNN and its images are in channels_last.
         tokens: Length of the sequences of a transformer.

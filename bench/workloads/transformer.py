@@ -10,7 +10,7 @@ import torch
 
 from workloads.job import Job, Scale
 
-# The numbers of the models' public configurations: the configuration's class, and what departs from its defaults.
+# The models' public configurations: the configuration's class, and what departs from its defaults.
 TRANSFORMERS: dict[str, tuple[str, dict[str, Any]]] = {
     "openai-community/gpt2": ("GPT2Config", {}),
     "distilbert/distilgpt2": ("GPT2Config", {"n_layer": 6}),
@@ -170,7 +170,7 @@ TRANSFORMERS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 
-# What a cut-down configuration is made of, by the attribute that the numbers of any family can be set through.
+# What a cut-down configuration is made of, by the names that most families have, and by those of the others.
 _SMALL = {
     "hidden_size": 64,
     "num_hidden_layers": 2,
@@ -199,7 +199,9 @@ def build(name: str, scale: Scale) -> torch.nn.Module:
     if scale.divisor != 1:
         numbers = {**numbers, **_SMALL, **_SMALL_BY_CLASS.get(class_name, {})}
     config = getattr(transformers, class_name)(**numbers)
-    auto = transformers.AutoModelForSeq2SeqLM if config.is_encoder_decoder else transformers.AutoModelForCausalLM
+    auto = (
+        transformers.AutoModelForSeq2SeqLM if config.is_encoder_decoder else transformers.AutoModelForCausalLM
+    )
     model: torch.nn.Module = auto.from_config(config, torch_dtype=torch.float32)
     return model
 

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _SMALL = 1 << 14

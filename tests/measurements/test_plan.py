@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from workloads.job import Job
 from xmem_measure import least_memory, plan, visit
 from xmem_measure.store import Store, folder_name
@@ -105,7 +106,9 @@ def test_a_run_that_would_not_end_in_time_gives_way_to_a_shorter_one(
     assert list(left) == [large]
 
 
-@pytest.mark.parametrize(("outcome", "again"), [("done", 0), ("out_of_memory", 0), ("failed", 1), ("timeout", 1)])
+@pytest.mark.parametrize(
+    ("outcome", "again"), [("done", 0), ("out_of_memory", 0), ("failed", 1), ("timeout", 1)]
+)
 def test_failed_runs_are_tried_again(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, outcome: str, again: int
 ) -> None:

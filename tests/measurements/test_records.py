@@ -11,9 +11,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from xmem_measure.columns import pack
-from xmem_measure.describe import describe
-from xmem_measure.history import History, Mark, requests_between
 
 from snapshot_samples import MIB, snapshot
 from xmem.alloc_conf import RULE_RELEASES
@@ -23,6 +20,10 @@ from xmem.errors import TraceError
 from xmem.snapshot import read_snapshot
 from xmem.validation import TrainingPeak, load_measurements, replay_history
 from xmem.validation.columns import unpack
+from xmem_measure.columns import pack
+from xmem_measure.describe import describe
+from xmem_measure.history import History, Mark, requests_between
+from xmem_measure.nsight import launches
 
 ROOT = Path(__file__).parents[2]
 SNAPSHOTS = Path(os.environ.get("XMEM_SHARED", ROOT / ".." / "shared")) / "data" / "snapshots"
@@ -47,7 +48,10 @@ def test_damaged_columns_are_refused() -> None:
 
 
 def training_record(history: History, **changes: Any) -> dict[str, Any]:
-    usage = {name: [1] for name in ("max_allocated_bytes", "max_reserved_bytes", "allocated_bytes", "reserved_bytes")}
+    usage = {
+        name: [1]
+        for name in ("max_allocated_bytes", "max_reserved_bytes", "allocated_bytes", "reserved_bytes")
+    }
     return {
         "schema": 1,
         "key": "k",
@@ -87,10 +91,14 @@ def test_a_recorded_history_replays(tmp_path: Path) -> None:
     assert replay.reserved_bytes.max() == measurement.peak_reserved_bytes
     assert replay.allocated_bytes.max() == measurement.peak_allocated_bytes
     different = snapshot(22 * MIB)["device_traces"][0]
-    assert replay_history(loaded(tmp_path, History.from_trace(different, complete=True))).difference is not None
+    assert (
+        replay_history(loaded(tmp_path, History.from_trace(different, complete=True))).difference is not None
+    )
 
 
-@pytest.mark.parametrize("name", ["train_empty_start_100", "train_empty_start_200_amp", "tiny_grad_empty_start"])
+@pytest.mark.parametrize(
+    "name", ["train_empty_start_100", "train_empty_start_200_amp", "tiny_grad_empty_start"]
+)
 def test_histories_of_real_gpus_survive(tmp_path: Path, name: str) -> None:
     files = sorted(SNAPSHOTS.glob(f"{name}*"))
     if not files:
@@ -123,10 +131,19 @@ def test_an_incomplete_history_is_not_replayed(tmp_path: Path) -> None:
 
 def test_requests_between_two_moments() -> None:
     history = History()
-    events = (("alloc", 1, 10), ("alloc", 2, 20), ("free_completed", 1, 10), ("alloc", 1, 30), ("free_completed", 2, 20))
+    events = (
+        ("alloc", 1, 10),
+        ("alloc", 2, 20),
+        ("free_completed", 1, 10),
+        ("alloc", 1, 30),
+        ("free_completed", 2, 20),
+    )
     for action, address, size in events:
         history.append(action, address, size, 0, 0)
-    assert requests_between(history, [(Mark(1, 0), Mark(3, 2)), (Mark(3, 2), Mark(3, 2))]) == [[20, 30, -1], []]
+    assert requests_between(history, [(Mark(1, 0), Mark(3, 2)), (Mark(3, 2), Mark(3, 2))]) == [
+        [20, 30, -1],
+        [],
+    ]
 
 
 @pytest.mark.parametrize(
@@ -194,3 +211,20 @@ def test_a_measured_device_is_a_description_that_the_product_reads(tmp_path: Pat
     assert set(device.attribute_bases.values()) == {"measured"}
     path.write_text(describe_device(device))
     assert read_device(path) == device
+
+
+def test_what_nsight_compute_prints() -> None:
+    printed = """==PROF== Connected to process 7
+"ID","Kernel Name","gpu__time_duration.sum","launch__block_size","sm__warps_active.avg.pct_of_peak_sustained_active"
+"","","nsecond","",""
+"0","void gemm<float, 2>(int)","1,234.5","256","12.5"
+"1","relu","10","32","n/a"
+"2","relu","11","32","100"
+"""
+    result = launches(printed)
+    columns = {name: column.tolist() for name, column in unpack(result["launches"]).items()}
+    assert result["kernels"] == ["void gemm<float, 2>(int)", "relu"]
+    assert columns["kernel"] == [0, 1, 1]
+    assert columns["duration_ns"] == [1234, 10, 11]
+    assert columns["active_ppm"] == [125_000, -1, 1_000_000]
+    assert columns["limit_warps"] == [-1, -1, -1]

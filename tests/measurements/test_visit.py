@@ -35,7 +35,9 @@ def command(folder: Path, *arguments: str) -> list[str]:
 
 
 def measure(folder: Path, *arguments: str) -> str:
-    done = subprocess.run(command(folder, *arguments), capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(
+        command(folder, *arguments), capture_output=True, text=True, timeout=200, check=False
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
@@ -66,7 +68,10 @@ def test_a_training_run_is_consistent_with_its_history(visited: Path) -> None:
     assert run.iterations.max_reserved_bytes.max() == run.peak_reserved_bytes
     # The fake allocator reserves pages and gives none back.
     assert history.size_bytes[history.action == 3].sum() == run.peak_reserved_bytes
-    births, deaths = Counter(history.address[history.action == 0]), Counter(history.address[history.action == 2])
+    births, deaths = (
+        Counter(history.address[history.action == 0]),
+        Counter(history.address[history.action == 2]),
+    )
     assert deaths <= births
 
 

@@ -1,7 +1,6 @@
 """The measuring kit on real CUDA builds of torch: what a visit to a GPU would run, without the GPU."""
 
 from pathlib import Path
-
 from typing import Any
 
 from xmem.devices import find_device, read_device

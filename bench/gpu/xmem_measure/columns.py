@@ -1,7 +1,7 @@
 """Columns of whole numbers as one line of text.
 
-Differences of neighbours, split into planes of bytes, are what xz can compress; base 85 makes text of them. Both
-sides are a few lines with nothing but the standard library, which is all that a GPU machine has to offer.
+Differences of neighbours, split into planes of bytes, are what xz can compress; base 85 makes text of them.
+Both sides are a few lines with nothing but the standard library, which every GPU machine has.
 """
 
 from __future__ import annotations

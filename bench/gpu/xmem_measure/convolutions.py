@@ -1,7 +1,7 @@
 """Part 4: the workspace of every convolution of a network, each run alone.
 
-What a convolution's call allocates beside its result, and frees before it returns, is the workspace of the plan
-that was taken.
+What a convolution's call allocates beside its result, and frees before it returns, is the workspace of the
+plan that was taken.
 """
 
 from __future__ import annotations
@@ -86,7 +86,9 @@ def find(job: Job, scale: Scale) -> list[Convolution]:
     return list(found)
 
 
-def _calls(convolution: Convolution, job: Job, meter: Meter) -> list[tuple[str, str | None, tuple[Mark, Mark]]]:
+def _calls(
+    convolution: Convolution, job: Job, meter: Meter
+) -> list[tuple[str, str | None, tuple[Mark, Mark]]]:
     """The three calls of a convolution: name, error if there was one, and where in the history it lies."""
     dtype = torch.bfloat16 if job.precision == "bf16" else torch.float32
     memory_format = torch.channels_last if job.channels_last else torch.contiguous_format
@@ -105,9 +107,9 @@ def _calls(convolution: Convolution, job: Job, meter: Meter) -> list[tuple[str, 
     )
     aten = torch.ops.aten
     results: list[tuple[str, str | None, tuple[Mark, Mark]]] = []
-    images = filters = bias = gradient = kept = None
+    images = filters = bias = gradient = None
     for name in _CALLS:
-        error = None
+        error = kept = None
         before = meter.mark()
         try:
             if images is None:
@@ -115,7 +117,7 @@ def _calls(convolution: Convolution, job: Job, meter: Meter) -> list[tuple[str, 
                 bias = tensor(convolution.filter[0]) if convolution.bias else None
             before = meter.mark()
             if name == "forward":
-                gradient = kept = aten.convolution(images, filters, bias, *numbers)
+                kept = gradient = aten.convolution(images, filters, bias, *numbers)
             else:
                 mask = [name == "data_gradient", name == "filter_gradient", False]
                 sizes = list(bias.shape) if bias is not None else None
@@ -127,6 +129,5 @@ def _calls(convolution: Convolution, job: Job, meter: Meter) -> list[tuple[str, 
             error = "out_of_memory"
             torch.cuda.empty_cache()
         results.append((name, error, (before, meter.mark())))
+        del kept
     return results
-
-

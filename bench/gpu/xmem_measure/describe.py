@@ -44,7 +44,9 @@ def describe(record: Mapping[str, Any]) -> str:
             "loaded_kernels_bytes": max(0, context - memory["context_bytes"]),
             "context_basis": "measured",
         }
-    attributes = {name: value for name, value in record.get("attributes", {}).items() if name not in _LEFT_OUT}
+    attributes = {
+        name: value for name, value in record.get("attributes", {}).items() if name not in _LEFT_OUT
+    }
     if attributes:
         fields["attributes_source"] = f"{source}: cudaDeviceGetAttribute"
     lines = [f"{name} = {json.dumps(value)}" for name, value in fields.items()]

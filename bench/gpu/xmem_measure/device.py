@@ -26,7 +26,11 @@ def run(_config: dict[str, Any], session: Session) -> dict[str, Any]:
         _load_kernels(session.meter.device)
     usage = session.meter.usage()
     session.moment("kernels")
-    result: dict[str, Any] = {"reserved_bytes": usage.reserved_bytes, "refused": {}, "host": platform.platform()}
+    result: dict[str, Any] = {
+        "reserved_bytes": usage.reserved_bytes,
+        "refused": {},
+        "host": platform.platform(),
+    }
     if session.meter.device.type != "cuda":
         return result
     properties = torch.cuda.get_device_properties(0)
@@ -83,15 +87,12 @@ def _versions() -> dict[str, int]:
         getattr(runtime, name)(ctypes.byref(number))
         versions[name] = number.value
     versions["cudnnGetVersion"] = torch.backends.cudnn.version() or 0
-    # cublasGetProperty(MAJOR_VERSION | MINOR_VERSION | PATCH_LEVEL)
     cublas = loaded_library("libcublas.so", "cublasGetProperty")
     for field, name in enumerate(("cublas_major", "cublas_minor", "cublas_patch")):
         number = ctypes.c_int()
         cublas.cublasGetProperty(ctypes.c_int(field), ctypes.byref(number))
         versions[name] = number.value
     return versions
-
-
 
 
 def probe(_config: dict[str, Any], session: Session) -> dict[str, Any]:

@@ -59,14 +59,12 @@ class History:
         history = cls(complete=complete)
         for entry in entries:
             address = entry["device_free"] if entry["action"] == "oom" else entry["addr"]
-            history.append(
-                entry["action"], address, entry["size"], entry["stream"], entry.get("time_us", -1)
-            )
+            history.append(entry["action"], address, entry["size"], entry["stream"], entry.get("time_us", -1))
         return history
 
     def to_json(self) -> dict[str, Any]:
-        """Events, and what they are about: an event that ends a block or segment only says how many events ago
-        it began, which is a third of the text saved.
+        """Events, and what they are about: an event that ends a block or segment only says how many events
+        ago it began, which saves a quarter of the text.
         """
         began: dict[tuple[str, int], int] = {}
         back: list[int] = []
@@ -74,7 +72,10 @@ class History:
             action = ACTIONS[self.action[row]] if self.action[row] < len(ACTIONS) else "other"
             began_as = _BEGAN_AS.get(action)
             begin = began.get((began_as, self.address[row])) if began_as else None
-            same = begin is not None and (self.size[row], self.stream[row]) == (self.size[begin], self.stream[begin])
+            same = begin is not None and (self.size[row], self.stream[row]) == (
+                self.size[begin],
+                self.stream[begin],
+            )
             back.append(row - begin if begin is not None and same else 0)
             if action in _BEGAN_AS.values():
                 began[action, self.address[row]] = row
@@ -104,8 +105,8 @@ def requests_between(history: History, marks: list[tuple[Mark, Mark]]) -> list[l
     """What happened to blocks between pairs of moments, each later than the one before.
 
     Returns:
-        For each pair the requests in order: a positive number is an allocation of that many bytes, ``-k`` frees
-        the k-th allocation of the same list. Blocks that were there before do not show.
+        For each pair the requests in order: a positive number is an allocation of that many bytes, ``-k``
+        frees the k-th allocation of the same list. Blocks that were there before do not show.
     """
     alloc, freed = _CODES["alloc"], _CODES["free_completed"]
     events = [row for row in range(len(history)) if history.action[row] in (alloc, freed)]

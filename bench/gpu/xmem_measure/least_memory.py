@@ -1,7 +1,7 @@
 """Part 2: the least memory that a training job works with.
 
-Every trial is a run of its own with a cap on what the allocator may reserve; several share the device, since only
-their outcome counts. The search is the visit's: it sends caps and learns which were enough.
+Every trial is a run of its own with a cap on what the allocator may reserve; several share the device, since
+only their outcome counts. The search is the visit's: it sends caps and learns which were enough.
 """
 
 from __future__ import annotations

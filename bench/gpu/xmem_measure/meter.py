@@ -122,7 +122,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def loaded_library(name: str, function: str) -> ctypes.CDLL:
-    """The library in which this process finds a function: one that stands before all others, or a loaded file.
+    """The library in which this process finds a function: one that precedes all others, or a loaded file.
 
     Args:
         name: What the file's name begins with.

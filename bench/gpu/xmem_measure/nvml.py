@@ -1,4 +1,4 @@
-"""What the driver says of the memory in use: NVML through its C interface, which every driver brings along."""
+"""What the driver says of the memory in use: NVML through its C interface, which all drivers bring along."""
 
 from __future__ import annotations
 

@@ -63,7 +63,9 @@ def launches(trace: dict[str, Any]) -> dict[str, Any]:
         for event in events
         if event.get("cat") == "cpu_op" and "External id" in event.get("args", {})
     }
-    kernels = sorted((event for event in events if event.get("cat") == "kernel"), key=lambda e: float(e["ts"]))
+    kernels = sorted(
+        (event for event in events if event.get("cat") == "kernel"), key=lambda e: float(e["ts"])
+    )
     names: dict[str, int] = {}
     callers: dict[str, int] = {}
     columns: dict[str, list[int]] = {

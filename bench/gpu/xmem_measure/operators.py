@@ -13,7 +13,14 @@ from workloads import Job, prepare, train
 from xmem_measure.session import Session
 
 # They make a tensor and do nothing else: what they allocate is their caller's.
-_FACTORIES = ("aten::empty", "aten::new_empty", "aten::zeros", "aten::new_zeros", "aten::full", "aten::resize_")
+_FACTORIES = (
+    "aten::empty",
+    "aten::new_empty",
+    "aten::zeros",
+    "aten::new_zeros",
+    "aten::full",
+    "aten::resize_",
+)
 
 
 def run(config: dict[str, Any], session: Session) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from workloads.job import Job, Precision
 
-Part = Literal["device", "training", "least_memory", "operators", "convolutions", "occupancy"]
+Part = Literal["device", "training", "least_memory", "operators", "convolutions", "occupancy", "nsight"]
 
 PARTS: dict[Part, str] = {
     "device": "the device as CUDA, cuDNN and the driver see it",
@@ -20,6 +20,7 @@ PARTS: dict[Part, str] = {
     "operators": "what each operator allocates",
     "convolutions": "workspaces of convolutions, each alone",
     "occupancy": "launches of forward passes",
+    "nsight": "what the hardware counted during them",
 }
 
 # Part of every key: raised when a run of a part no longer means what it meant.
@@ -33,6 +34,7 @@ _SECONDS: dict[Part, float] = {
     "operators": 4,
     "convolutions": 4,
     "occupancy": 3,
+    "nsight": 30,
 }
 
 _CNNS = (
@@ -119,7 +121,7 @@ class Run:
         return _SECONDS[self.part] * (4 if large else 1)
 
     def key(self, environment: Mapping[str, str]) -> str:
-        """Names this run with these versions on this GPU, in any visit: a run is never repeated under its key."""
+        """Names this run with these versions on this GPU, in any visit: nothing is done twice under a key."""
         identity = {
             "part": self.part,
             "revision": _REVISION[self.part],
@@ -147,6 +149,7 @@ def plan() -> list[Run]:
             (list(_operators())[6:], 1),
             (list(_occupancy()), 2),
         ),
+        _nsight(),
     )
     # Rounds of the design may meet again.
     return list({run.key({}): run for run in ordered}.values())
@@ -195,7 +198,7 @@ def _models() -> list[str]:
 
 
 def _job(model: str, turn: int, **settings: Any) -> Job:
-    """A job of a model: neighbours have other optimizers and batches, and so has the model in another turn."""
+    """A job of a model: neighbours have other optimizers and batches, and so has the model in other turns."""
     if model in _CNNS:
         index = _CNNS.index(model) + turn
         optimizer, batch = _CNN_OPTIMIZERS[index % 5], _CNN_BATCHES[index % 6]
@@ -254,11 +257,22 @@ def _convolutions() -> Iterator[Run]:
 def _occupancy() -> Iterator[Run]:
     for batch, length in ((64, 128), (16, 32), (128, 512)):
         for model in _CLASSIFIERS:
-            needs: tuple[str, ...] = ("torchvision",)
-            if model in ("BERT", "DistilBERT", "GPT-2") or model.startswith("CLIP"):
-                needs = ("transformers",)
-            elif model in ("LeNet", "RNN", "LSTM"):
-                needs = ()
-            # CLIP's texts have 77 tokens at most.
-            tokens = min(length, 64) if model.startswith("CLIP") else length
-            yield Run("occupancy", {"model": model, "batch": batch, "length": tokens}, needs)
+            yield _forward_pass("occupancy", model, batch, length)
+
+
+def _nsight() -> Iterator[Run]:
+    for model in _CLASSIFIERS:
+        yield _forward_pass("nsight", model, 64, 128)
+
+
+def _forward_pass(part: Part, model: str, batch: int, length: int) -> Run:
+    needs: tuple[str, ...] = ("torchvision",)
+    if model in ("BERT", "DistilBERT", "GPT-2") or model.startswith("CLIP"):
+        needs = ("transformers",)
+    elif model in ("LeNet", "RNN", "LSTM"):
+        needs = ()
+    if part == "nsight":
+        needs += ("ncu",)
+    # CLIP's texts have 77 tokens at most.
+    tokens = min(length, 64) if model.startswith("CLIP") else length
+    return Run(part, {"model": model, "batch": batch, "length": tokens}, needs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from xmem_measure import nsight
 from xmem_measure.nvml import DeviceMemory
 from xmem_measure.plan import Run
 from xmem_measure.wire import Wire
@@ -69,10 +71,12 @@ class Child:
         """
         self.run = run
         self._zygote = zygote
-        self._log = tempfile.TemporaryFile()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         ours, theirs = socket.socketpair()
         with theirs:
-            self.pid = zygote.fork({"part": part or run.part, "config": config}, theirs.fileno(), self._log.fileno())
+            self.pid = zygote.fork(
+                {"part": part or run.part, "config": config}, theirs.fileno(), self._log.fileno()
+            )
         self._wire = Wire(ours)
 
     def finish(self, deadline: float, memory: DeviceMemory | None = None) -> dict[str, Any]:
@@ -86,10 +90,8 @@ class Child:
 
     def kill(self) -> None:
         """End it, whatever it does."""
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         self.reap()
 
     def reap(self) -> int:
@@ -164,7 +166,7 @@ class Zygote:
             self._process = subprocess.Popen(
                 command + ["--dry-run"] * dry_run + packages,
                 pass_fds=[theirs.fileno()],
-                env=_environment(),
+                env=environment(),
                 stdout=sys.stderr,
             )
         self._socket = ours
@@ -177,6 +179,8 @@ class Zygote:
             raise RuntimeError("torch could not be imported; see above")
         self.versions: dict[str, str] = imported["versions"]
         self.missing: dict[str, str] = imported["missing"]
+        if dry_run or not nsight.installed():
+            self.missing["ncu"] = "Nsight Compute is not on the PATH"
 
     def fork(self, spec: dict[str, Any], connection: int, log: int) -> int:
         socket.send_fds(self._socket, [json.dumps(spec).encode()], [connection, log])
@@ -198,11 +202,10 @@ class Zygote:
         return answer
 
 
-
-
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
+    """That of all processes that measure."""
     folders = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[2])]
-    environment = {
+    variables = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([*folders, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
         # Asking CUDA how many devices there are would end forking.
@@ -213,5 +216,5 @@ def _environment() -> dict[str, str]:
     }
     # Runs are about the defaults.
     for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "CUBLAS_WORKSPACE_CONFIG"):
-        environment.pop(name, None)
-    return environment
+        variables.pop(name, None)
+    return variables

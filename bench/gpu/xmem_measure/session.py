@@ -24,7 +24,7 @@ class Session:
     scale: Scale
 
     def start(self) -> None:
-        """Say that everything is prepared on the host, wait for the device to be free, and create the context.
+        """Say that all is prepared on the host, wait for the device to be free, and create the context.
 
         The visit reads the device's memory in use before and after.
         """

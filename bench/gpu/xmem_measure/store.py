@@ -1,7 +1,7 @@
 """The results of all visits to one GPU with one torch: a folder of text files, a run a line.
 
-A line is written in one piece once its run is over, so that a visit can be stopped at any moment: at most the run in
-progress is lost. A line that a crash cut short is removed when the next visit begins.
+A line is written in one piece once its run is over, so that a visit can be stopped at any moment: at most the
+run in progress is lost. A line that a crash cut short is removed when the next visit begins.
 """
 
 from __future__ import annotations

@@ -13,11 +13,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from xmem_measure import least_memory, summary
+from xmem_measure import least_memory, nsight, summary
 from xmem_measure.describe import describe
 from xmem_measure.nvml import DeviceMemory, HostMemory, Nvml, NvmlError
 from xmem_measure.plan import PARTS, Run, plan
-from xmem_measure.processes import Child, Zygote, finish_together
+from xmem_measure.processes import Child, Zygote, environment, finish_together
 from xmem_measure.store import Store, folder_name
 
 # Runs that prepare on the host while one has the device.
@@ -81,15 +81,18 @@ class Visit:
 
     def measure(self, runs: Sequence[Run]) -> None:
         """As many of these, in order, as the time allows; each is kept as soon as it is over."""
-        left = deque(runs)
+        left = deque(run for run in runs if run.part != "nsight")
+        counted = deque(run for run in runs if run.part == "nsight")
         ahead: deque[Child] = deque()
         while True:
             while len(ahead) < _AHEAD and (run := self._next_that_fits(left)):
                 ahead.append(Child(self._zygote, run, self._first_config(run)))
             if not ahead:
-                return
+                break
             child = ahead.popleft()
-            self._keep(child.run, self._measured(child), len(left) + len(ahead))
+            self._keep(child.run, self._measured(child), len(left) + len(ahead) + len(counted))
+        while run := self._next_that_fits(counted):
+            self._keep(run, self._counted(run), len(counted))
 
     def _next_that_fits(self, left: deque[Run]) -> Run | None:
         """Take the first run that is expected to end in time."""
@@ -113,6 +116,15 @@ class Visit:
             result = self._least(child.run, result)
         seconds = time.monotonic() - began
         self._learn(child.run, seconds)
+        return {"started": started, "seconds": round(seconds, 3), **result}
+
+    def _counted(self, run: Run) -> dict[str, Any]:
+        """A run under Nsight Compute, which starts the process that it watches itself."""
+        began = time.monotonic()
+        started = datetime.now(UTC).isoformat(timespec="seconds")
+        result = nsight.measure(run.config, environment(), self._timeout(run))
+        seconds = time.monotonic() - began
+        self._learn(run, seconds)
         return {"started": started, "seconds": round(seconds, 3), **result}
 
     def _least(self, run: Run, unlimited: dict[str, Any]) -> dict[str, Any]:
@@ -198,7 +210,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     zygote: Zygote | None = None
     visit: Visit | None = None
     try:
-        zygote = Zygote(sorted({name for run in runs for name in run.needs}), dry_run=options.dry_run)
+        zygote = Zygote(
+            sorted({name for run in runs for name in run.needs if name != "ncu"}), dry_run=options.dry_run
+        )
         visit = Visit(zygote, options.output, deadline, dry_run=options.dry_run)
         todo = visit.remaining(runs)
         finished = sum(visit.store.is_finished(run.key(visit.environment)) for run in runs)
@@ -220,7 +234,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         left = len(visit.remaining(runs))
         seconds = time.monotonic() - began
         folder = visit.store.folder
-        print(summary.conclude(visit.records, left, seconds, visit.store.size_bytes(), str(folder)), flush=True)
+        print(
+            summary.conclude(visit.records, left, seconds, visit.store.size_bytes(), str(folder)), flush=True
+        )
     return status
 
 
@@ -244,10 +260,16 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--minutes", type=_minutes, default=20.0, help="when to stop (default 20)")
     parser.add_argument(
-        "-o", "--output", type=Path, default=Path(__file__).resolve().parents[1] / "results", help="folder of results"
+        "-o",
+        "--output",
+        type=Path,
+        default=Path(__file__).resolve().parents[1] / "results",
+        help="folder of results",
     )
     parser.add_argument("--only", choices=list(PARTS), action="append", help="this part; may be repeated")
-    parser.add_argument("--each", type=int, metavar="N", help="only the first N runs of each part: a quick look")
+    parser.add_argument(
+        "--each", type=int, metavar="N", help="only the first N runs of each part: a quick look"
+    )
     parser.add_argument("--list", action="store_true", help="print the plan and measure nothing")
     parser.add_argument(
         "--dry-run", action="store_true", help="on the CPU, cut down: checks the kit, measures nothing"

@@ -2,8 +2,8 @@
 
     python -m xmem_measure.zygote SOCKET_FD [--dry-run] [PACKAGE ...]
 
-Importing torch, torchvision and transformers takes longer than most runs, and CUDA cannot be used on both sides of
-a fork: so they are imported once, here, where CUDA is never used.
+Importing torch, torchvision and transformers takes longer than most runs, and CUDA cannot be used on both
+sides of a fork: so they are imported once, here, where CUDA is never used.
 """
 
 from __future__ import annotations
@@ -24,7 +24,20 @@ from typing import Any
 from xmem_measure.wire import Wire
 
 # Modules that models would otherwise import again in every run.
-_MODELS = ("gpt2", "gpt_neo", "opt", "t5", "gpt_neox", "qwen2", "qwen3", "llama", "gemma2", "bert", "distilbert", "clip")
+_MODELS = (
+    "gpt2",
+    "gpt_neo",
+    "opt",
+    "t5",
+    "gpt_neox",
+    "qwen2",
+    "qwen3",
+    "llama",
+    "gemma2",
+    "bert",
+    "distilbert",
+    "clip",
+)
 _PR_SET_PDEATHSIG = 1
 
 
@@ -34,7 +47,7 @@ def main() -> None:
     end_with_parent()
     visit = socket.socket(fileno=int(sys.argv[1]))
     imported = _imported(packages, dry_run)
-    # What stands now will never be garbage: collections in the children need not look at it, nor copy its pages.
+    # What stands now will never be garbage: collections in the children need not look at it.
     gc.collect()
     gc.freeze()
     Wire(visit).send(**imported)

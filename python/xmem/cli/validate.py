@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 Folder = Annotated[
     Path | None,
     typer.Argument(
-        metavar="[FOLDER]", help="Results of bench/gpu; by default those of this checkout.", show_default=False
+        metavar="[FOLDER]",
+        help="Results of bench/gpu; by default those of this checkout.",
+        show_default=False,
     ),
 ]
 

@@ -34,8 +34,8 @@ _SCHEMA = 1
 def load_measurements(folder: str | os.PathLike[str] = DEFAULT_FOLDER) -> tuple[Measurement, ...]:
     """All measurements below a folder.
 
-    A run that was tried again counts once, as it went last. Runs that failed are ``Measurement`` only: there is
-    nothing more to say of them.
+    A run that was tried again counts once, as it went last. Runs that failed are ``Measurement`` only: there
+    is nothing more to say of them.
 
     Args:
         folder: That of all results, or of one GPU.
@@ -201,11 +201,11 @@ def _convolutions(common: dict[str, Any], fields: _Fields) -> Measurement:
     )
 
 
-def _occupancy(common: dict[str, Any], fields: _Fields) -> Measurement:
+def _launches(common: dict[str, Any], fields: _Fields) -> Measurement:
     return Launches(
         **common,
         kernels=tuple(fields["kernels"]),
-        operators=tuple(fields["operators"]),
+        operators=tuple(fields.get("operators", ())),
         packed_launches=_mapping(fields["launches"]),
     )
 
@@ -216,7 +216,8 @@ _PARTS: Mapping[str, Callable[[dict[str, Any], _Fields], Measurement]] = {
     "least_memory": _least_memory,
     "operators": _operators,
     "convolutions": _convolutions,
-    "occupancy": _occupancy,
+    "occupancy": _launches,
+    "nsight": _launches,
 }
 
 

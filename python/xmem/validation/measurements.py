@@ -221,8 +221,10 @@ class Convolution:
     """A convolution run alone.
 
     Attributes:
-        shape: ``input`` (NCHW), ``filter`` (KCRS), ``stride``, ``padding``, ``dilation``, ``groups``, ``bias``.
-        forward: int64, its requests as in ``OperatorRequests``, in bytes asked for; None if it ran out of memory.
+        shape: ``input`` (NCHW), ``filter`` (KCRS), ``stride``, ``padding``, ``dilation``, ``groups``,
+            ``bias``.
+        forward: int64, its requests as in ``OperatorRequests``, in bytes asked for; None if it ran out of
+            memory.
         data_gradient: The same.
         filter_gradient: The same.
     """
@@ -252,7 +254,8 @@ class Launches(Measurement):
 
     Attributes:
         kernels: Names.
-        operators: ``name``, ``shapes``, ``dtypes``; None for kernels that no operator launched.
+        operators: ``name``, ``shapes``, ``dtypes``; None for kernels that no operator launched. Empty for
+            Nsight Compute, which does not know them.
         packed_launches: As in the file; see ``launches``.
     """
 
@@ -261,9 +264,14 @@ class Launches(Measurement):
     packed_launches: Mapping[str, Any]
 
     def launches(self) -> dict[str, Int64]:
-        """A row for each launch, in order: ``kernel`` and ``operator`` (rows of the tables above),
-        ``duration_ns``, ``occupancy_percent`` (Kineto's estimate), ``registers`` (a thread), ``shared_bytes``,
-        ``stream``, and ``grid_x`` to ``block_z``; -1 where the profiler did not say.
+        """A row for each launch, in order; -1 where the profiler did not say.
+
+        Of part ``occupancy``: ``kernel`` and ``operator`` (rows of the tables above), ``duration_ns``,
+        ``occupancy_percent`` (Kineto's estimate), ``registers`` (a thread), ``shared_bytes``, ``stream``, and
+        ``grid_x`` to ``block_z``. Of part ``nsight``: ``kernel``, ``duration_ns``, ``active_ppm`` and
+        ``elapsed_ppm`` (warps resident, of the most possible, in cycles with any and in all cycles),
+        ``grid``, ``block``, ``registers``, ``shared_static_bytes``, ``shared_dynamic_bytes``, and
+        ``limit_blocks``, ``limit_registers``, ``limit_shared``, ``limit_warps`` (blocks that fit).
 
         Raises:
             TraceError: The columns are damaged; names file and line.

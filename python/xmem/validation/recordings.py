@@ -31,6 +31,8 @@ def replay_history(measured: TrainingPeak, options: AllocatorOptions | None = No
         raise TraceError(f"{measured.where}: the history is not complete; measure this run again")
     if options is None:
         options = parse_alloc_conf("", measured.environment["torch"])
-    empty = AllocatorState(**{field.name: np.empty(0, _DTYPES[str(field.type)]) for field in fields(AllocatorState)})
+    empty = AllocatorState(
+        **{field.name: np.empty(0, _DTYPES[str(field.type)]) for field in fields(AllocatorState)}
+    )
     recorded = RecordedDevice(device=0, trace=measured.history(), state=empty, uses_private_pools=False)
     return replay_recording(recorded, options, start=empty)
