@@ -215,7 +215,8 @@ def test_a_measured_device_is_a_description_that_the_product_reads(tmp_path: Pat
 
 def test_what_nsight_compute_prints() -> None:
     printed = """==PROF== Connected to process 7
-"ID","Kernel Name","gpu__time_duration.sum","launch__block_size","sm__warps_active.avg.pct_of_peak_sustained_active"
+"ID","Kernel Name","gpu__time_duration.sum","launch__block_size",\
+"sm__warps_active.avg.pct_of_peak_sustained_active"
 "","","nsecond","",""
 "0","void gemm<float, 2>(int)","1,234.5","256","12.5"
 "1","relu","10","32","n/a"

@@ -210,9 +210,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     zygote: Zygote | None = None
     visit: Visit | None = None
     try:
-        zygote = Zygote(
-            sorted({name for run in runs for name in run.needs if name != "ncu"}), dry_run=options.dry_run
-        )
+        packages = {name for run in runs for name in run.needs} - {"ncu"}
+        zygote = Zygote(sorted(packages), dry_run=options.dry_run)
         visit = Visit(zygote, options.output, deadline, dry_run=options.dry_run)
         todo = visit.remaining(runs)
         finished = sum(visit.store.is_finished(run.key(visit.environment)) for run in runs)
