@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workloads.job import Job
-from xmem_measure import least_memory, plan, visit
+from xmem_measure import least_memory, plan, processes, visit
 from xmem_measure.store import Store, folder_name
 
 MIB = 1 << 20
@@ -50,6 +50,13 @@ def test_a_key_is_of_configuration_and_environment() -> None:
     assert run.key(ENVIRONMENT) == plan.Run("training", {"batch": 2, "model": "VGG16"}).key(dict(ENVIRONMENT))
     assert run.key(ENVIRONMENT) != run.key({**ENVIRONMENT, "torch": "2.12.0"})
     assert run.key(ENVIRONMENT) != plan.Run("operators", run.config).key(ENVIRONMENT)
+
+
+def test_the_baseline_is_read_when_the_last_process_has_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    readings = iter([900, 700, 500, 500, 400])
+    memory: Any = SimpleNamespace(used_bytes=lambda: next(readings))
+    assert processes.settled_bytes(memory) == 500
 
 
 class _Clock:

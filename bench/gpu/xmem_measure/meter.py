@@ -64,8 +64,8 @@ class CudaMeter:
         self.device = torch.device("cuda", 0)
 
     def open(self) -> None:
-        torch.cuda.set_device(self.device)
         torch.cuda.init()
+        torch.cuda.set_device(self.device)
         # The primary context comes with the first call that needs it.
         torch.cuda.synchronize(self.device)
 

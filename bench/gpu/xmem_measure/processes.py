@@ -23,6 +23,8 @@ from xmem_measure.wire import Wire
 
 _TICK_S = 0.001
 _IMPORT_TIMEOUT_S = 300
+_SETTLING_S = 2.0
+_SETTLING_STEP_S = 0.01
 _LOG_BYTES = 2000
 
 
@@ -137,7 +139,7 @@ def finish_together(
             assert message is not None
             if moment := message.get("moment"):
                 if memory is not None and moment == "prepared":
-                    sampled, began = Sampled(memory.source, memory.used_bytes()), time.monotonic()
+                    sampled, began = Sampled(memory.source, settled_bytes(memory)), time.monotonic()
                 elif memory is not None and sampled is not None:
                     sampled.moments[moment] = memory.used_bytes() - sampled.before_bytes
                 child._wire.send(go=True)
@@ -149,6 +151,18 @@ def finish_together(
         sampled.seconds = time.monotonic() - began
         results[children[0].pid]["device_memory"] = sampled.to_json()
     return [results[child.pid] for child in children]
+
+
+def settled_bytes(memory: DeviceMemory) -> int:
+    """The memory in use once the driver has taken back what the process before held."""
+    deadline = time.monotonic() + _SETTLING_S
+    used = memory.used_bytes()
+    while True:
+        time.sleep(_SETTLING_STEP_S)
+        again = memory.used_bytes()
+        if again >= used or time.monotonic() > deadline:
+            return again
+        used = again
 
 
 class Zygote:

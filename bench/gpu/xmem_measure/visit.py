@@ -221,8 +221,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Stopped as stopped:
         print("stopped: what is finished is kept", file=sys.stderr)
         status = stopped.exit_status
-    except RuntimeError as error:
-        print(f"measure.py: {error}", file=sys.stderr)
+    except (RuntimeError, EOFError) as error:
+        print(f"measure.py: {error or 'the process that forks the runs has ended'}", file=sys.stderr)
         status = 3
     finally:
         for ending in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
