@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from backports import zstd
-from compare_readers import ALL, FAST, LARGE_SLOW, ReaderResult, compare_readers
 from isal import igzip
+
+from compare_readers import ALL, FAST, LARGE_SLOW, ReaderResult, compare_readers
 from machine import describe_machine
 from measure import MB, Spread
 from measure_estimates import (

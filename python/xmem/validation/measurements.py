@@ -163,6 +163,7 @@ class TrainingPeak(Measurement):
             address=subjects["address"][own],
             size_bytes=subjects["size"][own],
             stream=subjects["stream"][own],
+            mempool=np.zeros(len(rows), np.int32),  # the jobs have no private pools
             time_us=events["time_us"],
         )
 

@@ -34,5 +34,5 @@ def replay_history(measured: TrainingPeak, options: AllocatorOptions | None = No
     empty = AllocatorState(
         **{field.name: np.empty(0, _DTYPES[str(field.type)]) for field in fields(AllocatorState)}
     )
-    recorded = RecordedDevice(device=0, trace=measured.history(), state=empty, uses_private_pools=False)
+    recorded = RecordedDevice(device=0, trace=measured.history(), state=empty, mempool_id=())
     return replay_recording(recorded, options, start=empty)
