@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from xmem.cli import options, output
-from xmem.cli.reading import reading
+from xmem.cli import job, options, output
 
 
 def estimate(
     trace: options.Trace,
+    at: options.At = None,
     gpu: options.Gpu = None,
     capacity: options.Capacity = None,
     alloc_conf: options.AllocConf = None,
@@ -19,6 +19,6 @@ def estimate(
     import xmem
 
     target = options.target_options(gpu, capacity, alloc_conf, torch_version)
-    with reading(trace) as progress:
-        answer = xmem.estimate(trace, **target, progress=progress)
-    output.give_estimate(answer, as_json=as_json, output=output_file)
+    output.give_estimate(
+        xmem.estimate(job.observed(trace, at), **target), as_json=as_json, output=output_file
+    )

@@ -15,8 +15,10 @@ from typer.core import TyperGroup
 from xmem.cli.capture import capture
 from xmem.cli.estimate import estimate
 from xmem.cli.exit_codes import ExitCode
+from xmem.cli.fit import fit
 from xmem.cli.gpus import gpus
 from xmem.cli.inspect import inspect
+from xmem.cli.max_batch import max_batch
 from xmem.cli.replay import replay
 from xmem.cli.report import report
 from xmem.cli.run import run
@@ -88,7 +90,7 @@ def _options(
     """
 
 
-for _command in (run, capture, estimate, gpus, inspect, replay, tune, report, validate):
+for _command in (run, capture, estimate, fit, max_batch, gpus, inspect, replay, tune, report, validate):
     # The command ends the options: what follows it belongs to the script, not to us.
     app.command(context_settings={"allow_interspersed_args": _command not in (run, capture)})(_command)
 

@@ -26,6 +26,13 @@ Trace = Annotated[
     ),
 ]
 
+At = Annotated[
+    str | None,
+    typer.Option(
+        "--at", metavar="NAME=VALUE,...", help="Where a fitted model is asked, such as batch=16,seq=128."
+    ),
+]
+
 Gpu = Annotated[
     str | None,
     typer.Option(

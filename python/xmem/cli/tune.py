@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from xmem.cli import options, output
+from xmem.cli import job, options, output
 from xmem.cli.exit_codes import ExitCode
-from xmem.cli.reading import reading
 from xmem.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
 
 def tune(
     trace: options.Trace,
+    at: options.At = None,
     gpu: options.Gpu = None,
     capacity: options.Capacity = None,
     torch_version: options.TorchVersion = None,
@@ -37,8 +37,7 @@ def tune(
         device = custom_device(target["capacity"], like=device)
     if device is None:
         raise ConfigError("no GPU", "--gpu NAME or --capacity SIZE to tune for")
-    with reading(trace) as progress:
-        stages = run_stages(trace, device=device, torch_version=torch_version, progress=progress)
+    stages = run_stages(job.observed(trace, at), device=device, torch_version=torch_version)
     version = conclude(
         stages, device=device, alloc_conf=None, torch_version=torch_version
     ).target.torch_version
