@@ -14,6 +14,7 @@ from workloads.job import Job, Scale
 CNNS = {
     "VGG16": ("vgg16", 1000),
     "VGG19": ("vgg19", 1000),
+    "ResNet50": ("resnet50", 1000),
     "ResNet101": ("resnet101", 1000),
     "ResNet152": ("resnet152", 1000),
     "MobileNetV2": ("mobilenet_v2", 1000),
@@ -35,10 +36,12 @@ _SMALLEST_KIN = {
 }
 
 
+_KEPT: list[torch.library.Library] = []
+
+
 def build(name: str, scale: Scale) -> torch.nn.Module:
     """The network on the host, in train mode."""
-    import torchvision
-
+    torchvision = _torchvision()
     constructor, classes = CNNS[name]
     if scale.divisor != 1:
         constructor = _SMALLEST_KIN.get(constructor, constructor)
@@ -47,6 +50,20 @@ def build(name: str, scale: Scale) -> torch.nn.Module:
         model.avgpool = torch.nn.AdaptiveAvgPool2d(1)
         model.classifier = torch.nn.Linear(512, classes)
     return model.train()
+
+
+def _torchvision() -> Any:
+    """The package; its wheel's compiled part does not load beside a torch without CUDA, and none of these
+    networks need it.
+    """
+    if "USE_CUDA=ON" not in torch.__config__.show() and not _KEPT:
+        library = torch.library.Library("torchvision", "DEF")
+        library.define("nms(Tensor boxes, Tensor scores, float threshold) -> Tensor")
+        library.define("qnms(Tensor boxes, Tensor scores, float threshold) -> Tensor")
+        _KEPT.append(library)  # what it defines goes with it
+    import torchvision
+
+    return torchvision
 
 
 def host_batch(job: Job, scale: Scale) -> tuple[torch.Tensor, torch.Tensor]:
