@@ -1,7 +1,8 @@
 """Fitted models against runs of the same scripts at a larger batch: is the peak right, and what did it cost?
 
-For every model: captures at two small batch sizes on the CPU, a fit, the answer for the large batch; then the
-capture at the large batch itself. Costs are CPU seconds of whole processes, children included.
+For every model: captures at two small batch sizes on the CPU; from their traces a fit and the answer for the
+large batch, which is the prediction; then the capture at the large batch itself. Costs are CPU seconds of
+whole processes, children included.
 
     python bench/bench_scaling.py [--fit 2,3] [--batch 32] [--only ResNet50] [--json FILE]
 """
@@ -36,8 +37,8 @@ class Result:
     model: str
     predicted_bytes: int
     captured_bytes: int
-    fit_s: float
-    ask_s: float
+    small_captures_s: float
+    prediction_s: float
     capture_s: float
 
     @property
@@ -46,8 +47,8 @@ class Result:
 
     @property
     def cheaper(self) -> float:
-        """How many times the large capture costs what the fit and the answer do."""
-        return self.capture_s / (self.fit_s + self.ask_s)
+        """How many times the large capture costs what the prediction from the traces does."""
+        return self.capture_s / self.prediction_s
 
 
 def run(*command: str | Path) -> tuple[str, float]:
@@ -71,13 +72,15 @@ def measure(name: str, fit_at: str, batch: int, folder: Path) -> Result:
     mode = ["--mode", "real"]
     fitted, trace = folder / f"{name}.xmem", folder / f"{name}.json.gz"
     xmem = Path(sys.executable).parent / "xmem-fast"
-    _, fit_s = run(
-        xmem, "fit", "--dim", f"batch={fit_at}", *mode, "-o", fitted, "--", *script, "{batch}", "0"
-    )
+    small: dict[str, float] = {}
+    for value in fit_at.split(","):
+        path = folder / f"{name}-{value}.json.gz"
+        _, small[f"{path}@batch={value}"] = run(xmem, "capture", *mode, "-o", path, "--", *script, value, "0")
+    _, fit_s = run(xmem, "fit", "-o", fitted, *small)
     predicted, ask_s = run(xmem, "estimate", fitted, "--at", f"batch={batch}", "--json")
     _, capture_s = run(xmem, "capture", *mode, "-o", trace, "--", *script, str(batch), "0")
     captured, _ = run(xmem, "estimate", trace, "--json")
-    return Result(name, peak_of(predicted), peak_of(captured), fit_s, ask_s, capture_s)
+    return Result(name, peak_of(predicted), peak_of(captured), sum(small.values()), fit_s + ask_s, capture_s)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -89,14 +92,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     results = []
     print(
-        f"{'model':14} {'predicted':>12} {'captured':>12} {'error':>8} {'fit':>8} {'ask':>6} {'capture':>8}"
+        f"{'model':14} {'predicted':>12} {'captured':>12} {'error':>8} {'small':>8} {'ask':>6} {'capture':>8}"
     )
     with tempfile.TemporaryDirectory() as folder:
         for name in options.only or MODELS:
             result = measure(name, options.fit, options.batch, Path(folder))
             results.append(result)
             predicted, captured = result.predicted_bytes / 2**20, result.captured_bytes / 2**20
-            cost = f"{result.fit_s:6.1f} s {result.ask_s:4.1f} s {result.capture_s:6.1f} s"
+            cost = f"{result.small_captures_s:6.1f} s {result.prediction_s:4.1f} s {result.capture_s:6.1f} s"
             print(
                 f"{name:14} {predicted:8.1f} MiB {captured:8.1f} MiB {result.error:+8.3%} {cost} "
                 f"{result.cheaper:5.2f} times cheaper",

@@ -36,12 +36,10 @@ _SMALLEST_KIN = {
 }
 
 
-_KEPT: list[torch.library.Library] = []
-
-
 def build(name: str, scale: Scale) -> torch.nn.Module:
     """The network on the host, in train mode."""
-    torchvision = _torchvision()
+    import torchvision
+
     constructor, classes = CNNS[name]
     if scale.divisor != 1:
         constructor = _SMALLEST_KIN.get(constructor, constructor)
@@ -50,20 +48,6 @@ def build(name: str, scale: Scale) -> torch.nn.Module:
         model.avgpool = torch.nn.AdaptiveAvgPool2d(1)
         model.classifier = torch.nn.Linear(512, classes)
     return model.train()
-
-
-def _torchvision() -> Any:
-    """The package; its wheel's compiled part does not load beside a torch without CUDA, and none of these
-    networks need it.
-    """
-    if "USE_CUDA=ON" not in torch.__config__.show() and not _KEPT:
-        library = torch.library.Library("torchvision", "DEF")
-        library.define("nms(Tensor boxes, Tensor scores, float threshold) -> Tensor")
-        library.define("qnms(Tensor boxes, Tensor scores, float threshold) -> Tensor")
-        _KEPT.append(library)  # what it defines goes with it
-    import torchvision
-
-    return torchvision
 
 
 def host_batch(job: Job, scale: Scale) -> tuple[torch.Tensor, torch.Tensor]:

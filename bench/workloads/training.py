@@ -12,6 +12,7 @@ import torch
 
 from workloads import cnn, transformer
 from workloads.job import Job, Scale
+from workloads.vision_operators import define_vision_operators
 from workloads.weights import uninitialised_weights
 
 LEARNING_RATE = 1e-3
@@ -30,6 +31,7 @@ def prepare(job: Job, scale: Scale | None = None) -> Prepared:
     """Build model and batch on the host."""
     scale = scale or Scale()
     torch.manual_seed(0)
+    define_vision_operators()
     with uninitialised_weights():
         if job.family == "cnn":
             return Prepared(job, cnn.build(job.model, scale), cnn.host_batch(job, scale))
