@@ -29,6 +29,7 @@ BARS = (
     Bar("rate / hta", "read rate over Holistic Trace Analysis's, 860 MB", "at least", 50),
     Bar("estimate s", "xmem-fast estimate on 860 MB, seconds of the process", "at most", 1.5),
     Bar("estimate MB", "its peak anonymous memory, MB", "at most", 300),
+    Bar("estimate 5 GB MB", "peak anonymous memory of 5 GB, MB", "at most", 1.5 * 300),
     Bar("memory 5 GB / 860 MB", "peak memory of 5 GB over that of 860 MB", "at most", 1.5),
     Bar("growth", "dearest MB over cheapest, 100 MB to 5 GB, less 1", "at most", 0.15),
     Bar("rate gz / plain", "read rate of .json.gz over the plain file's", "at least", 0.5),

@@ -119,6 +119,7 @@ class Results:
         found["estimate s"] = large.process_s.median
         found["estimate MB"] = large.peak_anonymous_bytes / MB
         if HUGE in self.estimates:
+            found["estimate 5 GB MB"] = self.estimates[HUGE].peak_anonymous_bytes / MB
             found["memory 5 GB / 860 MB"] = (
                 self.estimates[HUGE].peak_anonymous_bytes / large.peak_anonymous_bytes
             )
