@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from xmem.attribution import Attribution
 from xmem.blocks import BlockTable
@@ -124,18 +125,25 @@ def _blocks_changed(before: Workload, after: Workload) -> int:
 
     Rows of the trace are told by their block; rows added by policies only ever grow in number.
     """
-    _, old, new = np.intersect1d(
-        before.block[before.block >= 0],
-        after.block[after.block >= 0],
-        assume_unique=True,
-        return_indices=True,
+    if after is before:
+        return 0
+    if after.block is before.block:
+        return int(_differs(before, after).sum())
+    recorded = before.block >= 0, after.block >= 0
+    old, new = (workload.select(rows) for workload, rows in zip((before, after), recorded, strict=True))
+    row_of = np.full(int(before.block.max(initial=-1)) + 1, -1)
+    row_of[old.block] = np.arange(len(old))
+    kept = row_of[new.block]
+    dropped = len(old) - len(new)
+    added = int((~recorded[1]).sum()) - int((~recorded[0]).sum())
+    return int(_differs(old.select(kept), new).sum()) + dropped + added
+
+
+def _differs(before: Workload, after: Workload) -> NDArray[np.bool_]:
+    """Say of each row, the same in both, whether its size or lifetime changed."""
+    changed: NDArray[np.bool_] = (
+        (before.size_bytes != after.size_bytes)
+        | (before.alloc_ns != after.alloc_ns)
+        | (before.free_ns != after.free_ns)
     )
-    old, new = np.flatnonzero(before.block >= 0)[old], np.flatnonzero(after.block >= 0)[new]
-    differs = (
-        (before.size_bytes[old] != after.size_bytes[new])
-        | (before.alloc_ns[old] != after.alloc_ns[new])
-        | (before.free_ns[old] != after.free_ns[new])
-    )
-    dropped = int((before.block >= 0).sum()) - len(old)
-    added = int((after.block < 0).sum()) - int((before.block < 0).sum())
-    return int(differs.sum()) + dropped + added
+    return changed
