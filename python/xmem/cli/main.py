@@ -20,6 +20,7 @@ from xmem.cli.inspect import inspect
 from xmem.cli.replay import replay
 from xmem.cli.report import report
 from xmem.cli.run import run
+from xmem.cli.sweep import sweep
 from xmem.cli.tune import tune
 from xmem.errors import ConfigError, XmemError
 
@@ -86,7 +87,7 @@ def _options(
     """
 
 
-for _command in (run, capture, estimate, gpus, inspect, replay, tune, report):
+for _command in (run, capture, estimate, gpus, inspect, replay, tune, sweep, report):
     # The command ends the options: what follows it belongs to the script, not to us.
     app.command(context_settings={"allow_interspersed_args": _command not in (run, capture)})(_command)
 
