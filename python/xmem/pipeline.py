@@ -317,7 +317,7 @@ class Need:
         peak_allocated_bytes: The most that was in blocks in use, likewise.
         device_peak_bytes: Context plus peak reserved.
         fits: Whether the replay on the device ends; None when no device is named.
-        retries: Times that all caches were flushed before memory was found.
+        retries: Times that all caches were flushed before memory was found, in the same run.
         scaling: What the fit of a model leaves open.
     """
 

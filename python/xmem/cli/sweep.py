@@ -88,11 +88,9 @@ def sweep(
 
 
 def _told(summary: Summary) -> str:
-    counts = [
-        f"{summary.configurations:,} configurations",
-        f"{summary.fitting:,} fit",
-        f"{summary.misfits:,} do not",
-    ]
+    counts = [f"{summary.configurations:,} configurations"]
+    if summary.fitting or summary.misfits:
+        counts += [f"{summary.fitting:,} fit", f"{summary.misfits:,} do not"]
     if summary.errors:
         counts.append(f"{summary.errors:,} have no answer (column error)")
     if summary.reused:

@@ -14,15 +14,16 @@ class Outcome:
     """The answer for one configuration, or why there is none.
 
     Attributes:
-        peak_reserved_bytes: The most that the allocator held.
-        peak_allocated_bytes: The most that was in blocks in use.
+        peak_reserved_bytes: The most that the allocator held: of the run on the GPU where it fits, of the run
+            on one without limit where it does not or none is named.
+        peak_allocated_bytes: The most that was in blocks in use, likewise.
         device_peak_bytes: CUDA context plus peak reserved.
         fits: Whether the job ends on the GPU; None without a GPU.
         margin_bytes: Memory of the GPU less the device peak; None without a GPU.
         peak_reserved_least_bytes: The least that the peak could be, by what the fit of the model leaves open;
             None for a run as it was recorded.
         peak_reserved_most_bytes: The most, likewise.
-        retries: Times that all caches were flushed before memory was found.
+        retries: Times that all caches were flushed before memory was found, in the same run.
         seconds: Time spent on this row; work that rows share counts for the first of them.
         error: Why there is no answer, None where there is one.
     """
