@@ -6,10 +6,12 @@ import json
 import os
 import random
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -99,17 +101,20 @@ def started(spec: Path, output: Path) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def kept(spec: Path, output: Path) -> int:
+def finished(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    stdout, stderr = process.communicate()
+    return process.returncode, stdout, stderr
+
+
+def kept(output: Path) -> int:
     """Rows that the state holds now; none while there is no state."""
     state = output.parent / ".xmem-sweep" / f"{output.name}.sqlite"
     if not state.exists():
         return 0
-    import sqlite3
-
-    with sqlite3.connect(state) as database:
+    with closing(sqlite3.connect(state)) as database:
         try:
             (count,) = database.execute("select count(*) from outcomes").fetchone()
-        except sqlite3.OperationalError:  # killed before it had made the tables
+        except sqlite3.OperationalError:  # no tables yet
             return 0
     return int(count)
 
@@ -120,7 +125,7 @@ def test_killed_at_random_moments_a_sweep_ends_with_the_rows_of_an_undisturbed_o
     spec = write_spec(grid(60))
     whole, killed = tmp_path / "whole.jsonl", tmp_path / "killed.jsonl"
     began = time.monotonic()
-    assert started(spec, whole).wait() == 0
+    assert finished(started(spec, whole))[0] == 0
     lasts_s = time.monotonic() - began
     moments = random.Random(7)
     counts = [0]
@@ -129,11 +134,10 @@ def test_killed_at_random_moments_a_sweep_ends_with_the_rows_of_an_undisturbed_o
         time.sleep(moments.uniform(0, lasts_s))
         process.kill()
         process.communicate()
-        counts.append(kept(spec, killed))
+        counts.append(kept(killed))
     assert counts == sorted(counts)  # no row that was once kept is lost
-    ending = started(spec, killed)
-    stdout, stderr = ending.communicate()
-    assert (ending.returncode, stderr) == (0, "")
+    status, stdout, stderr = finished(started(spec, killed))
+    assert (status, stderr) == (0, "")
     total = len(read_spec(spec).configurations)
     assert stdout.startswith(f"{killed}: {total:,} configurations")
     assert (f"{counts[-1]:,} from an earlier run" in stdout) == (counts[-1] > 0)
@@ -147,7 +151,7 @@ def test_a_signal_leaves_a_state_to_go_on_from(
 ) -> None:
     spec, output = write_spec(grid(200)), tmp_path / "out.jsonl"
     process = started(spec, output)
-    while kept(spec, output) == 0:
+    while kept(output) == 0:
         assert process.poll() is None
         time.sleep(0.01)
     process.send_signal(number)
@@ -157,7 +161,7 @@ def test_a_signal_leaves_a_state_to_go_on_from(
     if number == signal.SIGINT:
         assert "finished rows are kept" in stderr
     assert not output.exists()
-    rows = kept(spec, output)
+    rows = kept(output)
     assert 0 < rows < 4000
     resumed: Any = json.loads(xmem_fast("sweep", spec, "-o", output, "--json").stdout)
     assert resumed["reused"] == rows
@@ -169,7 +173,7 @@ def test_two_sweeps_of_one_file_of_results_do_not_disturb_each_other(
 ) -> None:
     spec, output = write_spec(grid(40)), tmp_path / "out.jsonl"
     both = [started(spec, output) for _ in range(2)]
-    assert [process.wait() for process in both] == [0, 0], [process.communicate() for process in both]
+    assert [(status, stderr) for status, _, stderr in map(finished, both)] == [(0, "")] * 2
     assert [row["configuration"] for row in rows_of(output)] == list(range(800))
 
 

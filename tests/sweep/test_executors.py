@@ -73,8 +73,7 @@ class TestRay:
     ) -> None:
         assert rows(write_spec(GRID), tmp_path / "ray.jsonl", RayExecutor(cluster)) == expected
 
-    def test_both_nodes_evaluate(self, cluster: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        """With one CPU a node, two tasks at once are on two nodes; the cluster is seen as it is."""
+    def test_the_cluster_has_two_nodes(self, cluster: str) -> None:
         ray = pytest.importorskip("ray")
         ray.init(address=cluster, log_to_driver=False)
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -159,7 +160,10 @@ def _capture(command: Sequence[str], trace: Path, job: CommandJob) -> None:
 
 @contextmanager
 def _progress() -> Iterator[Watch]:
-    """A bar on stderr from the first rows on, where somebody watches."""
+    """A bar on stderr from the first rows on, where somebody watches; it is gone afterwards."""
+    if not sys.stderr.isatty():
+        yield lambda _done, _total: None
+        return
     from rich import progress
     from rich.console import Console
 
@@ -170,12 +174,11 @@ def _progress() -> Iterator[Watch]:
         progress.TimeRemainingColumn(),
     )
     bar = progress.Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False)
-    task = bar.add_task("configurations", total=None)
+    task = bar.add_task("", total=None)
 
     def watch(done: int, total: int) -> None:
-        if bar.console.is_terminal:
-            bar.start()
-            bar.update(task, completed=done, total=total)
+        bar.start()  # not before: a script that is captured writes there too
+        bar.update(task, completed=done, total=total)
 
     try:
         yield watch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import tempfile
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from xmem.sweep.job import JobFile
 
 _LARGEST_CHUNK = 256
 _AHEAD = 2  # chunks in Ray's hands for each worker
+_PATIENCE_S = 10
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,7 @@ class RayExecutor:
                     ray.shutdown()
 
     def _connect(self, ray: Any) -> None:
+        _require_listening(self.address)
         own: dict[str, Any] = {"num_cpus": self.workers, "include_dashboard": False}
         try:
             ray.init(
@@ -74,8 +77,23 @@ class RayExecutor:
                 logging_level="ERROR",
                 **({} if self.address else own),
             )
-        except (ConnectionError, ValueError, RuntimeError) as error:
+        except (ConnectionError, ValueError, RuntimeError, ray.exceptions.RaySystemError) as error:
             raise ConfigError(f"--address {self.address}", f"a running Ray cluster, but: {error}") from error
+
+
+def _require_listening(address: str | None) -> None:
+    """Check that something answers there: Ray itself waits for minutes.
+
+    Raises:
+        ConfigError: Nothing does.
+    """
+    host, separator, port = (address or "").removeprefix("ray://").rpartition(":")
+    if not separator or not port.isdecimal():  # such as "auto"
+        return
+    try:
+        socket.create_connection((host, int(port)), _PATIENCE_S).close()
+    except OSError as error:
+        raise ConfigError(f"--address {address}", f"a running Ray cluster, but: {error}") from error
 
 
 def _evaluate_copy(content: bytes, job: JobFile, chunk: Chunk) -> Finished:
