@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from xmem.cli.exit_codes import ExitCode
 from xmem.errors import ConfigError
 from xmem.estimate_result import Estimate
+
+if TYPE_CHECKING:
+    from xmem.reports.schedulers import Scheduler
 
 
 def note(message: str) -> None:
@@ -24,8 +27,26 @@ def print_json(value: Mapping[str, Any]) -> None:
     typer.echo(json.dumps(value, indent=2))
 
 
-def give_estimate(estimate: Estimate, *, as_json: bool, output: Path | None) -> None:
+def require_one_format(as_json: bool, request: Scheduler | None) -> None:
+    """Check before the work that the answer is asked for in one form.
+
+    Raises:
+        ConfigError: In two.
+    """
+    if as_json and request is not None:
+        raise ConfigError(f"--json and --format {request}", "one of them")
+
+
+def give_estimate(
+    estimate: Estimate, *, as_json: bool, output: Path | None, request: Scheduler | None = None
+) -> None:
     """Print an estimate, write it to a file if asked to, and end the command with its verdict.
+
+    Args:
+        estimate: The answer.
+        as_json: Print it as JSON.
+        output: Where it is also written, as JSON.
+        request: Print instead what this scheduler is to be asked for.
 
     Raises:
         typer.Exit: Always; the status says whether the job fits.
@@ -33,6 +54,10 @@ def give_estimate(estimate: Estimate, *, as_json: bool, output: Path | None) -> 
     """
     if as_json:
         print_json(estimate.to_json())
+    elif request is not None:
+        from xmem.reports import schedulers
+
+        typer.echo(schedulers.render(estimate, request))
     else:
         from rich.console import Console
 
