@@ -1,10 +1,10 @@
 """Configurations an hour of a sweep, with one worker and with more.
 
     xmem-fast fit --dim batch=2,3 -o model.xmem -- python examples/train_gpt2.py --batch-size {batch}
-    python bench/bench_sweep.py model.xmem [--executor local|ray] [--workers 1 2] [--repeats N] [--json]
+    python bench/bench_sweep.py model.xmem [--executor local|ray] [--workers 1 2] [--values N] ...
 
-Each measurement is one `xmem-fast sweep` of 1,000 configurations (10 values of the model's first dimension, 10
-allocator settings, 10 GPUs) from the start of the process to its end. The bar is 10 s on 2 cores.
+Each measurement is one `xmem-fast sweep` of 1,000 configurations (10 values of the model's first dimension,
+10 allocator settings, 10 GPUs) from the start of the process to its end. The bar is 10 s on 2 cores.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from measure import Run, Spread, interleaved, run
 
 from xmem.scaling import read_model
 
-VALUES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
+LARGEST_VALUE = 64
 SETTINGS = (
     "",
     "expandable_segments:True",
@@ -36,11 +36,15 @@ SETTINGS = (
 GPUS = ("rtx-3060", "rtx-3090", "rtx-4090", "t4", "v100-32gb", "a10", "l4", "a100-40gb", "h100", "24GiB")
 
 
-def write_spec(folder: Path, model: Path) -> Path:
+def write_spec(folder: Path, model: Path, values: int) -> Path:
     """The sweep that is measured; dimensions after the first stay at the largest value that was captured."""
+    step = max(1, LARGEST_VALUE // values)
     fitted = read_model(model)
     first, *others = fitted.dimensions
-    grid = {first: VALUES, **{name: [fitted.base_sample.point[name]] for name in others}}
+    grid = {
+        first: range(step, step * values + 1, step),
+        **{name: [fitted.base_sample.point[name]] for name in others},
+    }
     lines = [f"{name} = {json.dumps(list(values))}" for name, values in grid.items()]
     spec = folder / "spec.toml"
     spec.write_text(
@@ -72,12 +76,13 @@ def main() -> None:
     parser.add_argument("model", type=Path, help="a fitted model")
     parser.add_argument("--executor", default="local", choices=["local", "ray"])
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--values", type=int, default=10, help="of the dimension; 100 configurations each")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", action="store_true", help="print one JSON object a case")
     arguments = parser.parse_args()
 
     with tempfile.TemporaryDirectory() as folder:
-        spec = write_spec(Path(folder), arguments.model)
+        spec = write_spec(Path(folder), arguments.model, arguments.values)
         cases = {workers: partial(swept, spec, arguments.executor, workers) for workers in arguments.workers}
         for workers, runs in interleaved(cases, arguments.repeats).items():
             wall_s = Spread.of([each.wall_s for each in runs])
