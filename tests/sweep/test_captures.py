@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from sweep_results import rows_of
 from typer.testing import CliRunner
 
+from sweep_results import rows_of
 from xmem.cli.main import app
 
 SCRIPT = """

@@ -12,7 +12,10 @@ import pytest
 from sweep_results import rows_of
 from xmem.errors import ConfigError, TraceError
 from xmem.sweep import read_spec, run_sweep
+from xmem.sweep.configuration import Chunk
+from xmem.sweep.evaluate import Finished
 from xmem.sweep.executors import Executor
+from xmem.sweep.executors import ray as ray_executor
 from xmem.sweep.executors.local import LocalExecutor
 from xmem.sweep.executors.ray import RayExecutor
 from xmem.sweep.executors.slurm import SlurmExecutor
@@ -73,14 +76,24 @@ class TestRay:
     ) -> None:
         assert rows(write_spec(GRID), tmp_path / "ray.jsonl", RayExecutor(cluster)) == expected
 
-    def test_the_cluster_has_two_nodes(self, cluster: str) -> None:
-        ray = pytest.importorskip("ray")
-        ray.init(address=cluster, log_to_driver=False)
-        try:
-            assert len([node for node in ray.nodes() if node["Alive"]]) == 2
-            assert ray.cluster_resources()["CPU"] == 2
-        finally:
-            ray.shutdown()
+    def test_both_nodes_evaluate(
+        self,
+        cluster: str,
+        write_spec: Callable[..., Path],
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        evaluate_copy = ray_executor._evaluate_copy
+
+        def noting(content: bytes, job: JobFile, chunk: Chunk) -> Finished:
+            import ray
+
+            (tmp_path / f"node-{ray.get_runtime_context().get_node_id()}").touch()
+            return evaluate_copy(content, job, chunk)
+
+        monkeypatch.setattr(ray_executor, "_evaluate_copy", noting)
+        assert len(rows(write_spec(GRID), tmp_path / "ray.jsonl", RayExecutor(cluster))) == 72
+        assert len(list(tmp_path.glob("node-*"))) == 2
 
     def test_a_job_that_cannot_be_read_is_told_as_here(
         self, cluster: str, write_spec: Callable[..., Path], tmp_path: Path
