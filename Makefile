@@ -5,6 +5,7 @@
 TORCH ?= torch==2.13.0
 TORCHVISION ?= torchvision==0.28.0
 GPU ?= rtx-3060
+FUZZ_SECONDS ?= 60
 
 # CUDA builds of PyTorch for the tests of the phantom GPU, one release of each CUDA major version.
 CUDA13_TORCH ?= torch==2.12.0 torchvision==0.27.0 'transformers>=5' accelerate
@@ -22,8 +23,8 @@ CPP_FILES = git ls-files --cached --others --exclude-standard -- '*.cpp' '*.hpp'
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test setup format check-format lint types test-cpp test-sanitized test-python test-phantom \
-	bench bench-others clean
+.PHONY: help demo test setup format check-format lint types test-cpp test-sanitized fuzz test-python \
+	test-phantom test-nightly bench bench-others clean
 
 help:  ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -63,6 +64,9 @@ test-cpp: $(STAMPS)/build  ## Build and run the C++ tests
 test-sanitized: $(STAMPS)/build  ## The same under the address and undefined-behaviour sanitizers
 	cmake --workflow --preset asan
 
+fuzz: $(STAMPS)/build  ## Fuzz the reader and the allocators for FUZZ_SECONDS in all
+	sh tools/fuzz.sh $(FUZZ_SECONDS)
+
 test-python: $(STAMPS)/xmem $(STAMPS)/develop $(STAMPS)/models  ## Run the Python tests
 	pytest -q
 
@@ -70,6 +74,12 @@ test-phantom: $(STAMPS)/xmem $(STAMPS)/develop .venv-cuda13/ready .venv-cuda12/r
 	XMEM_PHANTOM_PYTHONS=$(CURDIR)/.venv-cuda13/bin/python:$(CURDIR)/.venv-cuda12/bin/python \
 	XMEM_PHANTOM_CUDNN=$(CURDIR)/.venv-cuda12/cudnn/nvidia/cudnn/lib/libcudnn.so.9 \
 	pytest -q tests/phantom tests/oracle
+
+test-nightly: $(STAMPS)/xmem $(STAMPS)/develop .venv-cuda13/ready .venv-cuda12/ready  ## Long runs of the allocator's tests
+	cd tests && python -m property.long_run --programs 100000
+	XMEM_HYPOTHESIS_EXAMPLES=10000 pytest -q tests/property/test_allocator_against_reference.py
+	cd tests && python -m oracle --settings 60 --requests 20000 \
+	  --python $(CURDIR)/.venv-cuda13/bin/python --python $(CURDIR)/.venv-cuda12/bin/python
 
 # xmem is installed as users do: an editable install looks for changed sources at every start.
 bench: export VIRTUAL_ENV := $(CURDIR)/.venv-bench

@@ -25,7 +25,8 @@ from xmem.capture import PhantomMachine, capture
 from xmem.devices import find_device
 from xmem.errors import CaptureError
 
-SCRIPTS = {"CNN": "train_cnn.py", "Transformer": "train_transformer.py"}
+SCRIPT = Path(__file__).parent / "published" / "train.py"
+FAMILIES = ("CNN", "Transformer")
 LOADED_MIB = {
     ("CNN", "3060"): 26,
     ("CNN", "4060"): 24,
@@ -84,8 +85,15 @@ def phantom_peak(run: Run, python: str, cudnn: Path | None) -> int | None:
     device = replace(
         device, total_memory_bytes=run.total_bytes, context_bytes=bare_context + run.loaded_bytes
     )
-    script = Path(__file__).parent / "published" / SCRIPTS[run.family]
-    command = [python, str(script), run.model, run.optimizer, str(run.batch), str(run.zero_grad_mode)]
+    command = [
+        python,
+        str(SCRIPT),
+        run.family,
+        run.model,
+        run.optimizer,
+        str(run.batch),
+        str(run.zero_grad_mode),
+    ]
     with tempfile.TemporaryDirectory() as folder:
         try:
             machine = PhantomMachine(device=device, strict_capacity=True, cudnn_library=cudnn)
@@ -105,7 +113,7 @@ def main() -> None:
     )
     parser.add_argument("--csv", type=Path, required=True)
     parser.add_argument("--python", required=True)
-    parser.add_argument("--family", choices=sorted(SCRIPTS))
+    parser.add_argument("--family", choices=FAMILIES)
     parser.add_argument("--gpu", default="", help="only rows whose GPU's name holds this")
     parser.add_argument("--limit", type=int)
     parser.add_argument("--cudnn", type=Path, help="libcudnn.so.9 of 9.8 or newer, to plan for cuDNN 9.1")

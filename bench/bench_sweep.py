@@ -17,7 +17,6 @@ from functools import partial
 from pathlib import Path
 
 from measure import Run, Spread, interleaved, run
-
 from xmem.scaling import read_model
 
 LARGEST_VALUE = 64

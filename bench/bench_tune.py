@@ -15,7 +15,6 @@ import statistics
 import time
 
 from bench_replay import training_sequence
-
 from xmem.devices import custom_device
 from xmem.simulation import replay
 from xmem.tuning import search

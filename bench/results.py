@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bars import Verdict, judge
-from compare_readers import LABELS
-from measure import MB
 from rich import box
 from rich.console import Console
 from rich.table import Table
+
+from bars import Verdict, judge
+from compare_readers import LABELS
+from measure import MB
 
 BEGIN = "<!-- written by bench/run.py: begin -->"
 END = "<!-- written by bench/run.py: end -->"

@@ -22,9 +22,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import zstandard
-from compare_readers import ALL, FAST, LARGE_SLOW, ReaderResult, compare_readers
+from backports import zstd
 from isal import igzip
+
+from compare_readers import ALL, FAST, LARGE_SLOW, ReaderResult, compare_readers
 from machine import describe_machine
 from measure import MB, Spread
 from measure_estimates import (
@@ -74,8 +75,8 @@ class Files:
     def zstandard(self, trace: Path) -> Path:
         path = trace.with_suffix(".json.zst")
         if not path.exists():
-            with trace.open("rb") as text, path.open("wb") as packed:
-                zstandard.ZstdCompressor().copy_stream(text, packed)
+            with trace.open("rb") as text, zstd.open(path, "wb") as packed:
+                shutil.copyfileobj(text, packed, MB)
         return path
 
 

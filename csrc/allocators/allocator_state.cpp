@@ -31,6 +31,7 @@ AllocatorState CachingAllocator::state() const {
         state.segment_stream.push_back(segment.stream);
         state.segment_pool.push_back(static_cast<std::uint8_t>(segment.pool));
         state.segment_expandable.push_back(segment.expandable ? 1 : 0);
+        state.segment_mempool.push_back(segment.mempool);
         state.segment_id.push_back(id);
         in_stretch = true;
       }
@@ -57,17 +58,19 @@ std::vector<BlockHandle> CachingAllocator::restore(const AllocatorState& state) 
     segment.size = state.segment_size[s];
     segment.stream = state.segment_stream[s];
     segment.pool = static_cast<Pool>(state.segment_pool[s]);
+    segment.mempool = state.segment_mempool[s];
     segment.expandable = expandable;
-    const std::int32_t stream_index = heap_.stream_index(segment.stream);
-    heap_.add_reserved(segment.pool, segment.size);
+    const ArenaIndex arena = heap_.arena_of(segment.stream, segment.mempool);
+    heap_.add_reserved(arena, segment.pool, segment.size);
+    mempools_.ensure(segment.mempool);
 
     BlockHandle rest;
     if (expandable) {
-      rest = expandable_.restore_range(segment, stream_index, range_rests);
+      rest = expandable_.restore_range(segment, arena, range_rests);
     } else {
       heap_.statistics.segment.increase(segment.pool, 1);
       if (segment.size >= options_.max_split) heap_.statistics.oversize_segments.increase(1);
-      rest = heap_.table.add(segment, stream_index, BlockState::kFree);
+      rest = heap_.table.add(segment, arena, BlockState::kFree);
     }
     for (; b < state.block_segment.size() && static_cast<std::size_t>(state.block_segment[b]) == s; ++b) {
       const bool is_last = !expandable && heap_.table[rest].size == state.block_size[b];

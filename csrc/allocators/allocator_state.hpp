@@ -15,7 +15,8 @@ struct AllocatorState {
   std::vector<StreamHandle> segment_stream;
   std::vector<std::uint8_t> segment_pool;        // Pool
   std::vector<std::uint8_t> segment_expandable;  // 0 or 1
-  std::vector<std::int32_t> segment_id;          // SegmentId: order of creation
+  std::vector<MempoolId> segment_mempool;
+  std::vector<std::int32_t> segment_id;  // SegmentId: order of creation
 
   // Blocks in ascending address; those of one segment tile it.
   std::vector<std::int32_t> block_segment;  // index into the segment columns

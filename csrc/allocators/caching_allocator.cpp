@@ -15,8 +15,10 @@ namespace xmem::allocators {
 namespace {
 
 void validate(const AllocatorOptions& options) {
-  if (options.large_segment <= kMinLargeAlloc) {
-    throw ConfigError("a large segment of " + std::to_string(options.large_segment) + " bytes", "more than 10 MiB");
+  if (options.large_segment <= kMinLargeAlloc || options.large_segment > kMaxBlockBytes ||
+      options.large_segment % kMinBlockSize != 0) {
+    throw ConfigError("a large segment of " + std::to_string(options.large_segment) + " bytes",
+                      "more than 10 MiB, a multiple of 512 bytes");
   }
   if (options.expandable && options.large_segment % kSmallBuffer != 0) {
     throw ConfigError("expandable segments of pages of " + std::to_string(options.large_segment) + " bytes",
@@ -47,20 +49,20 @@ void validate(const AllocatorOptions& options) {
 }  // namespace
 
 CachingAllocator::CachingAllocator(const AllocatorOptions& options, DeviceReference device)
-    : options_(options), heap_(options, device), expandable_(heap_) {
+    : options_(options), heap_(options, device), expandable_(heap_), mempools_(options) {
   validate(options);
   if (options.memory_fraction) {
     limit_ = static_cast<Bytes>(*options.memory_fraction * static_cast<double>(device.total_bytes()));
   }
 }
 
-BlockHandle CachingAllocator::allocate(Bytes request, StreamHandle stream) {
+BlockHandle CachingAllocator::allocate(Bytes request, StreamHandle stream, MempoolId mempool) {
   assert(request > 0);
   const Bytes size = round_size(request, options_);
   const Pool pool = pool_of(size);
-  const std::int32_t stream_index = heap_.stream_index(stream);
-  BlockHandle found = find_free(stream_index, pool, size);
-  if (found.is_none()) found = obtain(stream_index, pool, size);
+  const ArenaIndex arena = heap_.arena_of(stream, mempool);
+  BlockHandle found = find_free(arena, pool, size);
+  if (found.is_none()) found = obtain(arena, pool, size);
   if (found.is_none()) {
     last_out_of_memory_ = {size, heap_.device().free_bytes()};
     assert((check_invariants(), true));
@@ -71,9 +73,17 @@ BlockHandle CachingAllocator::allocate(Bytes request, StreamHandle stream) {
   return taken;
 }
 
-bool CachingAllocator::is_cached(Bytes request, StreamHandle stream) {
+BlockHandle CachingAllocator::allocate_recorded(Bytes request, StreamHandle stream, MempoolId pool, bool flushes) {
+  mempools_.ensure(pool);
+  may_flush_ = flushes;
+  const BlockHandle block = allocate(request, stream, pool);
+  may_flush_ = true;
+  return block;
+}
+
+bool CachingAllocator::is_cached(Bytes request, StreamHandle stream, MempoolId pool) {
   const Bytes size = round_size(request, options_);
-  const FreeBlocks& free = heap_.home(heap_.stream_index(stream), pool_of(size)).free;
+  const FreeBlocks& free = heap_.home(heap_.arena_of(stream, pool), pool_of(size)).free;
   return best_fit(free, size) != free.end();
 }
 
@@ -89,9 +99,9 @@ FreeBlocks::Position CachingAllocator::best_fit(const FreeBlocks& free, Bytes si
   return best;
 }
 
-BlockHandle CachingAllocator::find_free(std::int32_t stream_index, Pool pool, Bytes size) {
-  if (collects_garbage()) ++heap_.searches[static_cast<std::size_t>(pool)];
-  FreeBlocks& free = heap_.home(stream_index, pool).free;
+BlockHandle CachingAllocator::find_free(ArenaIndex arena, Pool pool, Bytes size) {
+  if (pool == Pool::kLarge && collects_garbage() && heap_.mempool(arena) == kDefaultMempool) ++heap_.searches;
+  FreeBlocks& free = heap_.home(arena, pool).free;
   const FreeBlocks::Position best = best_fit(free, size);
   if (best == free.end()) return {};
   const BlockHandle block = free[best];
@@ -100,28 +110,42 @@ BlockHandle CachingAllocator::find_free(std::int32_t stream_index, Pool pool, By
 }
 
 // The rest of malloc: no cached block serves the request.
-BlockHandle CachingAllocator::obtain(std::int32_t stream_index, Pool pool, Bytes size) {
+BlockHandle CachingAllocator::obtain(ArenaIndex arena, Pool pool, Bytes size) {
   if (collects_garbage()) collect_garbage();
   const std::int64_t rejections = heap_.statistics.num_oom_rejections;
-  BlockHandle block = device_allocate(stream_index, pool, size);
+  BlockHandle block = device_allocate(arena, pool, size);
   if (heap_.statistics.num_oom_rejections > rejections) return {};  // caches stay, no event, not among num_ooms
-  if (block.is_none() && release_available(stream_index, pool, size)) {
-    block = device_allocate(stream_index, pool, size);
+  if (block.is_none() && heap_.mempool(arena) == kDefaultMempool) {
+    block = find_in_pools_for_oom(heap_.stream_handle(arena), pool, size);
   }
-  if (block.is_none()) {
+  if (block.is_none() && release_available(arena, pool, size)) {
+    block = device_allocate(arena, pool, size);
+  }
+  if (block.is_none() && flushes()) {
     release_cached();
     ++heap_.statistics.num_alloc_retries;
-    block = device_allocate(stream_index, pool, size);
+    block = device_allocate(arena, pool, size);
   }
   if (block.is_none() && heap_.statistics.num_oom_rejections == rejections) {
     ++heap_.statistics.num_ooms;
-    heap_.events.append(Action::kOutOfMemory, heap_.device().free_bytes(), size, heap_.stream_handle(stream_index));
+    heap_.events.append(Action::kOutOfMemory, heap_.device().free_bytes(), size, heap_.stream_handle(arena),
+                        heap_.mempool(arena));
   }
   return block;
 }
 
+// try_mempool_fallback: what lies free in pools that allow it. Blocks of expandable segments do not serve.
+BlockHandle CachingAllocator::find_in_pools_for_oom(StreamHandle stream, Pool pool, Bytes size) {
+  if (options_.expandable) return {};
+  for (const MempoolId mempool : mempools_.used_on_oom()) {
+    const BlockHandle found = find_free(heap_.arena_of(stream, mempool), pool, size);
+    if (!found.is_none()) return found;
+  }
+  return {};
+}
+
 // alloc_block
-BlockHandle CachingAllocator::device_allocate(std::int32_t stream_index, Pool pool, Bytes size) {
+BlockHandle CachingAllocator::device_allocate(ArenaIndex arena, Pool pool, Bytes size) {
   const Bytes bytes = segment_size(size, options_);
   // The device is not asked then; tested so for expandable segments too.
   if (exceeds_limit(bytes)) return {};
@@ -129,17 +153,18 @@ BlockHandle CachingAllocator::device_allocate(std::int32_t stream_index, Pool po
     ++heap_.statistics.num_oom_rejections;
     return {};
   }
-  if (options_.expandable) return expandable_.allocate(stream_index, pool, size);
+  if (options_.expandable) return expandable_.allocate(arena, pool, size);
   const std::optional<Bytes> address = heap_.device().allocate(bytes);
   if (!address) return {};
 
   Segment segment;
   segment.address = *address;
   segment.size = bytes;
-  segment.stream = heap_.stream_handle(stream_index);
+  segment.stream = heap_.stream_handle(arena);
+  segment.mempool = heap_.mempool(arena);
   segment.pool = pool;
-  const BlockHandle block = heap_.table.add(segment, stream_index, BlockState::kFree);
-  heap_.add_reserved(pool, bytes);
+  const BlockHandle block = heap_.table.add(segment, arena, BlockState::kFree);
+  heap_.add_reserved(arena, pool, bytes);
   heap_.statistics.segment.increase(pool, 1);
   if (bytes >= options_.max_split) heap_.statistics.oversize_segments.increase(1);
   heap_.log(Action::kSegmentAlloc, heap_.table[block], bytes);
@@ -151,7 +176,7 @@ BlockHandle CachingAllocator::take(BlockHandle found, Bytes request, Bytes size)
   Statistics& statistics = heap_.statistics;
   const Block before = heap_.table[found];
   BlockHandle taken = found;
-  if (should_split(before.size, size, before.pool, options_)) {
+  if (may_split(before) && should_split(before.size, size, before.pool, options_)) {
     taken = heap_.table.cut_front(found, size);
     heap_.insert_free(found);
     if (!options_.expandable && before.is_split()) {
@@ -168,6 +193,7 @@ BlockHandle CachingAllocator::take(BlockHandle found, Bytes request, Bytes size)
   Block& block = heap_.table[taken];
   block.state = BlockState::kAllocated;
   block.used_elsewhere = false;
+  block.used_in_capture = false;
   block.requested = request;
   statistics.allocation.increase(block.pool, 1);
   statistics.allocated_bytes.increase(block.pool, block.size);
@@ -186,7 +212,7 @@ void CachingAllocator::free(BlockHandle freed) {
   if (block.size >= options_.max_split) heap_.statistics.oversize_allocations.decrease(1);
   if (block.used_elsewhere) {
     block.state = BlockState::kPendingFree;
-    pending_.push_back(freed);
+    (mempools_.is_capturing() ? deferred_ : pending_).push_back(freed);
   } else {
     complete_free(freed);
   }
@@ -196,28 +222,45 @@ void CachingAllocator::free(BlockHandle freed) {
 void CachingAllocator::record_stream(BlockHandle used, StreamHandle stream) {
   Block& block = heap_.table[used];
   assert(block.state == BlockState::kAllocated);
-  if (stream != heap_.stream_handle(block.stream_index)) block.used_elsewhere = true;
+  if (stream != heap_.stream_handle(block.arena)) record_stream(used);
 }
 
 void CachingAllocator::record_stream(BlockHandle used) {
-  assert(heap_.table[used].state == BlockState::kAllocated);
-  heap_.table[used].used_elsewhere = true;
+  Block& block = heap_.table[used];
+  assert(block.state == BlockState::kAllocated);
+  block.used_elsewhere = true;
+  block.used_in_capture = block.used_in_capture || mempools_.is_capturing();
 }
 
 void CachingAllocator::complete(BlockHandle waiting) {
   assert(heap_.table[waiting].state == BlockState::kPendingFree);
-  std::erase(pending_, waiting);
-  heap_.log(Action::kFreeCompleted, heap_.table[waiting], heap_.table[waiting].requested);
-  complete_free(waiting);
+  if (std::erase(pending_, waiting) == 0) std::erase(deferred_, waiting);
+  finish_free(waiting);
   assert((check_invariants(), true));
 }
 
-void CachingAllocator::synchronize() {
-  for (const BlockHandle waiting : pending_) {
-    heap_.log(Action::kFreeCompleted, heap_.table[waiting], heap_.table[waiting].requested);
-    complete_free(waiting);
-  }
+// synchronize_and_free_events, and process_events on a device whose streams are idle.
+void CachingAllocator::complete_all_frees() {
+  complete_deferred_frees();
+  for (const BlockHandle waiting : pending_) finish_free(waiting);
   pending_.clear();
+}
+
+// insert_events_deferred_until_no_capture: the end of a scope was the end of all uses in it.
+void CachingAllocator::complete_deferred_frees() {
+  for (const BlockHandle waiting : deferred_) {
+    if (heap_.table[waiting].used_in_capture) {
+      finish_free(waiting);
+    } else {
+      pending_.push_back(waiting);
+    }
+  }
+  deferred_.clear();
+}
+
+void CachingAllocator::finish_free(BlockHandle waiting) {
+  heap_.log(Action::kFreeCompleted, heap_.table[waiting], heap_.table[waiting].requested);
+  complete_free(waiting);
 }
 
 // free_block: join at once, keep everything.
@@ -247,14 +290,14 @@ void CachingAllocator::collect_garbage() {
   const auto threshold = static_cast<Bytes>(options_.gc_threshold * static_cast<double>(*limit_));
   const Bytes target = reserved_bytes() - threshold;
   if (target <= 0) return;
-  const std::int64_t now = heap_.searches[static_cast<std::size_t>(Pool::kLarge)];
+  const std::int64_t now = heap_.searches;
 
   // Expandable blocks would be counted and never released: then there is nothing to do.
   if (options_.expandable) return;
   std::vector<BlockHandle> whole;  // unsplit free blocks in the order of the free set
   double total_age = 0;
-  for (const std::int32_t stream_index : heap_.streams_in_order()) {
-    const FreeBlocks& free = heap_.home(stream_index, Pool::kLarge).free;
+  for (const ArenaIndex arena : heap_.arenas_of(kDefaultMempool)) {
+    const FreeBlocks& free = heap_.home(arena, Pool::kLarge).free;
     for (auto at = free.begin(); at != free.end(); at = free.next(at)) {
       if (heap_.table[free[at]].is_split()) continue;
       whole.push_back(free[at]);
@@ -285,9 +328,9 @@ void CachingAllocator::collect_garbage() {
 }
 
 // release_available_cached_blocks: with max_split_size, give oversize blocks of the same stream back before flushing.
-bool CachingAllocator::release_available(std::int32_t stream_index, Pool pool, Bytes size) {
+bool CachingAllocator::release_available(ArenaIndex arena, Pool pool, Bytes size) {
   if (options_.max_split == kUnlimitedSplit || options_.expandable) return false;
-  FreeBlocks& free = heap_.home(stream_index, pool).free;
+  FreeBlocks& free = heap_.home(arena, pool).free;
   const Bytes wanted = std::max(size, options_.max_split);
   const FreeBlocks::Position enough = free.lower_bound({wanted, 0});
   if (enough != free.end()) {
@@ -308,18 +351,48 @@ bool CachingAllocator::release_available(std::int32_t stream_index, Pool pool, B
   return released >= wanted;
 }
 
-// release_cached_blocks: every stream and both pools, not just enough for the request.
-void CachingAllocator::release_cached() {
+void CachingAllocator::empty_pool(MempoolId pool) {
+  if (!mempools_.is_freeable(pool)) return;
+  if (mempools_.is_capturing()) {
+    throw ConfigError("private pool " + std::to_string(pool) + " emptied during a capture", "the end of that first");
+  }
   ++heap_.statistics.num_sync_all_streams;
-  synchronize();
-  release_blocks(Pool::kLarge);
-  release_blocks(Pool::kSmall);
+  complete_deferred_frees();
+  std::vector<BlockHandle> of_others;
+  for (const BlockHandle waiting : pending_) {
+    if (mempool_of(waiting) == pool) {
+      finish_free(waiting);
+    } else {
+      of_others.push_back(waiting);
+    }
+  }
+  pending_ = std::move(of_others);
+  release_freeable(pool);
+  assert((check_invariants(), true));
 }
 
-void CachingAllocator::release_blocks(Pool pool) {
+// release_cached_blocks: every stream and all pools, not just enough for the request.
+void CachingAllocator::release_cached() {
+  if (!mempools_.is_capturing()) {
+    ++heap_.statistics.num_sync_all_streams;
+    complete_all_frees();
+    release_blocks(kDefaultMempool, Pool::kLarge);
+    release_blocks(kDefaultMempool, Pool::kSmall);
+  }
+  const std::vector<MempoolId> freeable = mempools_.freeable();  // a copy: forgotten pools leave it
+  for (const MempoolId mempool : freeable) release_freeable(mempool);
+}
+
+void CachingAllocator::release_freeable(MempoolId mempool) {
+  release_blocks(mempool, Pool::kSmall);
+  release_blocks(mempool, Pool::kLarge);
+  if (heap_.reserved_by(mempool) == 0) mempools_.forget(mempool);
+}
+
+void CachingAllocator::release_blocks(MempoolId mempool, Pool pool) {
   std::vector<BlockHandle> found;  // releasing changes the free set
-  for (const std::int32_t stream_index : heap_.streams_in_order()) {
-    const FreeBlocks& free = heap_.home(stream_index, pool).free;
+  for (const ArenaIndex arena : heap_.arenas_of(mempool)) {
+    const FreeBlocks& free = heap_.home(arena, pool).free;
     for (auto at = free.begin(); at != free.end(); at = free.next(at)) {
       if (options_.expandable || !heap_.table[free[at]].is_split()) found.push_back(free[at]);
     }
@@ -337,7 +410,7 @@ void CachingAllocator::release_blocks(Pool pool) {
 void CachingAllocator::release_segment(BlockHandle released) {
   const Block block = heap_.table[released];
   heap_.device().release(block.address, block.size);
-  heap_.remove_reserved(block.pool, block.size);
+  heap_.remove_reserved(block.arena, block.pool, block.size);
   heap_.statistics.segment.decrease(block.pool, 1);
   if (block.size >= options_.max_split) heap_.statistics.oversize_segments.decrease(1);
   heap_.log(Action::kSegmentFree, block, block.size);

@@ -34,7 +34,7 @@ concept DeviceMemory = requires(Device device, const Device view, Bytes address,
 // - free: exactly once for each handle. Memory may be kept for later requests.
 // - empty_cache: gives back what no block needs. An allocator whose framework has no such call does nothing.
 // - Gauges, in bytes: requested (as asked) <= allocated (as rounded) <= active (also what waits for another stream) <=
-//   reserved (held of the device). Without living blocks the first three are 0.
+//   reserved (held of the device). What waits still counts as requested. Without living blocks the first three are 0.
 // - Same calls, same answers: nothing depends on time, on chance or on addresses of this process.
 // - check_invariants: throws std::logic_error naming the first rule of its own that is broken. May walk everything.
 template <class Allocator>

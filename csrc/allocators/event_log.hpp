@@ -26,13 +26,15 @@ struct EventLog {
   std::vector<Bytes> address;
   std::vector<Bytes> size;
   std::vector<StreamHandle> stream;
+  std::vector<MempoolId> mempool;
 
   std::size_t count() const { return action.size(); }
-  void append(Action what, Bytes where, Bytes how_much, StreamHandle on) {
+  void append(Action what, Bytes where, Bytes how_much, StreamHandle on, MempoolId in) {
     action.push_back(what);
     address.push_back(where);
     size.push_back(how_much);
     stream.push_back(on);
+    mempool.push_back(in);
   }
 };
 

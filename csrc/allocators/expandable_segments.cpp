@@ -10,10 +10,10 @@ namespace {
 constexpr Bytes kMaxRangeBytes = Bytes{1} << 45;
 }  // namespace
 
-BlockHandle ExpandableSegments::allocate(std::int32_t stream_index, Pool pool, Bytes size) {
+BlockHandle ExpandableSegments::allocate(ArenaIndex arena, Pool pool, Bytes size) {
   SegmentTable& table = heap_.table;
-  BlockHandle candidate = find_space(stream_index, pool, size);
-  if (candidate.is_none()) candidate = reserve_range(stream_index, pool);
+  BlockHandle candidate = find_space(arena, pool, size);
+  if (candidate.is_none()) candidate = reserve_range(arena, pool);
   if (table[candidate].state == BlockState::kUnmapped && !map(candidate, std::min(table[candidate].size, size))) {
     return {};
   }
@@ -48,7 +48,7 @@ void ExpandableSegments::unmap(BlockHandle block) {
 
   const Bytes address = table[block].address;
   heap_.device().unmap(address, last - first);
-  heap_.remove_reserved(range.pool, last - first);
+  heap_.remove_reserved(table[block].arena, range.pool, last - first);
   heap_.log(Action::kSegmentUnmap, table[block], last - first);
 
   table[block].state = BlockState::kUnmapped;
@@ -61,9 +61,9 @@ void ExpandableSegments::unmap(BlockHandle block) {
   table.remove(table[block].segment);
 }
 
-BlockHandle ExpandableSegments::find_space(std::int32_t stream_index, Pool pool, Bytes size) const {
+BlockHandle ExpandableSegments::find_space(ArenaIndex arena, Pool pool, Bytes size) const {
   const SegmentTable& table = heap_.table;
-  for (const BlockHandle unmapped : heap_.home(stream_index, pool).unmapped) {
+  for (const BlockHandle unmapped : heap_.home(arena, pool).unmapped) {
     const BlockHandle before = table[unmapped].previous;
     const bool free_before = !before.is_none() && table[before].state == BlockState::kFree;
     const BlockHandle candidate = free_before ? before : unmapped;
@@ -72,14 +72,15 @@ BlockHandle ExpandableSegments::find_space(std::int32_t stream_index, Pool pool,
   return {};
 }
 
-BlockHandle ExpandableSegments::reserve_range(std::int32_t stream_index, Pool pool) {
+BlockHandle ExpandableSegments::reserve_range(ArenaIndex arena, Pool pool) {
   Segment range;
   range.size = range_bytes(pool);
   range.address = heap_.device().reserve(range.size);
-  range.stream = heap_.stream_handle(stream_index);
+  range.stream = heap_.stream_handle(arena);
+  range.mempool = heap_.mempool(arena);
   range.pool = pool;
   range.expandable = true;
-  const BlockHandle block = heap_.table.add(range, stream_index, BlockState::kUnmapped);
+  const BlockHandle block = heap_.table.add(range, arena, BlockState::kUnmapped);
   heap_.insert_unmapped(block);
   return block;
 }
@@ -91,19 +92,19 @@ Bytes ExpandableSegments::range_bytes(Pool pool) const {
   return std::min(round_up(total + total / 8, page), kMaxRangeBytes / page * page);
 }
 
-BlockHandle ExpandableSegments::restore_range(const Segment& stretch, std::int32_t stream_index,
+BlockHandle ExpandableSegments::restore_range(const Segment& stretch, ArenaIndex arena,
                                               std::vector<BlockHandle>& rests) {
   SegmentTable& table = heap_.table;
   const auto holds_stretch = [&](BlockHandle rest) {
     const Block& block = table[rest];
-    return block.stream_index == stream_index && block.pool == stretch.pool && block.address <= stretch.address &&
+    return block.arena == arena && block.pool == stretch.pool && block.address <= stretch.address &&
            stretch.address + stretch.size < block.address + block.size;
   };
   const auto found = std::ranges::find_if(rests, holds_stretch);
   if (found == rests.end()) {
     Segment range = stretch;
     range.size = std::max(range_bytes(stretch.pool), stretch.size + expandable_page(stretch.pool, heap_.options()));
-    rests.push_back(table.add(range, stream_index, BlockState::kUnmapped));
+    rests.push_back(table.add(range, arena, BlockState::kUnmapped));
     return rests.back();
   }
   const Bytes gap = stretch.address - table[*found].address;
@@ -131,7 +132,7 @@ bool ExpandableSegments::map(BlockHandle block, Bytes size) {
   heap_.erase_unmapped(block);
   if (mapped < table[block].size) heap_.insert_unmapped(table.cut_back(block, mapped));
   table[block].state = BlockState::kFree;
-  heap_.add_reserved(pool, mapped);
+  heap_.add_reserved(table[block].arena, pool, mapped);
   heap_.log(Action::kSegmentMap, table[block], mapped);
   heap_.join_neighbours(block);
   heap_.insert_free(block);

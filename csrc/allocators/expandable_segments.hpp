@@ -1,4 +1,4 @@
-// expandable_segments:True: address ranges of a pool and stream into which pages are mapped as they are needed.
+// expandable_segments:True: address ranges of an arena and pool into which pages are mapped as they are needed.
 //
 // A range is a chain of allocated, free and unmapped blocks; free and unmapped ones never join. Mirrors
 // find_expandable_block, try_allocate_expandable_block, map_block and unmap_block of CUDACachingAllocator.cpp
@@ -15,7 +15,7 @@ class ExpandableSegments {
 
   // A free block of at least `size` bytes, out of the free set; none when the device is out of memory. Pages that were
   // mapped before the failure stay mapped and free.
-  BlockHandle allocate(std::int32_t stream_index, Pool pool, Bytes size);
+  BlockHandle allocate(ArenaIndex arena, Pool pool, Bytes size);
 
   // Best fit counts the unmapped space behind a block as its own: of the candidates from `at` on, the one that
   // reaches least.
@@ -25,12 +25,12 @@ class ExpandableSegments {
   void unmap(BlockHandle block);
 
   // For CachingAllocator::restore: the unmapped rest of the range that a mapped stretch lies in, from the stretch on.
-  // A new range starts at the first stretch of a pool and stream that lies in none of `rests`.
-  BlockHandle restore_range(const Segment& stretch, std::int32_t stream_index, std::vector<BlockHandle>& rests);
+  // A new range starts at the first stretch of a pool and arena that lies in none of `rests`.
+  BlockHandle restore_range(const Segment& stretch, ArenaIndex arena, std::vector<BlockHandle>& rests);
 
  private:
-  BlockHandle find_space(std::int32_t stream_index, Pool pool, Bytes size) const;
-  BlockHandle reserve_range(std::int32_t stream_index, Pool pool);
+  BlockHandle find_space(ArenaIndex arena, Pool pool, Bytes size) const;
+  BlockHandle reserve_range(ArenaIndex arena, Pool pool);
   Bytes range_bytes(Pool pool) const;
   bool has_space(BlockHandle first, Bytes size) const;
   bool map(BlockHandle block, Bytes size);

@@ -25,7 +25,7 @@ FreeKey Heap::key_of(const Block& block) const {
 
 void Heap::insert_free(BlockHandle block) {
   Block& freed = table[block];
-  freed.free_since = searches[static_cast<std::size_t>(freed.pool)];
+  freed.free_since = searches;
   home(freed).free.insert(key_of(freed), block);
 }
 
@@ -61,26 +61,40 @@ Joined Heap::join_neighbours(BlockHandle block) {
   return joined;
 }
 
-void Heap::add_reserved(Pool pool, Bytes size) {
+void Heap::add_reserved(ArenaIndex arena, Pool pool, Bytes size) {
   statistics.reserved_bytes.increase(pool, size);
   ++statistics.num_device_alloc;
+  if (mempool(arena) != kDefaultMempool) private_reserved_[mempool(arena)].increase(pool, size);
 }
 
-void Heap::remove_reserved(Pool pool, Bytes size) {
+void Heap::remove_reserved(ArenaIndex arena, Pool pool, Bytes size) {
   statistics.reserved_bytes.decrease(pool, size);
   ++statistics.num_device_free;
+  if (mempool(arena) != kDefaultMempool) private_reserved_[mempool(arena)].decrease(pool, size);
 }
 
-std::int32_t Heap::look_up_stream(StreamHandle stream) {
-  const auto handle = [&](std::int32_t index) { return stream_handle(index); };
-  auto place = std::ranges::lower_bound(streams_in_order_, stream, {}, handle);
-  if (place == streams_in_order_.end() || handle(*place) != stream) {
-    place = streams_in_order_.insert(place, static_cast<std::int32_t>(handles_.size()));
-    handles_.push_back(stream);
+Bytes Heap::reserved_by(MempoolId mempool) const {
+  const auto found = private_reserved_.find(mempool);
+  return found == private_reserved_.end() ? 0 : found->second.all.current;
+}
+
+std::span<const ArenaIndex> Heap::arenas_of(MempoolId mempool) const {
+  const auto found = arenas_.find(mempool);
+  return found == arenas_.end() ? std::span<const ArenaIndex>() : found->second;
+}
+
+ArenaIndex Heap::look_up_arena(StreamHandle stream, MempoolId mempool) {
+  std::vector<ArenaIndex>& arenas = arenas_[mempool];
+  const auto handle = [&](ArenaIndex arena) { return stream_handle(arena); };
+  auto place = std::ranges::lower_bound(arenas, stream, {}, handle);
+  if (place == arenas.end() || handle(*place) != stream) {
+    place = arenas.insert(place, static_cast<ArenaIndex>(keys_.size()));
+    keys_.push_back({stream, mempool});
     stream_pools_.emplace_back();
   }
   last_stream_ = stream;
-  last_stream_index_ = *place;
+  last_mempool_ = mempool;
+  last_arena_ = *place;
   return *place;
 }
 

@@ -1,4 +1,4 @@
-// The state of PyTorch's allocator: segments, the free set of every stream and pool, counters and the log of events.
+// The state of PyTorch's allocator: segments, the free set of every arena and pool, counters and the log of events.
 //
 // What both ways of getting memory share, whole segments (caching_allocator) and expandable ones
 // (expandable_segments): putting a block into the free set, and joining it with its neighbours.
@@ -6,6 +6,8 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
+#include <span>
 #include <vector>
 
 #include "allocators/device_reference.hpp"
@@ -17,7 +19,7 @@
 
 namespace xmem::allocators {
 
-// Memory is never shared between streams nor between pools: each pair has its own free blocks.
+// Memory is never shared between arenas nor between pools: each pair has its own free blocks.
 struct StreamPool {
   FreeBlocks free;
   std::vector<BlockHandle> unmapped;  // of expandable segments, ascending address; a handful
@@ -33,21 +35,23 @@ class Heap {
  public:
   Heap(const AllocatorOptions& options, DeviceReference device) : options_(options), device_(device) {}
 
-  // The index of a stream, in order of first use.
-  std::int32_t stream_index(StreamHandle stream) {
-    if (stream == last_stream_) return last_stream_index_;
-    return look_up_stream(stream);
+  // The arena of a stream in a mempool, in order of first use.
+  ArenaIndex arena_of(StreamHandle stream, MempoolId mempool) {
+    if (stream == last_stream_ && mempool == last_mempool_) return last_arena_;
+    return look_up_arena(stream, mempool);
   }
-  // Stream indices in ascending order of the handle, the order in which PyTorch's free set holds them.
-  const std::vector<std::int32_t>& streams_in_order() const { return streams_in_order_; }
-  StreamHandle stream_handle(std::int32_t index) const { return handles_[static_cast<std::size_t>(index)]; }
+  // Those of a mempool in ascending order of the stream, the order in which PyTorch's free set holds them.
+  std::span<const ArenaIndex> arenas_of(MempoolId mempool) const;
+  ArenaIndex arena_count() const { return static_cast<ArenaIndex>(keys_.size()); }
+  StreamHandle stream_handle(ArenaIndex arena) const { return keys_[static_cast<std::size_t>(arena)].stream; }
+  MempoolId mempool(ArenaIndex arena) const { return keys_[static_cast<std::size_t>(arena)].mempool; }
 
-  StreamPool& home(std::int32_t stream_index, Pool pool) {
-    return stream_pools_[static_cast<std::size_t>(stream_index)][static_cast<std::size_t>(pool)];
+  StreamPool& home(ArenaIndex arena, Pool pool) {
+    return stream_pools_[static_cast<std::size_t>(arena)][static_cast<std::size_t>(pool)];
   }
-  StreamPool& home(const Block& block) { return home(block.stream_index, block.pool); }
-  const StreamPool& home(std::int32_t stream_index, Pool pool) const {
-    return stream_pools_[static_cast<std::size_t>(stream_index)][static_cast<std::size_t>(pool)];
+  StreamPool& home(const Block& block) { return home(block.arena, block.pool); }
+  const StreamPool& home(ArenaIndex arena, Pool pool) const {
+    return stream_pools_[static_cast<std::size_t>(arena)][static_cast<std::size_t>(pool)];
   }
 
   FreeKey key_of(const Block& block) const;
@@ -59,10 +63,13 @@ class Heap {
   // Joins the block, itself in no set, with neighbours in its own state; the previous one first.
   Joined join_neighbours(BlockHandle block);
 
-  void add_reserved(Pool pool, Bytes size);
-  void remove_reserved(Pool pool, Bytes size);
+  void add_reserved(ArenaIndex arena, Pool pool, Bytes size);
+  void remove_reserved(ArenaIndex arena, Pool pool, Bytes size);
+  // Of the reserved bytes those of each private pool that ever held any.
+  const std::map<MempoolId, PooledStat>& reserved_by_private_pools() const { return private_reserved_; }
+  Bytes reserved_by(MempoolId mempool) const;  // now
   void log(Action action, const Block& block, Bytes size) {
-    events.append(action, block.address, size, stream_handle(block.stream_index));
+    events.append(action, block.address, size, stream_handle(block.arena), mempool(block.arena));
   }
 
   const AllocatorOptions& options() const { return options_; }
@@ -72,18 +79,24 @@ class Heap {
   SegmentTable table;
   Statistics statistics;
   EventLog events;
-  std::array<std::int64_t, 2> searches{};  // of each pool, the clock of garbage collection; runs only with a limit
+  std::int64_t searches = 0;  // of the large default pool, the clock of garbage collection; runs only with a limit
 
  private:
-  std::int32_t look_up_stream(StreamHandle stream);
+  struct ArenaKey {
+    StreamHandle stream;
+    MempoolId mempool;
+  };
+  ArenaIndex look_up_arena(StreamHandle stream, MempoolId mempool);
 
   AllocatorOptions options_;
   DeviceReference device_;
   std::vector<std::array<StreamPool, 2>> stream_pools_;
-  std::vector<StreamHandle> handles_;
-  std::vector<std::int32_t> streams_in_order_;
+  std::vector<ArenaKey> keys_;  // of each arena
+  std::map<MempoolId, std::vector<ArenaIndex>> arenas_;
+  std::map<MempoolId, PooledStat> private_reserved_;
   StreamHandle last_stream_ = 0;
-  std::int32_t last_stream_index_ = look_up_stream(0);
+  MempoolId last_mempool_ = kDefaultMempool;
+  ArenaIndex last_arena_ = look_up_arena(0, kDefaultMempool);
 };
 
 }  // namespace xmem::allocators

@@ -1,5 +1,6 @@
 // CachingAllocator::check_invariants: everything that must hold after every step, recomputed from the blocks.
 #include <algorithm>
+#include <map>
 #include <stdexcept>
 #include <string>
 
@@ -59,6 +60,7 @@ void CachingAllocator::check_invariants() const {
   const SegmentTable& table = heap_.table;
   const bool large_blocks_have_a_minimum = !options_.expandable && options_.max_split == kUnlimitedSplit;
   std::array<Counted, 2> counted;
+  std::map<MempoolId, Bytes> reserved_by;
 
   for (std::size_t id = 0; id < table.segments().size(); ++id) {
     const Segment& segment = table.segments()[id];
@@ -74,7 +76,11 @@ void CachingAllocator::check_invariants() const {
       require(block.address == address && block.previous == previous, "blocks do not tile their segment");
       require(block.size > 0 && block.size % kMinBlockSize == 0, "a block is not a multiple of 512 bytes");
       require(block.pool == segment.pool, "a block is in another pool than its segment");
-      require(heap_.stream_handle(block.stream_index) == segment.stream, "a block is on another stream");
+      require(heap_.stream_handle(block.arena) == segment.stream, "a block is on another stream");
+      require(heap_.mempool(block.arena) == segment.mempool, "a block is in another mempool than its segment");
+      if (segment.mempool != kDefaultMempool && block.state != BlockState::kUnmapped) {
+        reserved_by[segment.mempool] += block.size;
+      }
       require(!large_blocks_have_a_minimum || block.pool == Pool::kSmall || block.size > kSmallSize,
               "a large block is not above 1 MiB");
       const bool joinable = block.state == BlockState::kFree || block.state == BlockState::kUnmapped;
@@ -90,13 +96,13 @@ void CachingAllocator::check_invariants() const {
     counted[pool].require_equal(heap_.statistics, pool);
     std::size_t free_blocks = 0;
     std::size_t unmapped_blocks = 0;
-    for (const std::int32_t stream_index : heap_.streams_in_order()) {
-      const StreamPool& home = heap_.home(stream_index, static_cast<Pool>(pool));
+    for (ArenaIndex arena = 0; arena < heap_.arena_count(); ++arena) {
+      const StreamPool& home = heap_.home(arena, static_cast<Pool>(pool));
       FreeKey last{-1, 0};
       for (auto at = home.free.begin(); at != home.free.end(); at = home.free.next(at)) {
         const Block& block = table[home.free[at]];
         require(block.state == BlockState::kFree, "the free set holds a block that is not free");
-        require(block.stream_index == stream_index, "the free set holds a block of another stream");
+        require(block.arena == arena, "the free set holds a block of another arena");
         require(last < heap_.key_of(block), "the free set is out of order");
         last = heap_.key_of(block);
         ++free_blocks;
@@ -109,7 +115,11 @@ void CachingAllocator::check_invariants() const {
     require(free_blocks == counted[pool].free_blocks, "the free set lacks a free block");
     require(unmapped_blocks == counted[pool].unmapped_blocks, "the unmapped set lacks a block");
   }
-  require(pending_.size() == counted[0].pending_blocks + counted[1].pending_blocks, "a pending free is lost");
+  for (const auto& [mempool, bytes] : reserved_by) {
+    require(heap_.reserved_by(mempool) == bytes, "reserved bytes of a private pool differ from its segments");
+  }
+  require(pending_.size() + deferred_.size() == counted[0].pending_blocks + counted[1].pending_blocks,
+          "a pending free is lost");
 
   const Statistics& statistics = heap_.statistics;
   for (const PooledStat* stat :

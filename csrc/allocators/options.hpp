@@ -32,6 +32,8 @@ struct AllocatorOptions {
   bool expandable = false;
   std::optional<double> memory_fraction = std::nullopt;  // of the device's total; none = no limit of its own
   bool reject_over_capacity = false;                     // throw_on_cudamalloc_oom
+  bool newest_scope_first = true;     // of several open private pools the one that serves: from 2.10 the last opened
+  bool every_scope_captures = false;  // up to 2.12 torch.cuda.use_mem_pool holds frees and caches as a capture does
 };
 
 }  // namespace xmem::allocators

@@ -2,13 +2,13 @@
 
 namespace xmem::allocators {
 
-BlockHandle SegmentTable::add(const Segment& segment, std::int32_t stream_index, BlockState state) {
+BlockHandle SegmentTable::add(const Segment& segment, ArenaIndex arena, BlockState state) {
   const SegmentId id{static_cast<std::int32_t>(segments_.size())};
   Block whole;
   whole.address = segment.address;
   whole.size = segment.size;
   whole.segment = id;
-  whole.stream_index = stream_index;
+  whole.arena = arena;
   whole.pool = segment.pool;
   whole.state = state;
   const BlockHandle block = new_block(whole);

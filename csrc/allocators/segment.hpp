@@ -30,10 +30,11 @@ struct Block {
   BlockHandle next;
   SegmentId segment;
   std::uint32_t object_age = 0;
-  std::int32_t stream_index = 0;  // into the heap's streams
+  ArenaIndex arena = 0;
   Pool pool = Pool::kSmall;
   BlockState state = BlockState::kRetired;
-  bool used_elsewhere = false;  // on another stream than its own
+  bool used_elsewhere = false;   // on another stream than its own
+  bool used_in_capture = false;  // so, during a capture
 
   bool is_split() const { return !previous.is_none() || !next.is_none(); }
 };
@@ -43,6 +44,7 @@ struct Segment {
   Bytes size = 0;  // of an expandable one: of the address range, mapped or not
   StreamHandle stream = 0;
   BlockHandle first;
+  MempoolId mempool = kDefaultMempool;
   Pool pool = Pool::kSmall;
   bool expandable = false;
   bool alive = true;
@@ -57,7 +59,7 @@ class SegmentTable {
   std::size_t block_capacity() const { return blocks_.size(); }
 
   // A segment that one block of the given state covers; its BlockHandle.
-  BlockHandle add(const Segment& segment, std::int32_t stream_index, BlockState state);
+  BlockHandle add(const Segment& segment, ArenaIndex arena, BlockState state);
   void remove(SegmentId segment);  // one block covers it
 
   // Cuts `size` bytes off the front of the block. The new object is the front; the old one keeps the rest.

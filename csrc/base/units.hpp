@@ -11,6 +11,9 @@ using Nanoseconds = std::int64_t;
 
 inline constexpr Nanoseconds kNever = std::numeric_limits<Nanoseconds>::max();
 
+// More than any device holds, and little enough that sums do not overflow.
+inline constexpr Bytes kMaxBlockBytes = Bytes{1} << 44;
+
 namespace literals {
 constexpr Bytes operator""_B(unsigned long long n) {
   return static_cast<Bytes>(n);

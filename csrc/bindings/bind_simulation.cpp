@@ -53,6 +53,21 @@ py::dict statistics_dict(const allocators::Statistics& statistics) {
   return out;
 }
 
+// A gauge of a pool under keys such as all.peak, as in torch.cuda.memory_stats().
+py::dict gauge_dict(const allocators::PooledStat& gauge) {
+  py::dict out;
+  const auto add = [&](const std::string& scope, const allocators::Stat& stat) {
+    out[py::str(scope + ".current")] = stat.current;
+    out[py::str(scope + ".peak")] = stat.peak;
+    out[py::str(scope + ".allocated")] = stat.allocated;
+    out[py::str(scope + ".freed")] = stat.freed();
+  };
+  add("all", gauge.all);
+  add("small_pool", gauge.of_pool[0]);
+  add("large_pool", gauge.of_pool[1]);
+  return out;
+}
+
 py::tuple peak_tuple(const simulation::Peak& peak) {
   return py::make_tuple(peak.bytes, peak.request);
 }
@@ -76,7 +91,9 @@ void bind_options(py::module_& core) {
       .def_readwrite("gc_threshold", &AllocatorOptions::gc_threshold)
       .def_readwrite("expandable", &AllocatorOptions::expandable)
       .def_readwrite("memory_fraction", &AllocatorOptions::memory_fraction)
-      .def_readwrite("reject_over_capacity", &AllocatorOptions::reject_over_capacity);
+      .def_readwrite("reject_over_capacity", &AllocatorOptions::reject_over_capacity)
+      .def_readwrite("newest_scope_first", &AllocatorOptions::newest_scope_first)
+      .def_readwrite("every_scope_captures", &AllocatorOptions::every_scope_captures);
 }
 
 void bind_sequence(py::module_& core) {
@@ -121,14 +138,22 @@ void bind_replay(py::module_& core) {
   add_replay_column<Bytes>(cls, "event_address", [](const auto& r) -> const auto& { return r.events.address; });
   add_replay_column<Bytes>(cls, "event_size", [](const auto& r) -> const auto& { return r.events.size; });
   add_replay_column<std::int64_t>(cls, "event_stream", [](const auto& r) -> const auto& { return r.events.stream; });
+  add_replay_column<std::int32_t>(cls, "event_mempool", [](const auto& r) -> const auto& { return r.events.mempool; });
   add_replay_column<std::int64_t>(cls, "event_request", [](const auto& r) -> const auto& { return r.event_request; });
   cls.def_property_readonly("event_action", [](const py::object& self) {
     return numbers_of(self.cast<const Replay&>().events.action, self);
   });
   add_replay_column<std::int32_t>(cls, "block_request_block",
                                   [](const auto& r) -> const auto& { return r.state_block; });
+  add_replay_column<std::int32_t>(cls, "segment_mempool",
+                                  [](const auto& r) -> const auto& { return r.segment_mempool; });
   cls.def_readonly("state", &Replay::state);
   cls.def_property_readonly("statistics", [](const Replay& r) { return statistics_dict(r.statistics); });
+  cls.def_property_readonly("reserved_by_private_pools", [](const Replay& r) {
+    py::dict out;
+    for (const auto& [mempool, gauge] : r.reserved_by_private_pools) out[py::int_(mempool)] = gauge_dict(gauge);
+    return out;
+  });
   cls.def_property_readonly("peaks", [](const Replay& r) { return peaks_tuple(r.peaks); });
   cls.def_property_readonly("failures", [](const Replay& r) {
     py::list failures;
@@ -204,6 +229,7 @@ void bind_state(py::module_& core) {
   add("segment_stream", &AllocatorState::segment_stream);
   add("segment_pool", &AllocatorState::segment_pool);
   add("segment_expandable", &AllocatorState::segment_expandable);
+  add("segment_mempool", &AllocatorState::segment_mempool);
   add("segment_id", &AllocatorState::segment_id);
   add("block_segment", &AllocatorState::block_segment);
   add("block_address", &AllocatorState::block_address);
@@ -217,6 +243,7 @@ allocators::AllocatorState make_state(const Column<Bytes>& segment_address, cons
                                       const Column<std::int64_t>& segment_stream,
                                       const Column<std::uint8_t>& segment_pool,
                                       const Column<std::uint8_t>& segment_expandable,
+                                      const Column<std::int32_t>& segment_mempool,
                                       const Column<std::int32_t>& block_segment, const Column<Bytes>& block_address,
                                       const Column<Bytes>& block_size, const Column<Bytes>& block_requested,
                                       const Column<std::uint8_t>& block_state) {
@@ -227,6 +254,7 @@ allocators::AllocatorState make_state(const Column<Bytes>& segment_address, cons
   state.segment_stream = copy(segment_stream);
   state.segment_pool = copy(segment_pool);
   state.segment_expandable = copy(segment_expandable);
+  state.segment_mempool = copy(segment_mempool);
   state.segment_id.resize(state.segment_address.size());
   std::iota(state.segment_id.begin(), state.segment_id.end(), 0);
   state.block_segment = copy(block_segment);
@@ -242,8 +270,9 @@ void bind_recording(py::module_& core) {
   using simulation::Recording;
   using simulation::RecordingReplay;
   const auto recording_of = [](const Column<std::uint8_t>& action, const Column<Bytes>& address,
-                               const Column<Bytes>& size, const Column<std::int64_t>& stream) {
-    return Recording{span_of(action), span_of(address), span_of(size), span_of(stream)};
+                               const Column<Bytes>& size, const Column<std::int64_t>& stream,
+                               const Column<std::int32_t>& mempool) {
+    return Recording{span_of(action), span_of(address), span_of(size), span_of(stream), span_of(mempool)};
   };
   py::class_<RecordingReplay>(core, "RecordingReplay")
       .def_property_readonly("reserved_bytes",
@@ -261,24 +290,26 @@ void bind_recording(py::module_& core) {
   core.def(
       "replay_recording",
       [recording_of](const Column<std::uint8_t>& action, const Column<Bytes>& address, const Column<Bytes>& size,
-                     const Column<std::int64_t>& stream, const allocators::AllocatorOptions& options,
-                     const allocators::AllocatorState& start, Bytes capacity_bytes) {
-        const Recording recording = recording_of(action, address, size, stream);
+                     const Column<std::int64_t>& stream, const Column<std::int32_t>& mempool,
+                     const allocators::AllocatorOptions& options, const allocators::AllocatorState& start,
+                     Bytes capacity_bytes) {
+        const Recording recording = recording_of(action, address, size, stream, mempool);
         const py::gil_scoped_release released;
         return simulation::replay_recording(recording, options, start, capacity_bytes);
       },
-      py::arg("action"), py::arg("address"), py::arg("size"), py::arg("stream"), py::arg("options"), py::arg("start"),
-      py::arg("capacity_bytes"));
+      py::arg("action"), py::arg("address"), py::arg("size"), py::arg("stream"), py::arg("mempool"), py::arg("options"),
+      py::arg("start"), py::arg("capacity_bytes"));
   core.def(
       "state_before",
       [recording_of](const Column<std::uint8_t>& action, const Column<Bytes>& address, const Column<Bytes>& size,
-                     const Column<std::int64_t>& stream, const allocators::AllocatorOptions& options,
-                     const allocators::AllocatorState& end) {
-        const Recording recording = recording_of(action, address, size, stream);
+                     const Column<std::int64_t>& stream, const Column<std::int32_t>& mempool,
+                     const allocators::AllocatorOptions& options, const allocators::AllocatorState& end) {
+        const Recording recording = recording_of(action, address, size, stream, mempool);
         const py::gil_scoped_release released;
         return simulation::state_before(recording, options, end);
       },
-      py::arg("action"), py::arg("address"), py::arg("size"), py::arg("stream"), py::arg("options"), py::arg("end"));
+      py::arg("action"), py::arg("address"), py::arg("size"), py::arg("stream"), py::arg("mempool"), py::arg("options"),
+      py::arg("end"));
 }
 
 }  // namespace

@@ -100,7 +100,7 @@ void register_trace(py::module_& core) {
       .def_readonly("event_count", &Trace::event_count);
 
   py::class_<trace::TraceReader>(core, "TraceReader")
-      .def(py::init<std::size_t>(), py::arg("threads") = 1)
+      .def(py::init<>())
       .def(
           "feed",
           [](trace::TraceReader& reader, const py::buffer& bytes) {

@@ -19,11 +19,18 @@ enum class RequestKind : std::uint8_t {
   kAlloc = 0,
   kFree = 1,
   kEmptyCache = 2,
-  kRecordStream = 3,  // the block is used on another stream; lifetimes do not say it, recordings may
+  // What follows is not in lifetimes; recordings and programs may have it.
+  kRecordStream = 3,  // the block is used on another stream
+  // Calls about a private pool (CUDA graphs, torch.cuda.MemPool), whose number stands in place of the block.
+  kBeginPool = 4,         // requests go to the pool from here on; one more user of it
+  kBeginCapture = 5,      // the same, for the capture of a graph
+  kEndPool = 6,           // they no longer do
+  kReleasePool = 7,       // one user less; without users its memory may be given back
+  kRetainPool = 8,        // one more user
+  kEmptyPool = 9,         // its memory is given back, if it has no users
+  kUsePoolOnOom = 10,     // what lies free in it serves where the device has no memory
+  kForbidPoolSplit = 11,  // its blocks are not cut
 };
-
-// More than any device holds, and little enough that sums do not overflow.
-inline constexpr Bytes kMaxBlockBytes = Bytes{1} << 44;
 
 struct Lifetimes {
   std::span<const Nanoseconds> alloc_ns;

@@ -1,5 +1,6 @@
 #include "simulation/recording.hpp"
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 #include <unordered_map>
@@ -58,8 +59,13 @@ class RecordedDevice {
   void release(Bytes, Bytes) {
     if (is_next(RecordedAction::kSegmentFree)) ++next_;
   }
-  // A range is reserved right before its first page is mapped.
-  Bytes reserve(Bytes) { return is_next(RecordedAction::kSegmentMap) ? recording_.address[next_] : 0; }
+  // A range is reserved before its first page is mapped, maybe after a flush that finds memory for it. Where this call
+  // maps nothing into it, its place is not recorded.
+  Bytes reserve(Bytes) {
+    const auto call = recording_.action.subspan(next_, end_ - next_);
+    const auto mapped = std::ranges::find(call, static_cast<std::uint8_t>(RecordedAction::kSegmentMap));
+    return mapped == call.end() ? 0 : recording_.address[next_ + static_cast<std::size_t>(mapped - call.begin())];
+  }
   void unreserve(Bytes, Bytes) {}
   bool map(Bytes address, Bytes size) {
     const bool granted =
@@ -216,18 +222,45 @@ class Driver {
     }
     const bool is_request = end < recording_.action.size() &&
                             (action(end) == RecordedAction::kAlloc || action(end) == RecordedAction::kOutOfMemory);
+    empty_pools_that_nobody_uses(end, is_request ? recording_.mempool[end] : allocators::kDefaultMempool);
+    if (result_.difference || (!is_request && next_ == end)) return;
+    device_.set_call(next_, end, 0);
+    abandon_pools_that_give_back(end);
     if (!is_request) {
-      device_.set_call(first, end, 0);
+      const std::size_t before = next_;
       allocator_.empty_cache();
       expect_logged();
-      if (next_ == first && !result_.difference) differ_by_silence();
+      if (next_ == before && !result_.difference) differ_by_silence();
       return;
     }
     const bool failed = action(end) == RecordedAction::kOutOfMemory;
-    device_.set_call(first, end, failed ? recording_.address[end] : 0);
+    device_.set_call(next_, end, failed ? recording_.address[end] : 0);
+    const std::int32_t pool = recording_.mempool[end];
     // A miss that flushes, or an emptied cache and then an allocation: alike, unless the cache would have served it.
-    if (gave_back && allocator_.is_cached(recording_.size[end], recording_.stream[end])) allocator_.empty_cache();
-    allocate(recording_.size[end], recording_.stream[end]);
+    if (gave_back && allocator_.is_cached(recording_.size[end], recording_.stream[end], pool)) allocator_.empty_cache();
+    allocate(recording_.size[end], recording_.stream[end], pool, gave_back || pool == allocators::kDefaultMempool);
+  }
+
+  // Releases are not recorded, but memory of a pool goes back only when it has no users. In a flush that of the default
+  // pool comes first: where it does not, pools are given back one by one, as when a MemPool is deleted.
+  void empty_pools_that_nobody_uses(std::size_t end, std::int32_t serving) {
+    for (skip_others(); next_ < end && gives_back(action(next_)) && !result_.difference; skip_others()) {
+      const std::int32_t pool = recording_.mempool[next_];
+      if (pool == allocators::kDefaultMempool || pool == serving) return;
+      const std::size_t before = next_;
+      device_.set_call(next_, end, 0);
+      allocator_.abandon_pool(pool);
+      allocator_.empty_pool(pool);
+      expect_logged();
+      if (next_ == before && !result_.difference) differ_by_silence();
+    }
+  }
+
+  void abandon_pools_that_give_back(std::size_t end) {
+    for (std::size_t event = next_; event < end; ++event) {
+      const std::int32_t pool = recording_.mempool[event];
+      if (gives_back(action(event)) && pool != allocators::kDefaultMempool) allocator_.abandon_pool(pool);
+    }
   }
 
   // A free that had waited and completes in the middle of a flush.
@@ -237,8 +270,8 @@ class Driver {
     return found != live_.end() && allocator_.block(found->second).state == allocators::BlockState::kPendingFree;
   }
 
-  void allocate(Bytes size, std::int64_t stream) {
-    const BlockHandle block = allocator_.allocate(size, stream);
+  void allocate(Bytes size, std::int64_t stream, std::int32_t pool, bool flushes) {
+    const BlockHandle block = allocator_.allocate_recorded(size, stream, pool, flushes);
     expect_logged();
     if (block.is_none()) return;
     const allocators::Block& placed = allocator_.block(block);
@@ -261,8 +294,9 @@ class Driver {
 RecordingReplay replay_recording(const Recording& recording, const allocators::AllocatorOptions& options,
                                  const allocators::AllocatorState& start, Bytes capacity) {
   const std::size_t count = recording.action.size();
-  if (recording.address.size() != count || recording.size.size() != count || recording.stream.size() != count) {
-    throw ConfigError("columns of different length", "one action, address, size and stream for each event");
+  if (recording.address.size() != count || recording.size.size() != count || recording.stream.size() != count ||
+      recording.mempool.size() != count) {
+    throw ConfigError("columns of different length", "one action, address, size, stream and pool for each event");
   }
   return Driver(recording, options, start, capacity).run();
 }

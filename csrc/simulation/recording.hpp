@@ -4,6 +4,10 @@
 // the recording says it answered. Everything else must come out as recorded: which block serves a request, when
 // segments are asked for and given back, and in which order. An address that agrees proves best fit, tie-break, split
 // and join; a segment size proves rounding; no segment event proves reuse.
+//
+// A trace tells which private pool served a request, not who uses the pools nor when requests began to go to one. What
+// follows from the events is taken from them: a pool of which a flush gives memory back has no users, and a request in
+// a private pool that gives nothing back may not flush.
 #pragma once
 
 #include <cstdint>
@@ -32,6 +36,7 @@ struct Recording {
   std::span<const Bytes> address;        // of an out of memory the free bytes of the device
   std::span<const Bytes> size;           // requested for blocks, rounded for an out of memory
   std::span<const std::int64_t> stream;
+  std::span<const std::int32_t> mempool;  // allocators::MempoolId
 };
 
 // What the simulator did in place of a recorded event; action kOther: nothing.

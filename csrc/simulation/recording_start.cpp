@@ -19,6 +19,7 @@ struct Mapped {  // a segment, or a mapped stretch of an expandable one
   std::int64_t stream;
   Pool pool;
   bool expandable;
+  std::int32_t mempool;
 };
 
 struct Live {
@@ -34,7 +35,8 @@ class Rewind {
       : recording_(recording), options_(options) {
     for (std::size_t s = 0; s < end.segment_address.size(); ++s) {
       segments_[end.segment_address[s]] = {end.segment_size[s], end.segment_stream[s],
-                                           static_cast<Pool>(end.segment_pool[s]), end.segment_expandable[s] != 0};
+                                           static_cast<Pool>(end.segment_pool[s]), end.segment_expandable[s] != 0,
+                                           end.segment_mempool[s]};
     }
     for (std::size_t b = 0; b < end.block_address.size(); ++b) {
       const auto state = static_cast<BlockState>(end.block_state[b]);
@@ -72,7 +74,8 @@ class Rewind {
         remove_memory(address, size);
         break;
       case RecordedAction::kSegmentFree:
-        segments_[address] = {size, recording_.stream[event_], pool_of_segment(size), false};
+        segments_[address] = {size, recording_.stream[event_], pool_of_segment(size), false,
+                              recording_.mempool[event_]};
         break;
       case RecordedAction::kSegmentUnmap:
         add_pages(address, size);
@@ -118,7 +121,7 @@ class Rewind {
     const Mapped whole = found->second;
     segments_.erase(found);
     const auto keep = [&](Bytes from, Bytes to) {
-      if (to > from) segments_[from] = {to - from, whole.stream, whole.pool, whole.expandable};
+      if (to > from) segments_[from] = {to - from, whole.stream, whole.pool, whole.expandable, whole.mempool};
     };
     keep(begin, address);
     keep(address + size, begin + whole.size);
@@ -126,10 +129,14 @@ class Rewind {
 
   void add_pages(Bytes address, Bytes size) {
     const std::int64_t stream = recording_.stream[event_];
-    Mapped pages{size, stream, size % options_.large_segment == 0 ? Pool::kLarge : Pool::kSmall, true};
+    Mapped pages{size, stream, size % options_.large_segment == 0 ? Pool::kLarge : Pool::kSmall, true,
+                 recording_.mempool[event_]};
+    const auto belongs = [&](const Mapped& other) {
+      return other.expandable && other.stream == stream && other.mempool == pages.mempool;
+    };
     Bytes begin = address;
     const auto next = segments_.find(address + size);
-    if (next != segments_.end() && next->second.expandable && next->second.stream == stream) {
+    if (next != segments_.end() && belongs(next->second)) {
       pages.pool = next->second.pool;
       pages.size += next->second.size;
       segments_.erase(next);
@@ -138,7 +145,7 @@ class Rewind {
     if (after != segments_.begin()) {
       const auto before = std::prev(after);
       const bool touches = before->first + before->second.size == address;
-      if (touches && before->second.expandable && before->second.stream == stream) {
+      if (touches && belongs(before->second)) {
         pages.pool = before->second.pool;
         pages.size += before->second.size;
         begin = before->first;
@@ -166,6 +173,7 @@ class Rewind {
       state.segment_stream.push_back(mapped.stream);
       state.segment_pool.push_back(static_cast<std::uint8_t>(mapped.pool));
       state.segment_expandable.push_back(mapped.expandable ? 1 : 0);
+      state.segment_mempool.push_back(mapped.mempool);
       Bytes at = begin;
       const auto fill_to = [&](Bytes to) {
         if (to > at) add_block(state, at, {to - at, 0, BlockState::kFree, true});

@@ -40,8 +40,12 @@ class Run {
       if (!goes_on) break;
     }
     replay_.statistics = allocator_.statistics();
+    replay_.reserved_by_private_pools = allocator_.reserved_by_private_pools();
     replay_.events = allocator_.events();
     replay_.state = allocator_.state();
+    for (const allocators::Segment& segment : allocator_.segments()) {
+      replay_.segment_mempool.push_back(segment.mempool);
+    }
     name_blocks_of_state();
     return std::move(replay_);
   }

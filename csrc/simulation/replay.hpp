@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <vector>
 
@@ -68,11 +69,13 @@ struct Replay {
   Peaks peaks;
   Placement placement;
   allocators::Statistics statistics;
+  std::map<allocators::MempoolId, allocators::PooledStat> reserved_by_private_pools;
   allocators::EventLog events;
-  std::vector<std::int64_t> event_request;  // of each event
-  std::vector<FailedRequest> failures;      // at most one when the replay stops
-  allocators::AllocatorState state;         // at the end
-  std::vector<std::int32_t> state_block;    // of each block of the state: the replayed block, -1 when free
+  std::vector<std::int64_t> event_request;             // of each event
+  std::vector<FailedRequest> failures;                 // at most one when the replay stops
+  allocators::AllocatorState state;                    // at the end
+  std::vector<allocators::MempoolId> segment_mempool;  // of each segment that there ever was, by SegmentId
+  std::vector<std::int32_t> state_block;               // of each block of the state: the replayed block, -1 when free
 };
 
 // Throws ConfigError when an option is refused, or when the requests do not fit together (columns of different

@@ -19,8 +19,10 @@ class RequestWalk {
   // allocation, where PyTorch looks (process_events): they are on a device that computes nothing.
   static constexpr bool kKnowsOtherStreams = requires(Allocator allocator, allocators::BlockHandle block) {
     allocator.record_stream(block);
-    allocator.synchronize();
+    allocator.process_events();
   };
+  // Whether it has private pools; requests about them mean nothing to the others.
+  static constexpr bool kKnowsPools = requires(Allocator allocator) { allocator.begin_pool(1); };
   static constexpr std::int32_t kNotAlive = -1;
   static constexpr std::int32_t kDropped = -2;  // failed; its free is to be skipped
 
@@ -41,9 +43,20 @@ class RequestWalk {
       case sequence::RequestKind::kRecordStream:
         record_stream(r);
         return true;
+      case sequence::RequestKind::kBeginPool:
+      case sequence::RequestKind::kBeginCapture:
+      case sequence::RequestKind::kEndPool:
+      case sequence::RequestKind::kReleasePool:
+      case sequence::RequestKind::kRetainPool:
+      case sequence::RequestKind::kEmptyPool:
+      case sequence::RequestKind::kUsePoolOnOom:
+      case sequence::RequestKind::kForbidPoolSplit:
+        call_pool(r);
+        return true;
     }
     throw ConfigError("request " + std::to_string(r) + " of kind " + std::to_string(requests_.kind[r]),
-                      "0 (allocation), 1 (free), 2 (emptied cache) or 3 (use on another stream)");
+                      "0 (allocation), 1 (free), 2 (emptied cache), 3 (use on another stream) or 4 to 11 (calls about "
+                      "a private pool)");
   }
 
   // Handle of each block; below 0 when it is not alive.
@@ -53,12 +66,12 @@ class RequestWalk {
   bool allocate(std::size_t r) {
     const std::size_t b = block_of(r);
     const Bytes size = requests_.size_bytes[b];
-    if (handles_[b] != kNotAlive || size <= 0 || size > sequence::kMaxBlockBytes) {
+    if (handles_[b] != kNotAlive || size <= 0 || size > kMaxBlockBytes) {
       throw ConfigError("request " + std::to_string(r) + ", an allocation of block " + std::to_string(b) + " of " +
                             std::to_string(size) + " bytes",
                         "a block that is not alive, of 1 to 2^44 bytes; build the requests with make_requests");
     }
-    if constexpr (kKnowsOtherStreams) allocator_.synchronize();
+    if constexpr (kKnowsOtherStreams) allocator_.process_events();
     const allocators::BlockHandle handle = allocator_.allocate(size, requests_.stream[b]);
     handles_[b] = handle.is_none() ? kDropped : handle.value;
     return !handle.is_none();
@@ -74,6 +87,40 @@ class RequestWalk {
     const std::int32_t handle = alive(r, "a use");
     if constexpr (kKnowsOtherStreams) {
       if (handle != kDropped) allocator_.record_stream(allocators::BlockHandle{handle});
+    }
+  }
+
+  void call_pool(std::size_t r) {
+    if constexpr (kKnowsPools) {
+      const allocators::MempoolId pool = requests_.block[r];
+      try {
+        call_pool(static_cast<sequence::RequestKind>(requests_.kind[r]), pool);
+      } catch (const ConfigError& refused) {
+        throw ConfigError("request " + std::to_string(r) + ", " + refused.value(), refused.expected());
+      }
+    }
+  }
+
+  void call_pool(sequence::RequestKind kind, allocators::MempoolId pool) {
+    switch (kind) {
+      case sequence::RequestKind::kBeginPool:
+        return allocator_.begin_pool(pool);
+      case sequence::RequestKind::kBeginCapture:
+        return allocator_.begin_capture(pool);
+      case sequence::RequestKind::kEndPool:
+        return allocator_.end_pool(pool);
+      case sequence::RequestKind::kReleasePool:
+        return allocator_.release_pool(pool);
+      case sequence::RequestKind::kRetainPool:
+        return allocator_.retain_pool(pool);
+      case sequence::RequestKind::kEmptyPool:
+        return allocator_.empty_pool(pool);
+      case sequence::RequestKind::kUsePoolOnOom:
+        return allocator_.use_pool_on_oom(pool);
+      case sequence::RequestKind::kForbidPoolSplit:
+        return allocator_.forbid_split_of_pool(pool);
+      default:
+        return;
     }
   }
 

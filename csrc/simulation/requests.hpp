@@ -10,7 +10,7 @@ namespace xmem::simulation {
 
 struct Requests {
   std::span<const std::uint8_t> kind;    // sequence::RequestKind
-  std::span<const std::int32_t> block;   // index into the block columns; ignored for an emptied cache
+  std::span<const std::int32_t> block;   // index into the block columns, or number of a private pool
   std::span<const Bytes> size_bytes;     // of each block
   std::span<const std::int64_t> stream;  // of each block
 };

@@ -18,6 +18,15 @@ bool push_digit(std::int64_t& value, int digit) {
   return true;
 }
 
+template <class Integer>
+std::optional<Integer> parse_as(std::string_view text) {
+  Integer value = 0;
+  const char* last = text.data() + text.size();
+  const auto [end, error] = std::from_chars(text.data(), last, value);
+  if (error != std::errc{} || end != last) return std::nullopt;
+  return value;
+}
+
 }  // namespace
 
 std::optional<std::int64_t> parse_decimal(std::string_view text, int shift) {
@@ -59,14 +68,12 @@ std::optional<std::int64_t> parse_decimal(std::string_view text, int shift) {
 }
 
 std::optional<std::int64_t> parse_integer(std::string_view text) {
-  std::int64_t value = 0;
-  const char* last = text.data() + text.size();
-  auto [end, error] = std::from_chars(text.data(), last, value);
-  if (error == std::errc{} && end == last) return value;
-  std::uint64_t address = 0;
-  const auto unsigned_result = std::from_chars(text.data(), last, address);
-  if (unsigned_result.ec == std::errc{} && unsigned_result.ptr == last) return static_cast<std::int64_t>(address);
-  return std::nullopt;
+  return parse_as<std::int64_t>(text);
+}
+
+std::optional<std::int64_t> parse_address(std::string_view text) {
+  if (const auto address = parse_as<std::uint64_t>(text)) return static_cast<std::int64_t>(*address);
+  return parse_integer(text);
 }
 
 }  // namespace xmem::trace

@@ -14,7 +14,10 @@ inline std::optional<std::int64_t> parse_microseconds_as_ns(std::string_view tex
   return parse_decimal(text, 3);
 }
 
-// A JSON integer; unsigned values from 2^63 on (addresses) wrap to negative ones.
+// A JSON integer that fits.
 std::optional<std::int64_t> parse_integer(std::string_view text);
+
+// The same for an address: those from 2^63 on wrap to negative ones.
+std::optional<std::int64_t> parse_address(std::string_view text);
 
 }  // namespace xmem::trace

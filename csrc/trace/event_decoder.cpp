@@ -5,8 +5,11 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <string>
+#include <utility>
 
 #include "trace/decimal.hpp"
+#include "trace/event_extent.hpp"
 #include "trace/event_splitter.hpp"
 #include "trace/frame_name.hpp"
 #include "trace/repair_text.hpp"
@@ -87,6 +90,13 @@ Decision decide_span(std::string_view category, std::string_view name, UserFrame
   if (category == "xmem_host") return {Keep::span, SpanKind::host};
   if (category == "xmem_iteration") return {Keep::span, SpanKind::iteration};
   return {Keep::skip};
+}
+
+// An integer of fewer than 64 bits; `missing` where it does not fit.
+template <class Integer>
+Integer parse_or(std::string_view token, Integer missing) {
+  const auto value = parse_integer(token);
+  return value && std::in_range<Integer>(*value) ? static_cast<Integer>(*value) : missing;
 }
 
 Decision decide(std::string_view phase, std::string_view category, std::string_view name, UserFrames& user_frames) {
@@ -226,14 +236,14 @@ simdjson::error_code read_fields(od::object object, Fields& fields, od::parser& 
 
 }  // namespace
 
-void EventDecoder::decode_window(const Window& window) {
-  if (!std::ranges::all_of(std::string_view(window.begin, window.length), is_space)) {
-    decode_events(window.begin, window.length, window.offset);
-  }
+std::size_t EventDecoder::decode_window(const Window& window) {
+  const bool is_empty = std::ranges::all_of(std::string_view(window.begin, window.length), is_space);
+  const std::size_t taken = is_empty ? window.length : decode_events(window.begin, window.length, window.offset);
   fragment_.extents.push_back(fragment_.extent(window.number));
+  return taken;
 }
 
-void EventDecoder::decode_events(char* begin, std::size_t length, std::int64_t offset) {
+std::size_t EventDecoder::decode_events(char* begin, std::size_t length, std::int64_t offset) {
   // The window becomes an array document in place.
   char* const open = begin - 1;
   char* const close = begin + length;
@@ -273,42 +283,66 @@ void EventDecoder::decode_events(char* begin, std::size_t length, std::int64_t o
   const auto error = decode();
   *open = before;
   *close = after;
-  if (error) {
-    roll_back(start);
-    decode_one_by_one(std::string_view(begin, length), offset);
-  }
+  if (!error) return length;
+  roll_back(start);
+  return decode_one_by_one(std::string_view(begin, length), offset);
 }
-
-namespace {
-
-// Where the event that begins the text ends; the whole text where it does not.
-std::size_t event_length(std::string_view text) {
-  constexpr std::size_t kPiece = 4096;  // a window may hold thousands of events: do not scan it whole for each
-  EventSplitter splitter;
-  for (std::size_t at = 0; at < text.size(); at += kPiece) {
-    const auto cut = splitter.scan(text.substr(at, kPiece));
-    if (cut.first_event_end != EventSplitter::kNone) return at + cut.first_event_end;
-  }
-  return text.size();
-}
-
-}  // namespace
 
 // The slow path for a window that holds something bad.
-void EventDecoder::decode_one_by_one(std::string_view window, std::int64_t offset) {
-  std::size_t at = 0;
-  while ((at = window.find('{', at)) != std::string_view::npos) {
-    const std::string_view event = window.substr(at, event_length(window.substr(at)));
+std::size_t EventDecoder::decode_one_by_one(std::string_view window, std::int64_t offset) {
+  std::size_t taken = 0;
+  for (;;) {
+    const std::size_t at = std::min(window.find('{', taken), window.size());
+    const std::string_view between = window.substr(taken, at - taken);
+    const std::size_t array_end = EventSplitter().scan(between).array_end;
+    count_other_elements(between.substr(0, array_end), offset + static_cast<std::int64_t>(taken));
+    if (array_end != EventSplitter::kNone) return taken + array_end;
+    if (at == window.size()) return at;
+    const EventExtent extent = event_extent(window.substr(at));
+    const std::string_view event = window.substr(at, extent.length);
     const auto place = offset + static_cast<std::int64_t>(at);
-    if (!decode_text(event, place, false)) {
-      const std::string repaired = repair_text(event);
-      if (repaired == event || !decode_text(repaired, place, true)) {
-        fragment_.diagnostics.add(Problem::malformed_event, place);
-        ++fragment_.event_count;
-      }
-    }
-    at += event.size();
+    if (extent.end != EventEnd::closed || !decode_or_repair(event, place)) count_malformed(place);
+    taken = at + event.size();
   }
+}
+
+bool EventDecoder::decode_or_repair(std::string_view event, std::int64_t offset) {
+  if (decode_text(event, offset, false)) return true;
+  const std::string repaired = repair_text(event);
+  return repaired != event && decode_text(repaired, offset, true);
+}
+
+// What stands between events, such as the numbers in [{}, 1, 2, {}]; nothing but commas as a rule.
+void EventDecoder::count_other_elements(std::string_view between, std::int64_t offset) {
+  constexpr std::string_view kSeparators = ", \t\r\n";
+  const std::size_t first = between.find_first_not_of(kSeparators);
+  if (first == std::string_view::npos) return;
+  const std::size_t last = between.find_last_not_of(kSeparators);
+  offset += static_cast<std::int64_t>(first);
+  const Mark start = mark();
+  std::string text("[");
+  text.append(between, first, last - first + 1).push_back(']');
+  const simdjson::padded_string array(text);
+  od::document document;
+  od::array elements;
+  bool is_json = !parser_->events.iterate(array).get(document) && !document.get_array().get(elements);
+  if (is_json) {
+    for (auto element : elements) {
+      std::string_view token;
+      is_json = !element.raw_json().get(token);
+      if (!is_json) break;
+      fragment_.diagnostics.add(Problem::bad_event, offset + (token.data() - array.data() - 1));
+      ++fragment_.event_count;
+    }
+  }
+  if (is_json) return;
+  roll_back(start);
+  count_malformed(offset);
+}
+
+void EventDecoder::count_malformed(std::int64_t offset) {
+  fragment_.diagnostics.add(Problem::malformed_event, offset);
+  ++fragment_.event_count;
 }
 
 bool EventDecoder::decode_text(std::string_view event, std::int64_t offset, bool repaired) {
@@ -361,16 +395,16 @@ void EventDecoder::keep_span(const Fields& fields, SpanKind kind, std::int64_t o
 void EventDecoder::keep_memory(const Fields& fields, std::int64_t offset) {
   const auto time = parse_microseconds_as_ns(fields.time);
   const auto bytes = parse_integer(fields.args.bytes);
-  if (!time || !bytes) {
+  if (!time || !bytes || *bytes > kMaxBlockBytes || *bytes < -kMaxBlockBytes) {
     fragment_.diagnostics.add(Problem::bad_event, offset);
     return;
   }
   MemoryRow row;
   row.time_ns = *time;
   row.bytes = *bytes;
-  row.address = parse_integer(fields.args.address).value_or(-1);
-  row.device_type = static_cast<std::int8_t>(parse_integer(fields.args.device_type).value_or(0));
-  row.device_index = static_cast<std::int32_t>(parse_integer(fields.args.device_id).value_or(-1));
+  row.address = parse_address(fields.args.address).value_or(-1);
+  row.device_type = parse_or<std::int8_t>(fields.args.device_type, 0);
+  row.device_index = parse_or<std::int32_t>(fields.args.device_id, -1);
   row.thread = thread_of(fields);
   row.total_allocated = parse_integer(fields.args.total_allocated).value_or(-1);
   row.total_reserved = parse_integer(fields.args.total_reserved).value_or(-1);

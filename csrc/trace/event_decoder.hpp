@@ -33,7 +33,9 @@ class EventDecoder {
   EventDecoder(const EventDecoder&) = delete;
   EventDecoder& operator=(const EventDecoder&) = delete;
 
-  void decode_window(const Window& window);
+  // Returns how much was taken: all, or up to the ']' of the event array where damage made it look like a part of an
+  // event.
+  std::size_t decode_window(const Window& window);
 
   static constexpr std::size_t kPadding = 128;
 
@@ -45,9 +47,12 @@ class EventDecoder {
 
   Mark mark() const;
   void roll_back(const Mark& mark);
-  void decode_events(char* begin, std::size_t length, std::int64_t offset);
-  void decode_one_by_one(std::string_view window, std::int64_t offset);
+  std::size_t decode_events(char* begin, std::size_t length, std::int64_t offset);
+  std::size_t decode_one_by_one(std::string_view window, std::int64_t offset);
+  bool decode_or_repair(std::string_view event, std::int64_t offset);
   bool decode_text(std::string_view event, std::int64_t offset, bool repaired);
+  void count_other_elements(std::string_view between, std::int64_t offset);
+  void count_malformed(std::int64_t offset);
   void keep(const Fields& fields, std::int64_t offset);
   void keep_span(const Fields& fields, SpanKind kind, std::int64_t offset);
   void keep_memory(const Fields& fields, std::int64_t offset);

@@ -1,12 +1,17 @@
 #include "trace/read_trace.hpp"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <string>
 
 #include "base/error.hpp"
+#include "trace/event_extent.hpp"
 #include "trace/json_scan.hpp"
 
 namespace xmem::trace {
@@ -14,7 +19,11 @@ namespace {
 
 constexpr std::size_t kFilePiece = std::size_t{1} << 20;
 constexpr std::size_t kLongestEvent = std::size_t{1} << 28;
-constexpr std::int64_t kProgressEvery = std::int64_t{32} << 20;
+constexpr std::size_t kLongEvent = std::size_t{1} << 20;  // from here on, damage may be why it does not end
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kProgressEvery = std::chrono::milliseconds(20);
+constexpr std::int64_t kProgressBytes = std::int64_t{32} << 20;
 constexpr std::int64_t kWorthThreads = std::int64_t{4} << 20;  // shorter files are read before a thread has started
 
 }  // namespace
@@ -24,7 +33,7 @@ TraceReader::TraceReader(std::size_t threads)
 
 std::span<char> TraceReader::prepare(std::size_t bytes) {
   compact();
-  if (end_ - begin_ > kLongestEvent) {
+  if (pending() > kLongestEvent) {
     throw TraceError(
         "one event or top-level value is longer than 256 MiB, so the text is not a profiler trace from here on; "
         "record the trace again",
@@ -68,7 +77,9 @@ void TraceReader::process() {
         advanced = read_start();
         break;
       case State::key:
-        advanced = read_key();
+        // A long value is scanned from its beginning each time: again only when twice as much has come.
+        advanced = is_due() && read_key();
+        if (!advanced && is_due()) patience_ = 2 * pending();
         break;
       case State::events:
         advanced = read_events();
@@ -86,20 +97,30 @@ std::size_t TraceReader::skip_spaces(std::size_t index) const {
   return index;
 }
 
+// Past the spaces and the comma between two events.
+std::size_t TraceReader::skip_separators(std::size_t index) const {
+  index = skip_spaces(index);
+  return index < end_ && buffer_[index] == ',' ? skip_spaces(index + 1) : index;
+}
+
 bool TraceReader::read_start() {
   constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
-  if (origin_ == 0 && begin_ == kFront && end_ - begin_ >= kByteOrderMark.size() &&
-      std::string_view(buffer_.data() + begin_, kByteOrderMark.size()) == kByteOrderMark) {
-    begin_ += kByteOrderMark.size();
+  if (origin_ == 0 && begin_ == kFront) {
+    const std::string_view text(buffer_.data() + begin_, std::min(pending(), kByteOrderMark.size()));
+    if (text != kByteOrderMark && kByteOrderMark.starts_with(text) && !ended_) return false;  // the mark may follow
+    if (text == kByteOrderMark) begin_ += kByteOrderMark.size();
   }
   begin_ = skip_spaces(begin_);
   if (begin_ == end_) return false;
   const char first = buffer_[begin_];
   if (first != '{' && first != '[') fail_not_a_trace(begin_);
   bare_list_ = first == '[';
-  saw_events_ = bare_list_;
-  state_ = bare_list_ ? State::events : State::key;
-  scanned_ = ++begin_;
+  ++begin_;
+  if (bare_list_) {
+    enter_events();
+  } else {
+    state_ = State::key;
+  }
   return true;
 }
 
@@ -125,44 +146,83 @@ bool TraceReader::read_key() {
   at = skip_spaces(at + 1);
   if (at == end_) return false;
   if (key == "traceEvents" && text[at] == '[') {
-    saw_events_ = true;
-    splitter_ = EventSplitter{};
-    state_ = State::events;
-    scanned_ = begin_ = at + 1;
+    begin_ = at + 1;
+    enter_events();
     return true;
   }
   const std::size_t end = value_end(text, at);
   if (end == kIncomplete) return false;
   if (key == "xmem") metadata_.assign(text.substr(at, end - at));
   begin_ = end;
+  patience_ = 0;
   return true;
+}
+
+void TraceReader::enter_events() {
+  saw_events_ = true;
+  state_ = State::events;
+  patience_ = kLongEvent;
+  split_anew();
 }
 
 bool TraceReader::read_events() {
   const auto cut = splitter_.scan({buffer_.data() + scanned_, end_ - scanned_});
   if (cut.array_end != EventSplitter::kNone) {
-    decode_events(scanned_ + cut.array_end);
+    if (!decode_events(scanned_ + cut.array_end)) return true;
     ++begin_;
     state_ = bare_list_ ? State::done : State::key;
+    patience_ = 0;
     return true;
   }
-  if (cut.last_event_end != EventSplitter::kNone) decode_events(scanned_ + cut.last_event_end);
+  if (cut.last_event_end != EventSplitter::kNone) {
+    patience_ = kLongEvent;
+    if (!decode_events(scanned_ + cut.last_event_end)) return true;
+  }
+  begin_ = skip_separators(begin_);  // spaces without end would fill the buffer
   scanned_ = end_;
-  return false;
+  return is_due() && pass_damage();
+}
+
+// An event that does not end for long may be damaged: gives the decoder all up to the last one that may still end, and
+// lets the splitter begin anew there. False when there is nothing to give.
+bool TraceReader::pass_damage() {
+  const std::string_view text(buffer_.data(), end_);
+  std::size_t at = begin_;
+  for (std::size_t next; (next = text.find('{', at)) != std::string_view::npos;) {
+    if (EventSplitter().scan(text.substr(at, next - at)).array_end != EventSplitter::kNone) break;
+    const EventExtent extent = event_extent(text.substr(next));
+    if (extent.end == EventEnd::open) break;
+    at = next + extent.length;
+  }
+  patience_ = std::max(kLongEvent, 2 * (end_ - at));
+  if (at == begin_) return false;
+  if (decode_events(at)) split_anew();
+  return true;
+}
+
+void TraceReader::split_anew() {
+  splitter_ = EventSplitter{};
+  scanned_ = begin_;
 }
 
 // Decodes the events that end before `end`, which is the next byte afterwards; a comma left over from the events before
-// is not part of them.
-void TraceReader::decode_events(std::size_t end) {
-  begin_ = skip_spaces(begin_);
-  if (begin_ < end && buffer_[begin_] == ',') begin_ = skip_spaces(begin_ + 1);
-  if (begin_ < end) {
-    if (bytes_read() > kWorthThreads) {
-      if (auto buffer = decoders_.exchange_buffer()) return hand_over_events(end, std::move(*buffer));
+// is not part of them. False where the array ended earlier, which damage had hidden from the splitter: it begins anew
+// there.
+bool TraceReader::decode_events(std::size_t end) {
+  begin_ = skip_separators(begin_);
+  if (begin_ < end && bytes_read() > kWorthThreads) {
+    if (auto buffer = decoders_.exchange_buffer()) {
+      hand_over_events(end, std::move(*buffer));
+      return true;
     }
-    decoders_.decode(buffer_.data() + begin_, end - begin_, offset_of(begin_));
   }
-  begin_ = end;
+  if (begin_ < end) begin_ += decoders_.decode(buffer_.data() + begin_, end - begin_, offset_of(begin_));
+  if (begin_ >= end) {
+    begin_ = end;
+    return true;
+  }
+  split_anew();
+  return false;
 }
 
 // The buffer goes with its events; what follows them moves to another one.
@@ -181,6 +241,8 @@ void TraceReader::hand_over_events(std::size_t end, std::vector<char> buffer) {
 
 Trace TraceReader::finish() {
   const std::int64_t size = bytes_read();
+  ended_ = true;
+  process();
   if (state_ == State::start) {
     throw TraceError("the file is empty; record the trace again", 0);
   }
@@ -200,31 +262,65 @@ Trace TraceReader::finish() {
   return trace;
 }
 
-void TraceReader::fail_not_a_trace(std::size_t index) const {
+void TraceReader::fail_not_a_trace(std::size_t index) {
+  decoders_.event_count();  // throws first what a worker found
   throw TraceError(
       "not the JSON of a profiler trace; record one with: xmem-fast capture -o trace.json.gz -- python train.py",
       offset_of(index));
 }
 
-Trace read_trace_file(const std::string& path, const Progress& progress, std::size_t threads) {
+namespace {
+
+// What the file system says; -1 for what is no regular file.
+std::int64_t size_of(std::FILE* file) {
+  struct stat status{};
+  return ::fstat(::fileno(file), &status) == 0 && S_ISREG(status.st_mode) ? status.st_size : -1;
+}
+
+Trace read_file(const std::string& path, const Progress& progress, std::size_t threads) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), &std::fclose);
   if (!file) throw TraceError(std::string("cannot be opened: ") + std::strerror(errno) + "; check the path");
   std::setvbuf(file.get(), nullptr, _IONBF, 0);  // pieces go straight into the reader's window
+  const std::int64_t size = size_of(file.get());
   TraceReader reader(threads);
-  std::int64_t reported = 0;
+  auto reported = Clock::now();
+  std::int64_t reported_bytes = 0;
   for (;;) {
     const std::span<char> room = reader.prepare(kFilePiece);
     const std::size_t got = std::fread(room.data(), 1, room.size(), file.get());
+    if (got == 0 && std::ferror(file.get()) != 0 && errno == EINTR) {
+      std::clearerr(file.get());
+      if (progress && !progress(reader.bytes_read())) throw Interrupted{};
+      continue;
+    }
     if (got == 0 && std::ferror(file.get()) != 0) {
       throw TraceError(std::string("cannot be read: ") + std::strerror(errno) + "; check the file",
                        reader.bytes_read());
     }
     reader.commit(got);
-    if (reader.bytes_read() - reported >= kProgressEvery) {
-      reported = reader.bytes_read();
-      if (progress && !progress(reported)) throw Interrupted{};
+    const auto now = Clock::now();
+    if (now - reported >= kProgressEvery || reader.bytes_read() - reported_bytes >= kProgressBytes) {
+      reported = now;
+      reported_bytes = reader.bytes_read();
+      if (progress && !progress(reader.bytes_read())) throw Interrupted{};
     }
-    if (got == 0) return reader.finish();
+    if (got != 0) continue;
+    if (reader.bytes_read() < size) {
+      throw TraceError("became shorter while it was read: it had " + std::to_string(size) +
+                           " bytes; read it again when nothing writes to it",
+                       reader.bytes_read());
+    }
+    return reader.finish();
+  }
+}
+
+}  // namespace
+
+Trace read_trace_file(const std::string& path, const Progress& progress, std::size_t threads) {
+  try {
+    return read_file(path, progress, threads);
+  } catch (const NeedsOneThread&) {
+    return read_file(path, progress, 1);
   }
 }
 

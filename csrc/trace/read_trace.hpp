@@ -22,7 +22,8 @@ namespace xmem::trace {
 
 class TraceReader {
  public:
-  // Of `threads`, the calling one reads and cuts; all decode. The trace is the same for any number.
+  // Of `threads`, the calling one reads and cuts; all decode. The trace is the same for any number, but with more than
+  // one every function may throw NeedsOneThread.
   explicit TraceReader(std::size_t threads = 1);
 
   // Room for the next bytes of the file; what was written there is taken by `commit`.
@@ -44,13 +45,19 @@ class TraceReader {
   void process();
   bool read_start();
   bool read_key();
+  void enter_events();
   bool read_events();
-  void decode_events(std::size_t end);
+  bool pass_damage();
+  bool decode_events(std::size_t end);
+  void split_anew();
   void hand_over_events(std::size_t end, std::vector<char> buffer);
   void compact();
+  std::size_t pending() const { return end_ - begin_; }
+  bool is_due() const { return ended_ || pending() >= patience_; }
   std::int64_t offset_of(std::size_t index) const { return origin_ + static_cast<std::int64_t>(index - kFront); }
   std::size_t skip_spaces(std::size_t index) const;
-  [[noreturn]] void fail_not_a_trace(std::size_t index) const;
+  std::size_t skip_separators(std::size_t index) const;
+  [[noreturn]] void fail_not_a_trace(std::size_t index);
 
   WindowDecoders decoders_;
   EventSplitter splitter_;
@@ -62,6 +69,8 @@ class TraceReader {
   std::size_t begin_ = kFront;    // first byte not yet taken
   std::size_t scanned_ = kFront;  // end of what the splitter has seen
   std::size_t end_ = kFront;      // end of the bytes of the file
+  bool ended_ = false;            // no more bytes will come
+  std::size_t patience_ = 0;      // what is pending is looked at again when it has grown to this
   std::int64_t origin_ = 0;       // place in the file of buffer_[kFront]
 };
 

@@ -18,8 +18,8 @@ WindowDecoders::~WindowDecoders() {
   work_left_.notify_all();
 }
 
-void WindowDecoders::decode(char* begin, std::size_t length, std::int64_t offset) {
-  lanes_.front()->decoder.decode_window({begin, length, offset, windows_++});
+std::size_t WindowDecoders::decode(char* begin, std::size_t length, std::int64_t offset) {
+  return lanes_.front()->decoder.decode_window({begin, length, offset, windows_++});
 }
 
 std::optional<std::vector<char>> WindowDecoders::exchange_buffer() {
@@ -64,7 +64,9 @@ void WindowDecoders::work(Lane& lane) {
     lock.unlock();
     std::exception_ptr failure;
     try {
-      lane.decoder.decode_window({task.buffer.data() + task.begin, task.length, task.offset, task.number});
+      const std::size_t taken =
+          lane.decoder.decode_window({task.buffer.data() + task.begin, task.length, task.offset, task.number});
+      if (taken < task.length) throw NeedsOneThread{};
     } catch (...) {
       failure = std::current_exception();
     }

@@ -22,6 +22,10 @@
 
 namespace xmem::trace {
 
+// Thrown where a worker found that the event array ends inside its window, which damage had hidden when the text was
+// cut: what was cut after it is not what it seemed. Read the text again on one thread.
+struct NeedsOneThread {};
+
 class WindowDecoders {
  public:
   explicit WindowDecoders(std::size_t threads);
@@ -29,8 +33,8 @@ class WindowDecoders {
   WindowDecoders(const WindowDecoders&) = delete;
   WindowDecoders& operator=(const WindowDecoders&) = delete;
 
-  // Decodes in the calling thread.
-  void decode(char* begin, std::size_t length, std::int64_t offset);
+  // Decodes in the calling thread; returns how much was taken, as EventDecoder::decode_window does.
+  std::size_t decode(char* begin, std::size_t length, std::int64_t offset);
 
   // An empty buffer when a worker can take a window, to be swapped for the one that holds it.
   std::optional<std::vector<char>> exchange_buffer();

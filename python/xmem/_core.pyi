@@ -34,13 +34,15 @@ class Trace:
     def name(self, id: int) -> str: ...
 
 class TraceReader:
-    def __init__(self, threads: int = 1) -> None: ...
+    def __init__(self) -> None: ...
     def feed(self, bytes: bytes | bytearray | memoryview) -> None: ...
     def finish(self) -> Trace: ...
     @property
     def bytes_read(self) -> int: ...
 
-def read_trace_file(path: str, progress: Callable[[int], None] | None = None, threads: int = 1) -> Trace: ...
+def read_trace_file(
+    path: str | bytes, progress: Callable[[int], None] | None = None, threads: int = 1
+) -> Trace: ...
 def align(
     left: NDArray[np.int64], right: NDArray[np.int64], max_differences: int = 4000
 ) -> NDArray[np.int32]: ...
@@ -99,6 +101,8 @@ class AllocatorOptions:
     expandable: bool
     memory_fraction: float | None
     reject_over_capacity: bool
+    newest_scope_first: bool
+    every_scope_captures: bool
     def __init__(self) -> None: ...
 
 class RequestSequence:
@@ -120,6 +124,8 @@ class AllocatorState:
     def segment_pool(self) -> NDArray[np.uint8]: ...
     @property
     def segment_expandable(self) -> NDArray[np.uint8]: ...
+    @property
+    def segment_mempool(self) -> NDArray[np.int32]: ...
     @property
     def segment_id(self) -> NDArray[np.int32]: ...
     @property
@@ -159,13 +165,19 @@ class Replay:
     @property
     def event_stream(self) -> NDArray[np.int64]: ...
     @property
+    def event_mempool(self) -> NDArray[np.int32]: ...
+    @property
     def event_request(self) -> NDArray[np.int64]: ...
+    @property
+    def segment_mempool(self) -> NDArray[np.int32]: ...
     @property
     def block_request_block(self) -> NDArray[np.int32]: ...
     @property
     def state(self) -> AllocatorState: ...
     @property
     def statistics(self) -> dict[str, int]: ...
+    @property
+    def reserved_by_private_pools(self) -> dict[int, dict[str, int]]: ...
     @property
     def peaks(self) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int], tuple[int, int]]: ...
     @property
@@ -234,6 +246,7 @@ def make_allocator_state(
     segment_stream: NDArray[np.int64],
     segment_pool: NDArray[np.uint8],
     segment_expandable: NDArray[np.uint8],
+    segment_mempool: NDArray[np.int32],
     block_segment: NDArray[np.int32],
     block_address: NDArray[np.int64],
     block_size: NDArray[np.int64],
@@ -246,6 +259,7 @@ def replay_recording(
     address: NDArray[np.int64],
     size: NDArray[np.int64],
     stream: NDArray[np.int64],
+    mempool: NDArray[np.int32],
     options: AllocatorOptions,
     start: AllocatorState,
     capacity_bytes: int,
@@ -255,6 +269,7 @@ def state_before(
     address: NDArray[np.int64],
     size: NDArray[np.int64],
     stream: NDArray[np.int64],
+    mempool: NDArray[np.int32],
     options: AllocatorOptions,
     end: AllocatorState,
 ) -> AllocatorState: ...

@@ -47,6 +47,10 @@ class AllocatorOptions:
         memory_fraction: Fraction of the device's capacity that may be reserved; None for no limit of its own.
         throw_on_cudamalloc_oom: Fail at once, without freeing caches, where more than the device's whole
             memory would be reserved. Below that a `memory_fraction` acts as without this setting.
+        newest_scope_first: Whether of several private pools that are open at once the last opened serves
+            requests (torch from 2.10), else the first.
+        every_scope_captures: Whether ``torch.cuda.use_mem_pool`` holds caches and waiting frees as the
+            capture of a graph does (torch up to 2.12).
     """
 
     tie_break: TieBreak = "segment_age"
@@ -58,6 +62,8 @@ class AllocatorOptions:
     expandable_segments: bool = False
     memory_fraction: float | None = None
     throw_on_cudamalloc_oom: bool = False
+    newest_scope_first: bool = True
+    every_scope_captures: bool = False
 
 
 @dataclass(frozen=True)
@@ -69,14 +75,16 @@ class _Rules:
     rest_starts_after_last_key: bool  # `>` in a list of roundup_power2_divisions
     whole_fraction_is_a_limit: bool  # of per_process_memory_fraction:1.0
     large_segment_is_a_size: bool  # the least for max_split_size_mb and max_non_split_rounding_mb
+    newest_scope_first: bool  # among private pools that are open at once
+    every_scope_captures: bool  # use_mem_pool too holds caches and waiting frees
 
 
 _RULES = (
-    _Rules((2, 0), "address", False, True, False),
-    _Rules((2, 9), "address", True, True, True),
-    _Rules((2, 10), "address", True, False, True),
-    _Rules((2, 12), "object_age", True, False, True),
-    _Rules((2, 13), "segment_age", True, False, True),
+    _Rules((2, 0), "address", False, True, False, False, True),
+    _Rules((2, 9), "address", True, True, True, False, True),
+    _Rules((2, 10), "address", True, False, True, True, True),
+    _Rules((2, 12), "object_age", True, False, True, True, True),
+    _Rules((2, 13), "segment_age", True, False, True, True, False),
 )
 
 RULE_RELEASES = (
@@ -249,7 +257,11 @@ def parse(text: str, torch_version: str = DEFAULT_TORCH_VERSION) -> AllocatorOpt
     settings = {setting.key: setting for setting in _split(text)}
     for key in settings:
         _require_known(key, version)
-    options = AllocatorOptions(tie_break=rules.tie_break)
+    options = AllocatorOptions(
+        tie_break=rules.tie_break,
+        newest_scope_first=rules.newest_scope_first,
+        every_scope_captures=rules.every_scope_captures,
+    )
     for key, (_, read) in _KEYS.items():
         if key not in settings:
             continue

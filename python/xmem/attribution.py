@@ -139,11 +139,14 @@ def _named_tensors(trace: Trace) -> tuple[NDArray[np.uint8], NDArray[np.int64], 
         "time_ns": [],
     }
     try:
-        return (
+        columns = (
             np.array([_ROLES[role] for role in tensors["role"]], np.uint8),
             np.array(tensors["address"], np.int64),
             np.array(tensors["time_ns"], np.int64),
         )
+        if any(column.shape != columns[0].shape for column in columns):
+            raise ValueError("columns of different length")
+        return columns
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise TraceError(
             f"the capture's list of tensors (key 'xmem') is damaged: {error!r}; capture again", trace.path

@@ -7,7 +7,7 @@ tried, each set of them once, and the first that agrees with all devices is name
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from xmem.alloc_conf import RULE_RELEASES, AllocatorOptions, TieBreak
 from xmem.alloc_conf import parse as parse_alloc_conf
@@ -161,8 +161,10 @@ def _candidates(
         except (ConfigError, TraceError) as error:  # a key that this release does not have, or that none has
             refusal = error
             continue
-        if options not in seen:
-            seen.append(options)
+        # Recordings name the pool of each event: which scope a request goes by is not asked of the rules.
+        asked = replace(options, newest_scope_first=True, every_scope_captures=False)
+        if asked not in seen:
+            seen.append(asked)
             yield Rules(version, False, options.tie_break), options
     if not seen and refusal is not None:
         raise refusal

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from xmem.attribution import Attribution, Category
 from xmem.errors import ConfigError
+from xmem.files import write_whole
 from xmem.orchestration.workload import Workload
 from xmem.simulation import BlockState, DeviceAction, Replay, RequestKind, Requests
 from xmem.trace import Trace
@@ -27,7 +27,11 @@ Frames = list[dict[str, Any]]
 """A stack as snapshots hold it, innermost first: ``name``, ``filename`` and ``line`` of each frame."""
 
 _PICKLE_PROTOCOL = 4  # what the public viewer reads in JavaScript
-_STATES = {BlockState.FREE: "inactive", BlockState.ALLOCATED: "active_allocated"}
+_STATES = {
+    BlockState.FREE: "inactive",
+    BlockState.ALLOCATED: "active_allocated",
+    BlockState.PENDING_FREE: "active_pending_free",
+}
 _POOLS = ("small", "large")
 
 
@@ -90,7 +94,7 @@ def write_snapshot(snapshot: dict[str, Any], path: str | os.PathLike[str]) -> No
         ConfigError: The file cannot be written.
     """
     try:
-        Path(path).write_bytes(pickle.dumps(snapshot, protocol=_PICKLE_PROTOCOL))
+        write_whole(path, pickle.dumps(snapshot, protocol=_PICKLE_PROTOCOL))
     except OSError as error:
         raise ConfigError(
             f"-o {os.fspath(path)}", f"a file that can be written ({error.strerror})"
@@ -104,6 +108,7 @@ def _events(requests: Requests, replay: Replay, stacks: Sequence[Frames]) -> Ite
     begin.append(len(replay.events.action))
     device = list(_device_events(replay))
     address = replay.placement.address.tolist()
+    mempool = _mempool_of_blocks(replay).tolist()
     size, stream = requests.size_bytes.tolist(), requests.stream.tolist()
     rows = zip(
         requests.kind[:count].tolist(),
@@ -113,10 +118,11 @@ def _events(requests: Requests, replay: Replay, stacks: Sequence[Frames]) -> Ite
     )
     waits: set[int] = set()  # blocks whose free completes later; the device's answers say when
     for request, (kind, block, time_us) in enumerate(rows):
-        frames = stacks[block] if block >= 0 else []
+        of_block = kind in (RequestKind.ALLOC, RequestKind.FREE, RequestKind.RECORD_STREAM)
+        frames = stacks[block] if of_block else []
         for event in device[begin[request] : begin[request + 1]]:
             yield {**event, "time_us": time_us, "frames": frames}
-        if kind == RequestKind.EMPTY_CACHE or address[block] < 0:
+        if not of_block or address[block] < 0:
             continue
         if kind == RequestKind.RECORD_STREAM:
             waits.add(block)
@@ -130,22 +136,50 @@ def _events(requests: Requests, replay: Replay, stacks: Sequence[Frames]) -> Ite
                 "addr": address[block],
                 "size": size[block],
                 "stream": stream[block],
+                "pool_id": _mempool_id(mempool[block]),
                 "time_us": time_us,
                 "frames": frames,
             }
 
 
+def _bytes_by_segment(replay: Replay, counted: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Sum of the blocks that count, for each segment of the state."""
+    state = replay.state
+    sums = np.bincount(state.block_segment[counted], state.block_bytes[counted], len(state.segment_id))
+    return sums.astype(np.int64)
+
+
+def _mempool_of_blocks(replay: Replay) -> NDArray[np.int32]:
+    """The private pool that each block was placed in; 0 for the default pool, and where it was not placed."""
+    segment = replay.placement.segment
+    if len(replay.segment_mempool) == 0:
+        return np.zeros(len(segment), np.int32)
+    return np.where(segment >= 0, replay.segment_mempool[segment], 0).astype(np.int32)
+
+
 def _device_events(replay: Replay) -> Iterator[dict[str, Any]]:
     events = replay.events
-    for action, address, size, stream in zip(
+    for action, address, size, stream, mempool in zip(
         events.action.tolist(),
         events.address.tolist(),
         events.size_bytes.tolist(),
         events.stream.tolist(),
+        events.mempool.tolist(),
         strict=True,
     ):
         where = "device_free" if action == DeviceAction.OOM else "addr"
-        yield {"action": DeviceAction(action).name.lower(), where: address, "size": size, "stream": stream}
+        yield {
+            "action": DeviceAction(action).name.lower(),
+            where: address,
+            "size": size,
+            "stream": stream,
+            "pool_id": _mempool_id(mempool),
+        }
+
+
+def _mempool_id(number: int) -> tuple[int, int]:
+    """The id of a private pool as PyTorch gives it to a ``MemPool``; (0, 0) is the default pool."""
+    return 0, int(number)
 
 
 def _segments(replay: Replay, stacks: Sequence[Frames]) -> Iterator[dict[str, Any]]:
@@ -168,10 +202,8 @@ def _segments(replay: Replay, stacks: Sequence[Frames]) -> Iterator[dict[str, An
             strict=True,
         )
     ]
-    in_use: NDArray[np.bool_] = state.block_state != BlockState.FREE
-    allocated = np.bincount(
-        state.block_segment[in_use], state.block_bytes[in_use], len(state.segment_id)
-    ).astype(np.int64)
+    active = _bytes_by_segment(replay, state.block_state != BlockState.FREE)
+    allocated = _bytes_by_segment(replay, state.block_state == BlockState.ALLOCATED)
     requested_bytes = np.bincount(
         state.block_segment, state.block_requested_bytes, len(state.segment_id)
     ).astype(np.int64)
@@ -181,11 +213,11 @@ def _segments(replay: Replay, stacks: Sequence[Frames]) -> Iterator[dict[str, An
             "address": int(state.segment_address[row]),
             "total_size": int(state.segment_bytes[row]),
             "allocated_size": int(allocated[row]),
-            "active_size": int(allocated[row]),
+            "active_size": int(active[row]),
             "requested_size": int(requested_bytes[row]),
             "stream": int(state.segment_stream[row]),
             "segment_type": _POOLS[state.segment_pool[row]],
-            "segment_pool_id": (0, 0),
+            "segment_pool_id": _mempool_id(state.segment_mempool[row]),
             "is_expandable": bool(state.segment_expandable[row]),
             "frames": [],
             "blocks": blocks[first[row] : first[row + 1]],

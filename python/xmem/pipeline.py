@@ -31,7 +31,8 @@ from xmem.orchestration.policy import Target as PolicyTarget
 from xmem.orchestration.workload import Workload, workload_of
 from xmem.simulation import Replay, Requests, make_requests
 from xmem.simulation import replay as replay_requests
-from xmem.trace import Progress, Trace, TraceSource, read_trace
+from xmem.sources import TraceSource
+from xmem.trace import Progress, Trace, read_trace
 from xmem.units import parse_bytes
 
 _UNKNOWN_COMPUTE_CAPABILITY = (8, 0)
@@ -140,7 +141,7 @@ def estimate(
         alloc_conf: ``PYTORCH_CUDA_ALLOC_CONF`` of the job; by default that of a run on the phantom GPU, else
             none.
         torch_version: PyTorch that will run the job; by default the one that wrote the trace, else 2.13.
-        progress: Called now and then with the bytes of the trace read so far.
+        progress: Called now and then while the trace is read.
 
     Raises:
         TraceError: The trace cannot be used.

@@ -52,16 +52,33 @@ _TIE_BREAKS = {"address": 0, "object_age": 1, "segment_age": 2}
 
 
 class RequestKind(IntEnum):
-    """What a request asks of the allocator.
+    """What a request asks of the allocator; `make_requests` makes the first three.
 
     `RECORD_STREAM`: the block is used on another stream, so its free completes only at the next allocation
-    or emptied cache, as on a device whose streams are idle by then. `make_requests` makes none.
+    or emptied cache, as on a device whose streams are idle by then.
+
+    The others are about a private pool, that of CUDA graphs or of a ``torch.cuda.MemPool``, which has a
+    number from 1 in place of a block. `BEGIN_POOL` (``torch.cuda.use_mem_pool``) or `BEGIN_CAPTURE` (of a
+    graph) and `END_POOL` are the ends of a scope in which requests go to the pool. During a capture no cache
+    is flushed, and frees that wait for other streams wait on; up to torch 2.12 during any scope. A pool has
+    users: either begin and `RETAIN_POOL` (a ``MemPool`` is made) add one, `RELEASE_POOL` (a graph is reset,
+    ``use_mem_pool`` ends, a ``MemPool`` is deleted) takes one away. Memory of a pool without users goes back
+    in a flush, or by `EMPTY_POOL`, which follows where a ``MemPool`` is deleted. `USE_POOL_ON_OOM` and
+    `FORBID_POOL_SPLIT` are the options ``use_on_oom`` and ``no_split`` of a ``MemPool``.
     """
 
     ALLOC = 0
     FREE = 1
     EMPTY_CACHE = 2
     RECORD_STREAM = 3
+    BEGIN_POOL = 4
+    BEGIN_CAPTURE = 5
+    END_POOL = 6
+    RELEASE_POOL = 7
+    RETAIN_POOL = 8
+    EMPTY_POOL = 9
+    USE_POOL_ON_OOM = 10
+    FORBID_POOL_SPLIT = 11
 
 
 class DeviceAction(IntEnum):
@@ -89,7 +106,8 @@ class Requests:
 
     Attributes:
         kind: uint8 a request, `RequestKind`.
-        block: int32 a request, index into the block columns; -1 for an emptied cache.
+        block: int32 a request, index into the block columns; -1 for an emptied cache, the number of the pool
+            for a request about a private pool.
         time_ns: int64 a request.
         size_bytes: int64 a block, as requested, before any rounding.
         stream: int64 a block, the CUDA stream that it is allocated on.
@@ -164,6 +182,7 @@ class DeviceEvents:
         address: int64; of an OOM the free bytes of the device, as in PyTorch.
         size_bytes: int64; of an OOM the rounded request.
         stream: int64.
+        mempool: int32, the private pool, 0 for the default pool.
         request: int64, index of the request that caused it.
     """
 
@@ -171,6 +190,7 @@ class DeviceEvents:
     address: Int64
     size_bytes: Int64
     stream: Int64
+    mempool: Int32
     request: Int64
 
 
@@ -186,6 +206,7 @@ class AllocatorState:
         segment_stream: int64.
         segment_pool: uint8, 0 small, 1 large.
         segment_expandable: uint8, 0 or 1.
+        segment_mempool: int32, the private pool that it belongs to, 0 for the default pool.
         segment_id: int32, order of creation, as in `Placement.segment`.
         block_segment: int32, index into the segment columns.
         block_address: int64.
@@ -200,6 +221,7 @@ class AllocatorState:
     segment_stream: Int64
     segment_pool: UInt8
     segment_expandable: UInt8
+    segment_mempool: Int32
     segment_id: Int32
     block_segment: Int32
     block_address: Int64
@@ -220,11 +242,15 @@ class Replay:
         peak_reserved: PyTorch's ``max_memory_reserved``.
         peak_requested: Peak of bytes before rounding.
         placement: One row for each block.
+        segment_mempool: int32, the private pool of each segment there ever was, 0 for the default pool; by
+            number of the segment.
         events: Segments asked for and given back.
         statistics: Counters under the keys of ``torch.cuda.memory_stats()``, such as
             ``reserved_bytes.all.peak``, after the last replayed request.
-        counters: The same after every request: int64, a row a request, a column for each key of `statistics`
-            in its order; no rows unless the replay was told to record them.
+        reserved_by_private_pools: Number of each private pool that ever held memory, and the gauge of its
+            reserved bytes, under keys such as ``all.peak``; as PyTorch's ``reserved_bytes_by_private_pools``.
+        counters: `statistics` after every request: int64, a row a request, a column for each key in its
+            order; no rows unless the replay was told to record them.
         failures: Requests that ran out of memory; at most one unless the replay was told to go on.
         state: Segments and blocks after the last replayed request.
     """
@@ -235,8 +261,10 @@ class Replay:
     peak_reserved: Peak
     peak_requested: Peak
     placement: Placement
+    segment_mempool: Int32
     events: DeviceEvents
     statistics: Mapping[str, int]
+    reserved_by_private_pools: Mapping[int, Mapping[str, int]]
     counters: Int64
     failures: tuple[OutOfMemory, ...]
     state: AllocatorState
@@ -307,7 +335,8 @@ def replay(
         every_counter: Record all counters after every request; about 1 KiB a request.
 
     Raises:
-        ConfigError: An option that PyTorch refuses, or requests that do not fit together.
+        ConfigError: An option that PyTorch refuses, requests that do not fit together, or a use of a private
+            pool at which PyTorch fails.
     """
     if options.memory_fraction is not None and capacity_bytes is None:
         raise ConfigError(
@@ -334,10 +363,17 @@ def replay(
         peak_reserved=reserved,
         peak_requested=requested,
         placement=Placement(done.placed_address, done.placed_segment, done.placed_size),
+        segment_mempool=done.segment_mempool,
         events=DeviceEvents(
-            done.event_action, done.event_address, done.event_size, done.event_stream, done.event_request
+            done.event_action,
+            done.event_address,
+            done.event_size,
+            done.event_stream,
+            done.event_mempool,
+            done.event_request,
         ),
         statistics=MappingProxyType(done.statistics),
+        reserved_by_private_pools=MappingProxyType(done.reserved_by_private_pools),
         counters=done.counters.reshape(-1, len(done.statistics)),
         failures=tuple(OutOfMemory(*failure) for failure in done.failures),
         state=allocator_state(done.state, done.block_request_block),
@@ -367,6 +403,8 @@ def core_options(options: AllocatorOptions) -> _core.AllocatorOptions:
     core.expandable = options.expandable_segments
     core.memory_fraction = options.memory_fraction
     core.reject_over_capacity = options.throw_on_cudamalloc_oom
+    core.newest_scope_first = options.newest_scope_first
+    core.every_scope_captures = options.every_scope_captures
     return core
 
 
@@ -378,6 +416,7 @@ def allocator_state(core: _core.AllocatorState, block: Int32) -> AllocatorState:
         core.segment_stream,
         core.segment_pool,
         core.segment_expandable,
+        core.segment_mempool,
         core.segment_id,
         core.block_segment,
         core.block_address,

@@ -10,7 +10,7 @@ import io
 import os
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, NoReturn
@@ -43,6 +43,7 @@ __all__ = [
 ]
 
 Int64 = NDArray[np.int64]
+Int32 = NDArray[np.int32]
 UInt8 = NDArray[np.uint8]
 
 
@@ -82,6 +83,7 @@ class MemoryTrace:
         address: int64; of an OOM the free bytes of the device.
         size_bytes: int64: requested for blocks, whole for segments, rounded for an OOM.
         stream: int64.
+        mempool: int32, 0 for the default pool, else one more than the index into `RecordedDevice.mempool_id`.
         time_us: int64, -1 where the file has no times.
     """
 
@@ -89,6 +91,7 @@ class MemoryTrace:
     address: Int64
     size_bytes: Int64
     stream: Int64
+    mempool: Int32
     time_us: Int64
 
     def __len__(self) -> int:
@@ -103,13 +106,14 @@ class RecordedDevice:
         device: Index of the device.
         trace: Its events; empty when recording was off.
         state: Its segments and blocks when the snapshot was taken.
-        uses_private_pools: Whether CUDA graphs or a MemPool took part, which replays do not model.
+        mempool_id: PyTorch's ids of the private pools that took part, of CUDA graphs and ``MemPool``s, in
+            order of appearance.
     """
 
     device: int
     trace: MemoryTrace
     state: AllocatorState
-    uses_private_pools: bool
+    mempool_id: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
@@ -227,13 +231,8 @@ def replay_recording(
 
     Raises:
         ConfigError: Settings that PyTorch refuses.
-        TraceError: The recording uses private pools, or trace and segments do not belong together.
+        TraceError: Trace and segments do not belong together.
     """
-    if recorded.uses_private_pools:
-        raise TraceError(
-            "the recording uses private pools (CUDA graphs or MemPool), which are not modelled; "
-            "record without them"
-        )
     if start is None:
         start = state_before(recorded, options)
     done = _core.replay_recording(
@@ -248,9 +247,9 @@ def replay_recording(
     )
 
 
-def _columns(recorded: RecordedDevice) -> tuple[UInt8, Int64, Int64, Int64]:
+def _columns(recorded: RecordedDevice) -> tuple[UInt8, Int64, Int64, Int64, Int32]:
     trace = recorded.trace
-    return trace.action, trace.address, trace.size_bytes, trace.stream
+    return trace.action, trace.address, trace.size_bytes, trace.stream, trace.mempool
 
 
 def _core_state(state: AllocatorState) -> _core.AllocatorState:
@@ -266,6 +265,7 @@ def _core_state(state: AllocatorState) -> _core.AllocatorState:
         state.segment_stream,
         state.segment_pool,
         state.segment_expandable,
+        state.segment_mempool,
         state.block_segment,
         state.block_address,
         state.block_bytes,
@@ -360,27 +360,36 @@ class _Schema:
     def _device(self, device: int, trace: Any, segments: Sequence[dict[str, Any]]) -> RecordedDevice:
         if not isinstance(trace, list):
             self._refuse(f"device_traces[{device}] is a {type(trace).__name__}, expected a list of entries")
-        private = any(tuple(segment.get("segment_pool_id", (0, 0))) != (0, 0) for segment in segments)
-        private = private or any(
-            isinstance(entry, dict) and tuple(entry.get("pool_id", (0, 0))) != (0, 0) for entry in trace
+        mempools = _Mempools()
+        state = self._state(device, segments, mempools)
+        return RecordedDevice(
+            device, self._trace(device, trace, state, mempools), state, tuple(mempools.number)[1:]
         )
-        return RecordedDevice(device, self._trace(device, trace), self._state(device, segments), private)
 
-    def _trace(self, device: int, entries: list[Any]) -> MemoryTrace:
+    def _trace(
+        self, device: int, entries: list[Any], state: AllocatorState, mempools: _Mempools
+    ) -> MemoryTrace:
         def column(name: str, dtype: type[np.generic], of: Callable[[Any], int]) -> NDArray[Any]:
             return self._column(entries, dtype, of, f"device_traces[{device}]", name)
 
-        return MemoryTrace(
+        named = any(isinstance(entry, dict) and "pool_id" in entry for entry in entries)
+        if named or not state.segment_mempool.any():
+            mempool = column("pool_id", np.int32, lambda e: mempools.of(e.get("pool_id", (0, 0))))
+        else:
+            mempool = None
+        trace = MemoryTrace(
             action=column("action", np.uint8, lambda e: _ACTIONS.get(e["action"], RecordedAction.OTHER)),
             address=column(
                 "addr", np.int64, lambda e: e["device_free"] if e["action"] == "oom" else e["addr"]
             ),
             size_bytes=column("size", np.int64, lambda e: e["size"]),
             stream=column("stream", np.int64, lambda e: e["stream"]),
+            mempool=np.zeros(len(entries), np.int32) if mempool is None else mempool,
             time_us=column("time_us", np.int64, lambda e: e.get("time_us", -1)),
         )
+        return trace if mempool is not None else replace(trace, mempool=_mempools_by_address(trace, state))
 
-    def _state(self, device: int, segments: Sequence[dict[str, Any]]) -> AllocatorState:
+    def _state(self, device: int, segments: Sequence[dict[str, Any]], mempools: _Mempools) -> AllocatorState:
         segments = sorted(segments, key=lambda s: self._number(s, "address", f"segments of device {device}"))
         blocks = list(self._blocks(device, segments))
 
@@ -397,6 +406,9 @@ class _Schema:
             segment_pool=of_segments("segment_type", np.uint8, lambda s: _POOLS[s["segment_type"]]),
             segment_expandable=of_segments(
                 "is_expandable", np.uint8, lambda s: bool(s.get("is_expandable", False))
+            ),
+            segment_mempool=of_segments(
+                "segment_pool_id", np.int32, lambda s: mempools.of(s.get("segment_pool_id", (0, 0)))
             ),
             segment_id=np.arange(len(segments), dtype=np.int32),
             block_segment=of_blocks("segment", np.int32, lambda b: b[0]),
@@ -454,6 +466,37 @@ class _Schema:
 
     def _refuse(self, what: str) -> NoReturn:
         raise TraceError(f"{what}; give a file that torch.cuda.memory._dump_snapshot wrote", self.path)
+
+
+class _Mempools:
+    """Numbers for PyTorch's ids of private pools, from 1 in order of appearance; 0 is the default pool."""
+
+    def __init__(self) -> None:
+        self.number: dict[tuple[int, int], int] = {(0, 0): 0}
+
+    def of(self, mempool_id: Sequence[int]) -> int:
+        first, second = mempool_id
+        return self.number.setdefault((int(first), int(second)), len(self.number))
+
+
+def _mempools_by_address(trace: MemoryTrace, state: AllocatorState) -> Int32:
+    """The private pool of each event of a trace that does not name it (torch before 2.9).
+
+    Events in segments that the trace ends with belong to their pools, back to when the segments were made;
+    the pools of segments that were given back before are not known.
+    """
+    mempool = np.zeros(len(trace), np.int32)
+    made = (RecordedAction.SEGMENT_ALLOC, RecordedAction.SEGMENT_MAP)
+    for row in np.flatnonzero(state.segment_mempool):
+        begin = state.segment_address[row]
+        inside = (trace.address >= begin) & (trace.address < begin + state.segment_bytes[row])
+        inside &= trace.action != RecordedAction.OOM
+        first = np.flatnonzero(inside & np.isin(trace.action, made))
+        if len(first) and not state.segment_expandable[row]:
+            inside[: first[-1]] = False
+        mempool[inside] = state.segment_mempool[row]
+    mempool.flags.writeable = False
+    return mempool
 
 
 def _requested(block: Mapping[str, Any]) -> int:

@@ -2,34 +2,49 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
+import sys
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
-from isal import igzip_lib, igzip_threaded
 from numpy.typing import NDArray
 
 from xmem import _core
 from xmem.errors import TraceError
+from xmem.sources import Source, TraceSource, open_source
 
-TraceSource: TypeAlias = str | os.PathLike[str] | bytes
-Progress: TypeAlias = Callable[[int], None]
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 SPAN_KINDS = ("operator", "annotation", "module_frame", "user_frame", "module", "line", "host", "iteration")
 """Names of the values of ``EventTable.kind``."""
 
-_GZIP_MAGIC = b"\x1f\x8b"
-_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
-_PICKLE_MAGIC = b"\x80"
-_ZIP_MAGIC = b"PK\x03\x04"
-_PIECE_BYTES = 1 << 20
-_GZIP_ERRORS: tuple[type[Exception], ...] = (OSError, cast("type[Exception]", igzip_lib.IsalError))
+_PIECES_AHEAD = 4
+_MAX_THREADS = 8  # cutting the text into windows is one thread's work: more threads would wait for it
+
+
+@dataclass(frozen=True, slots=True)
+class ReadProgress:
+    """How far a read has come.
+
+    Attributes:
+        text_bytes: Uncompressed text so far.
+        source_bytes: What of the source was read for it: compressed bytes of a compressed file.
+        source_size_bytes: Length of the source, -1 = not known.
+    """
+
+    text_bytes: int
+    source_bytes: int
+    source_size_bytes: int
+
+
+Progress: TypeAlias = Callable[[ReadProgress], None]
 
 
 @dataclass(frozen=True)
@@ -210,81 +225,72 @@ class Trace:
         return f"<Trace {self.path or 'from bytes'}: {size}>"
 
 
-def read_trace(source: TraceSource, *, progress: Progress | None = None) -> Trace:
-    """Read a profiler trace, plain or gzipped, from a file or from bytes.
+def read_trace(source: TraceSource, *, progress: Progress | None = None, threads: int | None = None) -> Trace:
+    """Read a profiler trace: plain, gzip or zstd, told by content, not by name.
 
     Args:
-        source: Path, or the bytes of a file. Compression is told by content, not by name.
-        progress: Called now and then with the bytes of uncompressed text read so far.
+        source: Path; URL that fsspec reads; ``-`` for standard input; the bytes of a file; a file opened in
+            binary mode, from where it stands.
+        progress: Called now and then from the calling thread.
+        threads: That decode the text of a plain file; as many as this process may use, up to 8, where none
+            is given. Other sources take two: one waits and decompresses, one decodes. The trace is the same
+            for any number.
 
     Raises:
-        TraceError: The file is missing, unreadable, truncated, or not a profiler trace.
+        TraceError: The source cannot be read, is cut or damaged, or is not a profiler trace; the byte offset
+            is that in the uncompressed text.
     """
-    path = None if isinstance(source, bytes) else os.fspath(source)
-    try:
-        core = (
-            _read_bytes(source, progress) if isinstance(source, bytes) else _read_path(Path(source), progress)
-        )
-    except TraceError as error:
-        raise TraceError(error.message, path, error.byte_offset, error.event_index) from None
-    return Trace(core, path)
+    with open_source(source) as opened:
+        try:
+            core = (
+                _read_pieces(opened, progress)
+                if opened.plain_path is None
+                else _read_plain_file(
+                    opened.plain_path, opened.size_bytes, progress, threads or _usable_processors()
+                )
+            )
+        except TraceError as error:
+            raise TraceError(error.message, opened.name, error.byte_offset, error.event_index) from None
+    return Trace(core, opened.name)
 
 
-def _read_path(path: Path, progress: Progress | None) -> _core.Trace:
-    try:
-        with path.open("rb") as file:
-            magic = file.read(4)
-    except OSError as error:
-        raise TraceError(f"cannot be read: {error.strerror}; check the path") from None
-    _refuse_other_formats(magic)
-    if not magic.startswith(_GZIP_MAGIC):
-        return _core.read_trace_file(str(path), progress)
-    with igzip_threaded.open(
-        path, "rb", threads=1
-    ) as file:  # decompresses on another thread, ahead of the parser
-        return _read_compressed(file, progress)
+def _usable_processors() -> int:
+    usable = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    return min(usable, _MAX_THREADS)
 
 
-def _read_bytes(text: bytes, progress: Progress | None) -> _core.Trace:
-    _refuse_other_formats(text[:4])
-    if text.startswith(_GZIP_MAGIC):
-        with igzip_threaded.open(_bytes_file(text), "rb", threads=1) as file:
-            return _read_compressed(file, progress)
+def _read_plain_file(path: Path, size_bytes: int, progress: Progress | None, threads: int) -> _core.Trace:
+    name = os.fsencode(path)
+    if progress is None:
+        return _core.read_trace_file(name, None, threads)
+    return _core.read_trace_file(name, lambda done: progress(ReadProgress(done, done, size_bytes)), threads)
+
+
+def _read_pieces(source: Source, progress: Progress | None) -> _core.Trace:
+    """Parse on another thread while this one waits for the source and decompresses."""
+    from concurrent.futures import ThreadPoolExecutor
+
     reader = _core.TraceReader()
-    reader.feed(text)
+
+    def feed(piece: bytes, before: Future[None] | None) -> None:
+        if before is not None:
+            before.result()  # nothing is parsed after a piece that could not be
+        reader.feed(piece)
+
+    with ThreadPoolExecutor(1, "xmem-parser") as parser:
+        fed: deque[Future[None]] = deque()
+        try:
+            for piece in source.pieces():
+                if piece:
+                    fed.append(parser.submit(feed, piece, fed[-1] if fed else None))
+                while fed and (len(fed) > _PIECES_AHEAD or fed[0].done()):
+                    fed.popleft().result()
+                if progress is not None:
+                    progress(ReadProgress(source.text_bytes, source.taken_bytes, source.size_bytes))
+        except TraceError:
+            if fed:
+                fed[-1].result()  # what stands earlier in the text is what is wrong with it
+            raise
+        if fed:
+            fed[-1].result()
     return reader.finish()
-
-
-def _bytes_file(text: bytes) -> IO[bytes]:
-    return io.BytesIO(text)
-
-
-def _read_compressed(file: IO[bytes], progress: Progress | None) -> _core.Trace:
-    reader = _core.TraceReader()
-    try:
-        while piece := file.read(_PIECE_BYTES):
-            reader.feed(piece)
-            if progress is not None:
-                progress(reader.bytes_read)
-    except EOFError:
-        raise TraceError(
-            "the gzip stream ends early: the file was cut while being written or copied; "
-            "record or copy it again",
-            byte_offset=reader.bytes_read,
-        ) from None
-    except _GZIP_ERRORS as error:
-        raise TraceError(
-            f"the gzip stream is damaged ({error}); record or copy it again", byte_offset=reader.bytes_read
-        ) from None
-    return reader.finish()
-
-
-def _refuse_other_formats(magic: bytes) -> None:
-    if magic.startswith(_ZSTD_MAGIC):
-        raise TraceError("zstd files are not read yet; decompress it with: zstd -d FILE", byte_offset=0)
-    if magic.startswith(_PICKLE_MAGIC):
-        raise TraceError(
-            "this is a pickle, perhaps a memory snapshot, not a profiler trace; give a trace", byte_offset=0
-        )
-    if magic.startswith(_ZIP_MAGIC):
-        raise TraceError("this is a zip archive; unpack it and give the trace inside", byte_offset=0)

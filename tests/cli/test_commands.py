@@ -108,11 +108,12 @@ class TestEstimate:
         )
         assert stages.estimates == [
             {
-                "trace": Path("a.json.gz"),
+                "trace": "a.json.gz",
                 "gpu": "A100 80GB",
                 "capacity": 40 * 1024**3,
                 "alloc_conf": "expandable_segments:True",
                 "torch_version": "2.6",
+                "progress": None,
             }
         ]
 

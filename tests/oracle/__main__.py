@@ -71,7 +71,8 @@ def cases(asked: argparse.Namespace, python: str) -> list[Case]:
     found = []
     for seed in range(asked.first_seed, asked.first_seed + asked.settings):
         setting = random_setting(seed, release_of(version_of(python)), expandable=expandable)
-        found.append(Case(f"seed {seed}", setting, partial(random_requests, seed, asked.requests, setting)))
+        requests = partial(random_requests, seed, asked.requests, setting, release_of(version_of(python)))
+        found.append(Case(f"seed {seed}", setting, requests))
     return found
 
 
@@ -79,7 +80,7 @@ def recorded_cases(path: Path) -> list[Case]:
     """Each device of a recording: with much memory, with expandable segments, and with hardly enough."""
     found = []
     for number, device in read_snapshot(path).devices.items():
-        if len(device.trace) == 0 or device.uses_private_pools:
+        if len(device.trace) == 0:
             continue
         requests = requests_of(device)
         peak = replay(requests).peak_requested.bytes

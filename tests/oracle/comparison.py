@@ -120,6 +120,7 @@ def _simulated_blocks(simulated: Replay) -> list[Row]:
             int(state.segment_stream[s]),
             ("small", "large")[state.segment_pool[s]],
             bool(state.segment_expandable[s]),
+            int(state.segment_mempool[s]),
         )
         blocks += [
             (
@@ -136,12 +137,12 @@ def _simulated_blocks(simulated: Replay) -> list[Row]:
 
 def _real_blocks(real: RealRun, request: int, base: int) -> list[Row]:
     blocks: list[Row] = []
-    for address, size, stream, kind, expandable, inside in real.snapshots[request]:
+    for address, size, stream, kind, expandable, mempool, inside in real.snapshots[request]:
         for block_address, block_size, requested, state in inside:
             is_free = STATES[state] == BlockState.FREE
             blocks.append(
                 (
-                    *(address - base, size, stream, kind, expandable),
+                    *(address - base, size, stream, kind, expandable, mempool),
                     *(block_address - base, block_size, 0 if is_free else requested, STATES[state].name),
                 )
             )
@@ -156,5 +157,9 @@ def _base(simulated: Replay, real: RealRun) -> int:
 
 def _describe(requests: Requests, request: int) -> str:
     kind, block = RequestKind(requests.kind[request]), int(requests.block[request])
-    about = f" of block {block}, {requests.size_bytes[block]:,} bytes on stream {requests.stream[block]}"
-    return f"after request {request}, {kind.name}{about if block >= 0 else ''}:"
+    about = ""
+    if kind >= RequestKind.BEGIN_POOL:
+        about = f" {block}"
+    elif block >= 0:
+        about = f" of block {block}, {requests.size_bytes[block]:,} bytes on stream {requests.stream[block]}"
+    return f"after request {request}, {kind.name}{about}:"

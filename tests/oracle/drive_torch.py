@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 from array import array
 from collections.abc import Callable
@@ -16,7 +17,8 @@ from typing import Any
 
 import torch
 
-ALLOC, FREE, EMPTY_CACHE, RECORD_STREAM = range(4)
+ALLOC, FREE, EMPTY_CACHE, RECORD_STREAM, BEGIN_POOL = range(5)
+END_POOL, RELEASE_POOL, RETAIN_POOL, EMPTY_POOL, USE_POOL_ON_OOM, FORBID_POOL_SPLIT = range(6, 12)
 NOWHERE = -1
 FIELDS = ("current", "peak", "allocated", "freed")
 
@@ -28,7 +30,8 @@ def main(folder: Path) -> None:
         torch.cuda.set_per_process_memory_fraction(plan["memory_fraction"])
     memory = Tensors(plan["streams"]) if plan["tensors"] else RawMemory(plan["streams"])
     known = known_counters(plan["counters"])
-    snapshots = drive(folder, plan, memory, counter_reader(known))
+    pools = Pools()
+    snapshots = drive(folder, plan, memory, pools, counter_reader(known))
     answer = {
         "torch": torch.__version__,
         "counters": known,
@@ -36,9 +39,12 @@ def main(folder: Path) -> None:
         "snapshots": snapshots,
     }
     (folder / "answer.json").write_text(json.dumps(answer))
+    os._exit(0)  # pools that are in use cannot be torn down: PyTorch fails at that
 
 
-def drive(folder: Path, plan: dict[str, Any], memory: Any, read: Callable[[], Any]) -> dict[int, Any]:
+def drive(
+    folder: Path, plan: dict[str, Any], memory: Any, pools: Pools, read: Callable[[], Any]
+) -> dict[int, Any]:
     """Issue all requests; counters go to a file a row a request, addresses a number a block."""
     kinds, blocks = column(folder / "kind"), column(folder / "block")
     size, stream = column(folder / "size_bytes"), column(folder / "stream")
@@ -46,6 +52,7 @@ def drive(folder: Path, plan: dict[str, Any], memory: Any, read: Callable[[], An
     counters = array("q")
     snapshots = {}
     looks = set(plan["look_after"])
+    pools.read_options(kinds, blocks)
     for request, (kind, block) in enumerate(zip(kinds, blocks, strict=True)):
         if kind == ALLOC:
             with contextlib.suppress(torch.OutOfMemoryError):
@@ -58,12 +65,59 @@ def drive(folder: Path, plan: dict[str, Any], memory: Any, read: Callable[[], An
                 memory.record_stream(block)
         elif kind == EMPTY_CACHE:
             torch.cuda.empty_cache()
+        else:
+            pools.call(kind, block)
         counters.extend(read())
         if request in looks:
-            snapshots[request] = snapshot()
+            snapshots[request] = snapshot(pools)
     (folder / "address").write_bytes(address.tobytes())
     (folder / "counters").write_bytes(counters.tobytes())
     return snapshots
+
+
+class Pools:
+    """Private pools by number: those of a ``MemPool``, which begin by being retained, and those of graphs."""
+
+    def __init__(self) -> None:
+        self._id: dict[int, tuple[int, int]] = {}
+        self._object: dict[int, torch.cuda.MemPool] = {}
+        self._options: dict[int, dict[str, bool]] = {}
+        self._begin = getattr(
+            torch._C, "_cuda_beginAllocateCurrentThreadToPool", torch._C._cuda_beginAllocateToPool
+        )
+        self._end = (
+            getattr(torch._C, "_cuda_endAllocateToPool", None)
+            or torch._C._cuda_endAllocateCurrentStreamToPool
+        )
+
+    def read_options(self, kinds: array[int], pools: array[int]) -> None:
+        """What a ``MemPool`` is told when it is made; the requests that say it come right after it."""
+        for kind, pool in zip(kinds, pools, strict=True):
+            if kind == USE_POOL_ON_OOM:
+                self._options.setdefault(pool, {})["use_on_oom"] = True
+            elif kind == FORBID_POOL_SPLIT:
+                self._options.setdefault(pool, {})["no_split"] = True
+
+    def call(self, kind: int, pool: int) -> None:
+        """Make the call; a ``MemPool`` is released and emptied at once, when it is deleted."""
+        if kind == RETAIN_POOL:
+            self._object[pool] = torch.cuda.MemPool(**self._options.get(pool, {}))
+            self._id[pool] = self._object[pool].id
+        elif kind == BEGIN_POOL:
+            self._begin(0, self._id.setdefault(pool, (1 << 20 | pool, 0)))
+        elif kind == END_POOL:
+            self._end(0, self._id[pool])
+        elif kind == RELEASE_POOL and not self.is_last_of_object(pool):
+            torch._C._cuda_releasePool(0, self._id[pool])
+        elif kind == EMPTY_POOL:
+            del self._object[pool]
+
+    def is_last_of_object(self, pool: int) -> bool:
+        return pool in self._object and self._object[pool].use_count() == 1
+
+    def number(self, mempool_id: tuple[int, int]) -> int:
+        """The number of a pool, 0 for the default pool."""
+        return {found: number for number, found in self._id.items()}.get(tuple(mempool_id), 0)
 
 
 class RawMemory:
@@ -138,8 +192,8 @@ def counter_reader(names: list[str]) -> Callable[[], Any]:
     return lambda: of(torch._C._cuda_memoryStats(0))
 
 
-def snapshot() -> list[Any]:
-    """Segments by address: address, size, stream, small or large, expandable or not, and the blocks."""
+def snapshot(pools: Pools) -> list[Any]:
+    """Segments by address: address, size, stream, kind, expandable or not, private pool, and the blocks."""
     return [
         [
             segment["address"],
@@ -147,6 +201,7 @@ def snapshot() -> list[Any]:
             segment["stream"],
             segment["segment_type"],
             segment["is_expandable"],
+            pools.number(segment["segment_pool_id"]),
             [
                 [block["address"], block["size"], block["requested_size"], block["state"]]
                 for block in segment["blocks"]

@@ -33,12 +33,14 @@ class Setting:
         capacity_bytes: Total memory of the device.
         tensors: Whether blocks are tensors on real streams, so that they can be used on others; else they are
             raw memory.
+        pools: Whether the program uses private pools.
     """
 
     alloc_conf: str
     memory_fraction: float | None
     capacity_bytes: int
     tensors: bool
+    pools: bool = False
 
 
 @dataclass(frozen=True)

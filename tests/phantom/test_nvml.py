@@ -120,3 +120,21 @@ def test_an_idle_card_has_sensors(phantom):
     assert 0 < celsius < 100
     assert watts > 0
     assert has_clock
+
+
+def test_there_is_no_fabric_between_the_cards(phantom):
+    """A success that says so: torch 2.13 insists on the success."""
+    ran = phantom.run(
+        NVML
+        + """
+call("nvmlInit_v2")
+info = (c_uint * 16)(*[7] * 16)
+info[0] = 40 | 2 << 24
+call("nvmlDeviceGetGpuFabricInfoV", handle(0), info)
+wrong = (c_uint * 16)(5 | 2 << 24)
+print(json.dumps([list(info), nvml.nvmlDeviceGetGpuFabricInfoV(handle(0), wrong)]))
+"""
+    )
+    info, mismatch = ran.result
+    assert info == [40 | 2 << 24, *[0] * 9, *[7] * 6]
+    assert mismatch == 25

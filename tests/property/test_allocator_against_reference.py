@@ -44,6 +44,8 @@ options = st.builds(
     expandable_segments=st.booleans(),
     memory_fraction=st.sampled_from([None, None, 0.5, 0.95, 1.0]),
     throw_on_cudamalloc_oom=st.sampled_from([False, False, False, True]),
+    newest_scope_first=st.booleans(),
+    every_scope_captures=st.booleans(),
 )
 capacities = st.sampled_from([48 * MIB, 100 * MIB, 101 * MIB, 150 * MIB, 256 * MIB])
 
@@ -77,6 +79,63 @@ def requests_with_uses(draw: st.DrawFn) -> Requests:
     )
 
 
+POOL_CALLS = [kind for kind in RequestKind if kind >= RequestKind.BEGIN_POOL]
+
+
+@st.composite
+def requests_with_pools(draw: st.DrawFn) -> Requests:
+    """The same, and calls about up to three private pools at a time, as programs may make them."""
+    made = draw(requests_with_uses())
+    call = st.tuples(st.integers(0, len(made)), st.sampled_from(POOL_CALLS), st.integers(0, 2))
+    calls = sorted(draw(st.lists(call, max_size=16)), key=lambda call: call[0])
+    program = PoolProgram()
+    valid = [
+        (at, kind, number) for at, kind, slot in calls if (number := program.call(kind, slot)) is not None
+    ]
+    at = [row for row, _, _ in valid]
+    return replace(
+        made,
+        kind=np.insert(made.kind, at, [kind for _, kind, _ in valid]),
+        block=np.insert(made.block, at, [number for _, _, number in valid]),
+        time_ns=np.insert(made.time_ns, at, [0 for _ in valid]),
+    )
+
+
+class PoolProgram:
+    """Which calls about private pools PyTorch takes; a pool without users is never used again."""
+
+    def __init__(self) -> None:
+        self.number = [1, 2, 3]
+        self.users = [0, 0, 0]
+        self.open = [False, False, False]
+        self.released: list[int] = []
+
+    def call(self, kind: RequestKind, slot: int) -> int | None:
+        """The number of the pool that the call is about, None where the call would fail."""
+        number = self.number[slot]
+        if kind == RequestKind.EMPTY_POOL:
+            return self.released[-1] if self.released and not any(self.open) else None
+        if kind in (RequestKind.BEGIN_POOL, RequestKind.BEGIN_CAPTURE):
+            if self.open[slot]:
+                return None
+            self.open[slot] = True
+            self.users[slot] += 1
+        elif kind == RequestKind.END_POOL:
+            if not self.open[slot]:
+                return None
+            self.open[slot] = False
+        elif kind == RequestKind.RETAIN_POOL:
+            self.users[slot] += 1
+        elif kind == RequestKind.RELEASE_POOL:
+            if self.users[slot] == 0 or (self.users[slot] == 1 and self.open[slot]):
+                return None
+            self.users[slot] -= 1
+            if self.users[slot] == 0:
+                self.released.append(number)
+                self.number[slot] += 3
+        return number
+
+
 class Reference:
     """The reference allocator, fed with requests; failed blocks are dropped."""
 
@@ -98,9 +157,10 @@ class Reference:
         elif kind == RequestKind.RECORD_STREAM:
             if block in self.live:
                 self.allocator.record_stream(self.live[block], OTHER_STREAM)
+        elif kind in POOL_CALLS:
+            self.call_pool(RequestKind(kind), block)
         else:
-            for waiting in list(self.allocator.pending):
-                self.allocator.complete(waiting)
+            self.allocator.process_events()
             size, stream = int(self.requests.size_bytes[block]), int(self.requests.stream[block])
             found = self.allocator.malloc(size, stream)
             if found is None:
@@ -109,19 +169,27 @@ class Reference:
                 self.live[block] = found
                 self.placed[block] = (found.address, found.size)
 
-    def segments(self) -> list[tuple[int, int, int]]:
-        """Address, size and stream of each mapped stretch."""
-        stretches: list[tuple[int, int, int]] = []
+    def call_pool(self, kind: RequestKind, number: int) -> None:
+        if kind == RequestKind.USE_POOL_ON_OOM:
+            self.allocator.private[number].use_on_oom = True
+        elif kind == RequestKind.FORBID_POOL_SPLIT:
+            self.allocator.private[number].split = False
+        else:
+            getattr(self.allocator, kind.name.lower())(number)
+
+    def segments(self) -> list[tuple[int, int, int, int]]:
+        """Address, size, stream and private pool of each mapped stretch."""
+        stretches: list[tuple[int, int, int, int]] = []
         for segment in sorted(self.allocator.segments, key=lambda s: s.address):
             touching = False
             for block in segment.blocks:
                 if block.state == "unmapped":
                     touching = False
                 elif touching:
-                    address, size, stream = stretches[-1]
-                    stretches[-1] = (address, size + block.size, stream)
+                    address, size, stream, mempool = stretches[-1]
+                    stretches[-1] = (address, size + block.size, stream, mempool)
                 else:
-                    stretches.append((block.address, block.size, segment.stream))
+                    stretches.append((block.address, block.size, segment.stream, segment.mempool))
                     touching = True
         return stretches
 
@@ -135,24 +203,27 @@ class Reference:
         )
 
 
-def events_of(result: Replay) -> list[tuple[str, int, int, int]]:
+def events_of(result: Replay) -> list[tuple[str, int, int, int, int]]:
     e = result.events
+    columns = (e.address, e.size_bytes, e.stream, e.mempool)
+    numbers = zip(*(column.tolist() for column in columns), strict=True)
     return [
-        (DeviceAction(action).name.lower(), int(address), int(size), int(stream))
-        for action, address, size, stream in zip(e.action, e.address, e.size_bytes, e.stream, strict=True)
+        (DeviceAction(action).name.lower(), *row)
+        for action, row in zip(e.action.tolist(), numbers, strict=True)
     ]
 
 
 def require_equal_state(result: Replay, reference: Reference) -> None:
     state = result.state
-    segments = zip(state.segment_address, state.segment_bytes, state.segment_stream, strict=True)
+    columns = (state.segment_address, state.segment_bytes, state.segment_stream, state.segment_mempool)
+    segments = zip(*columns, strict=True)
     assert [tuple(map(int, s)) for s in segments] == reference.segments()
     blocks = zip(state.block_address, state.block_bytes, state.block_state == 0, strict=True)
     assert [(int(a), int(n), bool(f)) for a, n, f in blocks] == reference.blocks()
 
 
 @histories
-@given(requests_with_uses(), options, st.one_of(st.none(), capacities), st.data())
+@given(requests_with_pools(), options, st.one_of(st.none(), capacities), st.data())
 def test_core_and_reference_agree(
     requests: Requests, options: AllocatorOptions, capacity: int | None, data: st.DataObject
 ) -> None:

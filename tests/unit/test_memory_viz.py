@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,8 @@ from xmem.comparison import compare
 from xmem.errors import ConfigError
 from xmem.memory_viz import frames_of, snapshot_of, write_snapshot
 from xmem.pipeline import run_stages
-from xmem.simulation import NEVER, Requests, make_requests, replay
-from xmem.snapshot import read_snapshot
+from xmem.simulation import NEVER, RequestKind, Requests, make_requests, replay
+from xmem.snapshot import read_snapshot, replay_recording
 
 MIB = 1 << 20
 
@@ -62,6 +63,40 @@ def test_an_export_is_replayed_without_a_difference(
         assert np.array_equal(getattr(state, column), getattr(done.state, column)), column
     for column in ("block_address", "block_bytes", "block_requested_bytes", "block_state", "block_segment"):
         assert np.array_equal(getattr(state, column), getattr(done.state, column)), column
+
+
+def with_private_pools(requests: Requests, seed: int) -> Requests:
+    """The same, with scopes of two pools; one is given back alone, one in flushes."""
+    calls = (RequestKind.BEGIN_POOL, RequestKind.END_POOL, RequestKind.RELEASE_POOL)
+    at = np.sort(np.random.default_rng(seed).integers(0, len(requests), 13))
+    kind = [*calls, RequestKind.RETAIN_POOL, *calls, *calls[:2], *calls[:2], RequestKind.RELEASE_POOL]
+    pool = [1, 1, 1, 2, 2, 2, 2, 3, 3, 2, 2, 2]
+    kind.append(RequestKind.EMPTY_POOL)
+    pool.append(2)
+    return replace(
+        requests,
+        kind=np.insert(requests.kind, at, kind),
+        block=np.insert(requests.block, at, pool),
+        time_ns=np.insert(requests.time_ns, at, requests.time_ns[at]),
+    )
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("capacity_bytes", [1 << 40, 256 * MIB])
+@pytest.mark.parametrize("conf", ["", "expandable_segments:True", "max_split_size_mb:20"])
+def test_an_export_with_private_pools_is_replayed_without_a_difference(
+    conf: str, capacity_bytes: int, seed: int, tmp_path: Path
+) -> None:
+    requests = with_private_pools(random_requests(seed), seed)
+    done = replay(requests, options=parse(conf, "2.13"), capacity_bytes=capacity_bytes)
+    assert len(done.reserved_by_private_pools) > 0
+    write_snapshot(snapshot_of(requests, done, alloc_conf=conf), tmp_path / "s.pickle")
+    device = read_snapshot(tmp_path / "s.pickle").devices[0]
+    replayed = replay_recording(device, parse(conf, "2.13"))
+    assert replayed.difference is None
+    mempool = {(0, 0): 0} | {pool_id: n for n, pool_id in enumerate(device.mempool_id, 1)}
+    ours = [mempool[0, pool] for pool in done.state.segment_mempool.tolist()]
+    assert replayed.state.segment_mempool.tolist() == ours
 
 
 @pytest.mark.parametrize(("version", "tie_break"), [("2.12", "object_age"), ("2.13", "segment_age")])

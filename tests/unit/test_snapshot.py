@@ -1,14 +1,17 @@
 import copy
 import os
 import pickle
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from xmem.alloc_conf import AllocatorOptions
 from xmem.errors import TraceError
 from xmem.simulation import BlockState
-from xmem.snapshot import RecordedAction, read_snapshot, replay_recording
+from xmem.snapshot import MemoryTrace, RecordedAction, read_snapshot, replay_recording
 
 MIB = 1 << 20
 BASE = 1 << 30
@@ -174,9 +177,45 @@ def test_blocks_that_do_not_fill_their_segment_are_not_replayed(tmp_path: Path) 
         replay_recording(snapshot.devices[0], snapshot.allocator_options())
 
 
-def test_private_pools_are_refused(tmp_path: Path) -> None:
-    content = copy.deepcopy(SNAPSHOT)
+def of_private_pool(content: dict[str, Any], *, events_name_it: bool) -> dict[str, Any]:
+    """The same, but everything happens in the private pool (0, 3)."""
+    content = copy.deepcopy(content)
     content["segments"][0]["segment_pool_id"] = (0, 3)
-    snapshot = read_snapshot(write(tmp_path, content))
-    with pytest.raises(TraceError, match="private pools"):
-        replay_recording(snapshot.devices[0], snapshot.allocator_options())
+    if events_name_it:
+        for event in content["device_traces"][0]:
+            event["pool_id"] = (0, 3)
+    return content
+
+
+@pytest.mark.parametrize("events_name_it", [True, False], ids=["torch 2.9", "torch 2.6"])
+def test_events_of_private_pools_are_found_and_replayed(tmp_path: Path, events_name_it: bool) -> None:
+    device = read_snapshot(write(tmp_path, of_private_pool(SNAPSHOT, events_name_it=events_name_it))).devices[
+        0
+    ]
+    assert device.mempool_id == ((0, 3),)
+    assert device.state.segment_mempool.tolist() == [1]
+    in_pool = np.isin(device.trace.action, [RecordedAction.ALLOC, RecordedAction.SEGMENT_ALLOC])
+    assert np.all(device.trace.mempool[in_pool] == 1)
+    before = replace(device, trace=rows_of(device.trace, slice(0, 6)))  # without its out of memory
+    replayed = replay_recording(before, AllocatorOptions())
+    assert replayed.difference is None
+    assert replayed.state.segment_mempool.tolist() == [1]
+
+
+def test_private_pools_do_not_serve_one_another(tmp_path: Path) -> None:
+    content = of_private_pool(SNAPSHOT, events_name_it=True)
+    content["device_traces"][0][2]["pool_id"] = (0, 0)  # what it cannot be: the segment is of pool (0, 3)
+    replayed = replay_recording(read_snapshot(write(tmp_path, content)).devices[0], AllocatorOptions())
+    assert replayed.difference is not None
+    assert replayed.difference.event == 2
+
+
+def test_an_unusable_id_of_a_pool_is_named(tmp_path: Path) -> None:
+    content = of_private_pool(SNAPSHOT, events_name_it=True)
+    content["device_traces"][0][1]["pool_id"] = 7
+    with pytest.raises(TraceError, match=r"entry 1 of .* no usable 'pool_id'"):
+        read_snapshot(write(tmp_path, content))
+
+
+def rows_of(trace: MemoryTrace, rows: slice) -> MemoryTrace:
+    return MemoryTrace(**{f.name: getattr(trace, f.name)[rows] for f in fields(MemoryTrace)})

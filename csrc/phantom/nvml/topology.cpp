@@ -2,6 +2,7 @@
 #include <sched.h>
 
 #include <climits>
+#include <cstring>
 
 #include "machine/calls.hpp"
 #include "machine/machine.hpp"
@@ -14,6 +15,8 @@ namespace {
 
 constexpr unsigned kHostBridge = 30;  // nvmlGpuTopologyLevel_t
 constexpr unsigned kInternal = 0;
+constexpr unsigned kFabricInfoBytes = 24;  // nvmlGpuFabricInfo_t
+constexpr unsigned kLongestFabricInfo = 256;
 constexpr unsigned kPcieGeneration = 4;
 constexpr unsigned kPcieLanes = 16;
 
@@ -33,6 +36,30 @@ int between(const void* first, const void* second, Value* value, Value same, Val
 PHANTOM_EXPORT int nvmlDeviceGetNvLinkState(const void* handle, unsigned, unsigned* active) {
   note(Function::nvmlDeviceGetNvLinkState);
   return answer(handle, active, [](const Device&) { return 0; });
+}
+
+// No fabric: NVML_GPU_FABRIC_STATE_NOT_SUPPORTED is 0, as are all other fields then. A success, which torch insists on
+// before it maps expandable segments (PeerToPeerAccess.cpp, 2.13).
+PHANTOM_EXPORT int nvmlDeviceGetGpuFabricInfo(const void* handle, void* info) {
+  note(Function::nvmlDeviceGetGpuFabricInfo);
+  int index = -1;
+  const Device* card = nullptr;
+  if (const int error = card_of(handle, &index, &card); error != kSuccess) return error;
+  if (info == nullptr) return kInvalidArgument;
+  std::memset(info, 0, kFabricInfoBytes);
+  return kSuccess;
+}
+
+PHANTOM_EXPORT int nvmlDeviceGetGpuFabricInfoV(const void* handle, unsigned* info) {
+  note(Function::nvmlDeviceGetGpuFabricInfoV);
+  int index = -1;
+  const Device* card = nullptr;
+  if (const int error = card_of(handle, &index, &card); error != kSuccess) return error;
+  if (info == nullptr) return kInvalidArgument;
+  const unsigned bytes = *info & 0xFFFFFF;  // the version, which comes first, holds the size of the structure
+  if (bytes < kFabricInfoBytes || bytes > kLongestFabricInfo) return kVersionMismatch;
+  std::memset(info + 1, 0, bytes - sizeof *info);
+  return kSuccess;
 }
 
 PHANTOM_EXPORT int nvmlDeviceGetP2PStatus(const void* first, const void* second, int, int* status) {

@@ -40,18 +40,18 @@ class CaptureSettings:
         stacks: Whether every Python frame is recorded.
     """
 
-    mode: CaptureMode
-    no_gpu: bool
-    python: Path | None
-    gpus: int
-    strict_capacity: bool
-    keep_init: bool
-    values: tuple[str, ...]
-    cudnn: Path | None
-    snapshot: Path | None
-    iterations: int
-    timeout: float | None
-    stacks: bool
+    mode: CaptureMode = CaptureMode.AUTO
+    no_gpu: bool = False
+    python: Path | None = None
+    gpus: int = 1
+    strict_capacity: bool = False
+    keep_init: bool = False
+    values: tuple[str, ...] = ()
+    cudnn: Path | None = None
+    snapshot: Path | None = None
+    iterations: int = 3
+    timeout: float | None = None
+    stacks: bool = False
 
 
 def capture(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from xmem.cli import options, output
+from xmem.cli import job, options, output
 
 
 def estimate(
     trace: options.Trace,
+    at: options.At = None,
     gpu: options.Gpu = None,
     capacity: options.Capacity = None,
     alloc_conf: options.AllocConf = None,
@@ -20,4 +21,9 @@ def estimate(
 
     output.require_one_format(as_json, request)
     target = options.target_options(gpu, capacity, alloc_conf, torch_version)
-    output.give_estimate(xmem.estimate(trace, **target), as_json=as_json, output=output_file, request=request)
+    output.give_estimate(
+        xmem.estimate(job.observed(trace, at), **target),
+        as_json=as_json,
+        output=output_file,
+        request=request,
+    )

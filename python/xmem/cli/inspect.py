@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from xmem.cli import options, output
+from xmem.cli.reading import reading
 from xmem.cli.text_table import format_table
 
 
@@ -31,7 +32,9 @@ def inspect(
     import xmem
     from xmem.cli import tables
 
-    shown = tables.first_rows(xmem.read_trace(trace), table.value, limit)
+    with reading(trace) as progress:
+        read = xmem.read_trace(trace, progress=progress)
+    shown = tables.first_rows(read, table.value, limit)
     if as_json:
         output.print_json(
             {"schema_version": 1, "table": table.value, "rows_total": shown.rows_total, "rows": shown.rows}

@@ -15,13 +15,16 @@ from typer.core import TyperGroup
 from xmem.cli.capture import capture
 from xmem.cli.estimate import estimate
 from xmem.cli.exit_codes import ExitCode
+from xmem.cli.fit import fit
 from xmem.cli.gpus import gpus
 from xmem.cli.inspect import inspect
+from xmem.cli.max_batch import max_batch
 from xmem.cli.replay import replay
 from xmem.cli.report import report
 from xmem.cli.run import run
 from xmem.cli.sweep import sweep
 from xmem.cli.tune import tune
+from xmem.cli.validate import validate
 from xmem.errors import ConfigError, XmemError
 
 
@@ -40,6 +43,7 @@ class _Commands(TyperGroup):
             usage = isinstance(error, ConfigError)
             raise typer.Exit(ExitCode.USAGE if usage else ExitCode.BAD_INPUT) from error
         except KeyboardInterrupt as error:
+            typer.echo("xmem-fast: interrupted", err=True)
             raise typer.Exit(ExitCode.INTERRUPTED) from error
         except BrokenPipeError as error:
             # The reader has gone; what is still buffered must not fail once more at exit.
@@ -87,7 +91,9 @@ def _options(
     """
 
 
-for _command in (run, capture, estimate, gpus, inspect, replay, tune, sweep, report):
+for _command in (
+    run, capture, estimate, fit, max_batch, gpus, inspect, replay, tune, sweep, report, validate,
+):  # fmt: skip
     # The command ends the options: what follows it belongs to the script, not to us.
     app.command(context_settings={"allow_interspersed_args": _command not in (run, capture)})(_command)
 

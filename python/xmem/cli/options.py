@@ -19,7 +19,19 @@ Command = Annotated[
     typer.Argument(metavar="-- COMMAND", help="What you would type to train, such as: python train.py"),
 ]
 Trace = Annotated[
-    Path, typer.Argument(metavar="TRACE", help="Profiler trace: .json, .json.gz", show_default=False)
+    str,
+    typer.Argument(
+        metavar="TRACE",
+        help="Profiler trace: .json, .json.gz, .json.zst, a URL, or - for standard input.",
+        show_default=False,
+    ),
+]
+
+At = Annotated[
+    str | None,
+    typer.Option(
+        "--at", metavar="NAME=VALUE,...", help="Where a fitted model is asked, such as batch=16,seq=128."
+    ),
 ]
 
 Gpu = Annotated[

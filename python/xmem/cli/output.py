@@ -12,8 +12,11 @@ import typer
 from xmem.cli.exit_codes import ExitCode
 from xmem.errors import ConfigError
 from xmem.estimate_result import Estimate
+from xmem.files import write_whole
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from xmem.reports.schedulers import Scheduler
 
 
@@ -25,6 +28,18 @@ def note(message: str) -> None:
 def print_json(value: Mapping[str, Any]) -> None:
     """Print one JSON object."""
     typer.echo(json.dumps(value, indent=2))
+
+
+def console() -> Console:
+    """Where reports go: stdout, whose closed end is an error that `main` handles as it does any other."""
+    from rich.console import Console
+
+    class Output(Console):
+        def on_broken_pipe(self) -> None:
+            # Rich would end the process with 1, which reads as "does not fit".
+            raise BrokenPipeError
+
+    return Output()
 
 
 def require_one_format(as_json: bool, request: Scheduler | None) -> None:
@@ -59,11 +74,9 @@ def give_estimate(
 
         typer.echo(schedulers.render(estimate, request))
     else:
-        from rich.console import Console
-
         from xmem.reports.terminal import render
 
-        render(estimate, Console())
+        render(estimate, console())
     if output is not None:
         _write_json(estimate.to_json(), output)
     raise typer.Exit(ExitCode.DOES_NOT_FIT if estimate.fits is False else ExitCode.DONE)
@@ -71,6 +84,6 @@ def give_estimate(
 
 def _write_json(value: Mapping[str, Any], path: Path) -> None:
     try:
-        path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+        write_whole(path, (json.dumps(value, indent=2) + "\n").encode())
     except OSError as error:
         raise ConfigError(f"-o {path}", f"a file that can be written ({error.strerror})") from error

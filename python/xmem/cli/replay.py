@@ -52,11 +52,9 @@ def replay(
     if as_json:
         output.print_json(_contract(comparison))
     else:
-        from rich.console import Console
-
         from xmem.reports.comparison import render
 
-        render(comparison, Console())
+        render(comparison, output.console())
     raise typer.Exit(ExitCode.DONE if comparison.agrees else ExitCode.DIFFERS)
 
 

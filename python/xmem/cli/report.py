@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from xmem.cli import options, output
+from xmem.cli import job, options, output
 from xmem.cli.exit_codes import ExitCode
 from xmem.units import format_bytes
 
@@ -28,6 +28,7 @@ def report(
     format_name: Annotated[
         FormatName, typer.Option("--format", help="memory_viz: a snapshot for pytorch.org/memory_viz.")
     ] = FormatName.MEMORY_VIZ,
+    at: options.At = None,
     gpu: options.Gpu = None,
     capacity: options.Capacity = None,
     alloc_conf: options.AllocConf = None,
@@ -48,7 +49,9 @@ def report(
     device = None if gpu is None else find_device(gpu)
     if target["capacity"] is not None:
         device = custom_device(target["capacity"], like=device)
-    stages = run_stages(trace, device=device, alloc_conf=alloc_conf, torch_version=torch_version)
+    stages = run_stages(
+        job.observed(trace, at), device=device, alloc_conf=alloc_conf, torch_version=torch_version
+    )
     estimate = conclude(stages, device=device, alloc_conf=alloc_conf, torch_version=torch_version)
     replayed = replay(
         stages.requests,

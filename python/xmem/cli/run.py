@@ -14,6 +14,7 @@ import typer
 from xmem.cli import options, output
 from xmem.cli.capture import CaptureSettings, capture_noting
 from xmem.cli.options import CaptureMode
+from xmem.cli.reading import reading
 
 
 def run(
@@ -63,7 +64,8 @@ def run(
     )
     with _trace_path(keep_trace) as trace:
         captured = capture_noting(command, trace, settings, target, as_json=as_json)
-        estimate = xmem.estimate(trace, **target)
+        with reading(str(trace)) as progress:
+            estimate = xmem.estimate(trace, **target, progress=progress)
     output.give_estimate(
         replace(
             estimate,

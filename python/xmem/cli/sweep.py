@@ -137,20 +137,7 @@ def _parameter(text: str) -> tuple[str, str | int]:
 
 
 def _capture(command: Sequence[str], trace: Path, job: CommandJob) -> None:
-    settings = CaptureSettings(
-        mode=CaptureMode(job.mode),
-        no_gpu=False,
-        python=None,
-        gpus=1,
-        strict_capacity=False,
-        keep_init=False,
-        values=(),
-        cudnn=None,
-        snapshot=None,
-        iterations=job.iterations,
-        timeout=job.timeout_s,
-        stacks=False,
-    )
+    settings = CaptureSettings(mode=CaptureMode(job.mode), iterations=job.iterations, timeout=job.timeout_s)
     output.note(f"capturing {' '.join(command)}")
     # The script must not print into our results.
     capture_noting(

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from xmem.cli import options, output
+from xmem.cli import job, options, output
 from xmem.cli.exit_codes import ExitCode
 from xmem.errors import ConfigError
 
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
 
 def tune(
     trace: options.Trace,
+    at: options.At = None,
     gpu: options.Gpu = None,
     capacity: options.Capacity = None,
     torch_version: options.TorchVersion = None,
@@ -37,7 +37,7 @@ def tune(
         device = custom_device(target["capacity"], like=device)
     if device is None:
         raise ConfigError("no GPU", "--gpu NAME or --capacity SIZE to tune for")
-    stages = run_stages(trace, device=device, torch_version=torch_version)
+    stages = run_stages(job.observed(trace, at), device=device, torch_version=torch_version)
     version = conclude(
         stages, device=device, alloc_conf=None, torch_version=torch_version
     ).target.torch_version
@@ -45,19 +45,17 @@ def tune(
     if as_json:
         output.print_json(_contract(tuning, trace))
     else:
-        from rich.console import Console
-
         from xmem.reports.tuning import render
 
-        render(tuning, Console())
+        render(tuning, output.console())
     raise typer.Exit(ExitCode.DONE if tuning.fitting or tuning.defaults.fits else ExitCode.DOES_NOT_FIT)
 
 
-def _contract(tuning: Tuning, trace: Path) -> dict[str, Any]:
+def _contract(tuning: Tuning, trace: str) -> dict[str, Any]:
     best = tuning.best
     return {
         "schema_version": 1,
-        "path": str(trace),
+        "path": trace,
         "gpu": tuning.device.slug or None,
         "capacity_bytes": tuning.device.total_memory_bytes,
         "context_bytes": tuning.device.context_bytes,

@@ -77,6 +77,7 @@ def _print_peak(estimate: Estimate, console: Console) -> None:
     peak, bounds = estimate.peak, estimate.simulation.bounds
     least, most = format_bytes(bounds.perfect_reuse_bytes), format_bytes(bounds.never_reuse_bytes)
     fields = {
+        "At": _scaling(estimate),
         "Measured": _measured(estimate),
         "Peak": f"{reserved} reserved + {context} CUDA context",
         "  in blocks": f"{allocated} allocated, {requested} requested by tensors",
@@ -90,6 +91,25 @@ def _print_peak(estimate: Estimate, console: Console) -> None:
         if value:
             _print_field(label, value, console)
     console.print()
+
+
+def _scaling(estimate: Estimate) -> str | None:
+    """The point of a fitted model, and what the fit leaves open."""
+    scaling = estimate.scaling
+    if scaling is None:
+        return None
+    text = f"{_point(scaling.at)}, fitted from {'; '.join(map(_point, scaling.fitted_from))}"
+    least, most = scaling.peak_reserved_least_bytes, scaling.peak_reserved_most_bytes
+    if least < most:
+        text += (
+            f"; {format_bytes(least)} to {format_bytes(most)} reserved, since "
+            f"{scaling.blocks_uncertain:,} blocks follow no polynomial or are not in every run"
+        )
+    return text
+
+
+def _point(point: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in point.items())
 
 
 def _measured(estimate: Estimate) -> str | None:

@@ -6,19 +6,28 @@ blocks differ, and they are polynomials in the dimensions that changed.
     samples -> alignment of their blocks -> a polynomial a block -> an Observation at any point
 """
 
-from xmem.scaling.dimensions import Point
-from xmem.scaling.largest import Largest, find_largest
+from xmem.scaling.dimensions import Point, grid, label, parse_point, parse_values, substitute
+from xmem.scaling.largest import Largest, Prober, find_largest
 from xmem.scaling.model import Sample, ScalingModel, fit
 from xmem.scaling.model_file import is_model_file, read_model, write_model
+from xmem.scaling.verification import Verification, verify
 
 __all__ = [
     "Largest",
     "Point",
+    "Prober",
     "Sample",
     "ScalingModel",
+    "Verification",
     "find_largest",
     "fit",
+    "grid",
     "is_model_file",
+    "label",
+    "parse_point",
+    "parse_values",
     "read_model",
+    "substitute",
+    "verify",
     "write_model",
 ]

@@ -13,12 +13,17 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import count, islice
+from typing import NotRequired, TypedDict, Unpack
+
+import numpy as np
 
 from xmem.devices import Device
 from xmem.errors import ConfigError
 from xmem.pipeline import Need, memory_needed
 from xmem.scaling.dimensions import label
 from xmem.scaling.model import ScalingModel
+
+_TRIED_BELOW = 48
 
 LARGEST_VALUE = 1 << 20
 """No dimension is searched beyond this."""
@@ -35,7 +40,8 @@ class Largest:
         need: What the job needs there, None when nothing fits.
         bound: No value above this can fit: its blocks alone are larger than the GPU.
         replayed: How many values were replayed on the GPU.
-        smaller_misfits: Values below ``value`` that were seen not to fit, ascending.
+        smaller_misfits: Values below ``value`` that do not fit, ascending, of those tried: some dozens,
+            evenly spaced, and what the search came by.
     """
 
     dimension: str
@@ -47,6 +53,29 @@ class Largest:
     smaller_misfits: tuple[int, ...]
 
 
+class ProbeSettings(TypedDict):
+    """What stays the same along the dimension.
+
+    Attributes:
+        at: Values of the model's other dimensions.
+        alloc_conf: ``PYTORCH_CUDA_ALLOC_CONF`` of the job.
+        torch_version: PyTorch that will run it.
+    """
+
+    at: NotRequired[Mapping[str, int]]
+    alloc_conf: NotRequired[str | None]
+    torch_version: NotRequired[str | None]
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """What a job needs at one value of a dimension, on a device without limit."""
+
+    value: int
+    peak_reserved_bytes: int
+    peak_allocated_bytes: int
+
+
 class Prober:
     """The need of a model along one dimension on one GPU, each value replayed once."""
 
@@ -55,18 +84,16 @@ class Prober:
         model: ScalingModel,
         dimension: str,
         device: Device | None,
-        *,
-        at: Mapping[str, int] | None = None,
-        alloc_conf: str | None = None,
-        torch_version: str | None = None,
+        **settings: Unpack[ProbeSettings],
     ) -> None:
         if dimension not in model.dimensions:
             raise ConfigError(dimension, f"a dimension of the model: {', '.join(model.dimensions)}")
         self.model = model
         self.dimension = dimension
         self.device = device
-        self.at = dict(at or {})
-        self._settings = {"alloc_conf": alloc_conf, "torch_version": torch_version}
+        self.at = dict(settings.get("at", {}))
+        self._alloc_conf = settings.get("alloc_conf")
+        self._torch_version = settings.get("torch_version")
         self._known: dict[int, Need] = {}
 
     def __call__(self, value: int) -> Need:
@@ -77,7 +104,12 @@ class Prober:
         """
         if value not in self._known:
             observed = self.model.at({**self.at, self.dimension: value})
-            self._known[value] = memory_needed(observed, device=self.device, **self._settings)
+            self._known[value] = memory_needed(
+                observed,
+                device=self.device,
+                alloc_conf=self._alloc_conf,
+                torch_version=self._torch_version,
+            )
         return self._known[value]
 
     @property
@@ -90,10 +122,7 @@ def find_largest(
     model: ScalingModel,
     dimension: str,
     device: Device,
-    *,
-    at: Mapping[str, int] | None = None,
-    alloc_conf: str | None = None,
-    torch_version: str | None = None,
+    **settings: Unpack[ProbeSettings],
 ) -> Largest:
     """Find the largest value of a dimension that fits on a GPU.
 
@@ -101,15 +130,13 @@ def find_largest(
         model: Fitted.
         dimension: One of the model's.
         device: The GPU.
-        at: Values of the model's other dimensions.
-        alloc_conf: ``PYTORCH_CUDA_ALLOC_CONF`` of the job.
-        torch_version: PyTorch that will run it.
+        settings: What stays the same, see ``ProbeSettings``.
 
     Raises:
         ConfigError: A dimension, a setting or a version cannot be meant, or the dimension does not change
             how much memory the job needs.
     """
-    probe = Prober(model, dimension, device, at=at, alloc_conf=alloc_conf, torch_version=torch_version)
+    probe = Prober(model, dimension, device, **settings)
     bound = _last(lambda value: probe(value).peak_allocated_bytes <= device.usable_bytes)
     if bound is None:
         raise ConfigError(
@@ -118,6 +145,7 @@ def find_largest(
         )
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as threads:
         value = next(_fitting_from_above(probe, bound, threads), 0)
+        list(threads.map(probe, _spread(value, _TRIED_BELOW)))
     misfits = (seen for seen, need in probe.known.items() if seen < value and not need.fits)
     return Largest(
         dimension=dimension,
@@ -128,6 +156,33 @@ def find_largest(
         replayed=len(probe.known),
         smaller_misfits=tuple(sorted(misfits)),
     )
+
+
+def curve_of(
+    model: ScalingModel,
+    dimension: str,
+    up_to: int,
+    points: int,
+    **settings: Unpack[ProbeSettings],
+) -> list[CurvePoint]:
+    """The peak at values of a dimension, evenly spaced from 1 to ``up_to``, both included.
+
+    Raises:
+        ConfigError: A dimension, a setting or a version cannot be meant.
+    """
+    probe = Prober(model, dimension, None, **settings)
+    values = _spread(up_to, points)
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as threads:
+        needs = list(threads.map(probe, values))
+    return [
+        CurvePoint(value, need.peak_reserved_bytes, need.peak_allocated_bytes)
+        for value, need in zip(values, needs, strict=True)
+    ]
+
+
+def _spread(up_to: int, points: int) -> list[int]:
+    """So many whole numbers from 1 to `up_to`, evenly spaced, both included."""
+    return sorted(set(np.linspace(1, up_to, min(points, up_to)).round().astype(int).tolist()))
 
 
 def _last(holds: Callable[[int], bool]) -> int | None:

@@ -100,6 +100,17 @@ class ScalingModel:
             ),
         )
 
+    def summary(self) -> dict[str, int]:
+        """How well the sizes are known, of the blocks that corrections for a GPU leave."""
+        rows = survivors(self.base_sample.observed)
+        certainty = self.polynomials.certainty[rows]
+        return {
+            "blocks": int(rows.sum()),
+            "blocks_verified": int((certainty == Certainty.VERIFIED).sum()),
+            "blocks_unverified": int((certainty == Certainty.DETERMINED).sum()),
+            "blocks_uncertain": int((certainty == Certainty.UNFITTED).sum()),
+        }
+
     def _volume(self, point: Point) -> float:
         return float(np.prod([float(point[name]) for name in self.dimensions]))
 
@@ -140,7 +151,7 @@ def fit(samples: Sequence[Sample]) -> ScalingModel:
     moved = np.zeros(len(aligned), np.bool_)
     for index in others:
         moved |= changed_lifetimes(base_observed, samples[index].observed, counterparts[index])
-    matters = _survivors(base_observed)
+    matters = survivors(base_observed)
     differences = [
         *_differences("unfitted", base_observed, matters & complete & unfitted),
         *_differences("missing", base_observed, matters & ~complete),
@@ -149,7 +160,7 @@ def fit(samples: Sequence[Sample]) -> ScalingModel:
     extra_bytes = 0
     for index in others:
         observed = samples[index].observed
-        extra = _survivors(observed)
+        extra = survivors(observed)
         extra[counterparts[index][counterparts[index] >= 0]] = False
         differences += _differences("extra", observed, extra)
         extra_bytes = max(extra_bytes, int(observed.workload.size_bytes[extra].sum()))
@@ -190,7 +201,7 @@ def _checked_dimensions(samples: Sequence[Sample]) -> tuple[str, ...]:
     return dimensions
 
 
-def _survivors(observed: Observation) -> NDArray[np.bool_]:
+def survivors(observed: Observation) -> NDArray[np.bool_]:
     """Rows of the workload that all corrections leave there: the others' sizes do not matter."""
     corrected, _ = correct(observed, None, None)
     left: NDArray[np.bool_] = np.isin(observed.workload.block, corrected.block)

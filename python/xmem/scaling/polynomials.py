@@ -2,7 +2,8 @@
 
 Sizes of tensors are products and sums of dimensions times the size of an element, so a polynomial either
 passes through every size exactly or is wrong: nothing is rounded or fitted by least squares. Of all
-polynomials that pass, the one with fewest terms of lowest degree is taken.
+polynomials that pass, the one with fewest terms of lowest degree is taken. One with a term for each point
+passes through any sizes and says nothing; it is taken without squares only, whose extrapolation is mild.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Certainty(IntEnum):
     """How well a row's polynomial is known."""
 
     UNFITTED = 0  # no polynomial passes through the sizes
-    DETERMINED = 1  # one passes, with as many terms as there are points: any sizes would have fitted
+    DETERMINED = 1  # one without squares does, with a term for each point: any sizes would have fitted
     VERIFIED = 2  # one passes, with fewer terms than points
 
 
@@ -123,7 +124,10 @@ def _candidates(dimensions: Sequence[str], points: Sequence[Point]) -> tuple[Mon
 def _subsets(monomials: Sequence[Monomial], points: int) -> list[tuple[int, ...]]:
     columns = range(len(monomials))
     sets = [
-        chosen for size in range(1, min(len(monomials), points) + 1) for chosen in combinations(columns, size)
+        chosen
+        for size in range(1, min(len(monomials), points) + 1)
+        for chosen in combinations(columns, size)
+        if size < points or max(power for column in chosen for power in monomials[column]) < 2
     ]
     return sorted(sets, key=lambda chosen: (len(chosen), sum(sum(monomials[c]) for c in chosen), chosen))
 

@@ -46,7 +46,7 @@ TEST(uses_on_another_stream_end_with_its_work) {
   m.free(a);
   m.events();
   CHECK_EQUAL(m.statistics().active_bytes.all.current, 16_MiB);
-  m.allocator.synchronize();
+  m.allocator.process_events();
   CHECK((m.events() == Events{"free_completed 16@0"}));
   CHECK_EQUAL(m.statistics().active_bytes.all.current, 0);
 }

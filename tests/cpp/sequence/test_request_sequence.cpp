@@ -8,6 +8,7 @@
 #include "testing.hpp"
 
 using namespace xmem::sequence;
+using xmem::kMaxBlockBytes;
 using xmem::kNever;
 using Column = std::vector<std::int64_t>;
 

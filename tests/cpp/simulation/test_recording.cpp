@@ -16,15 +16,17 @@ struct Tape {
   std::vector<Bytes> address;
   std::vector<Bytes> size;
   std::vector<std::int64_t> stream;
+  std::vector<std::int32_t> mempool;
 
-  Tape& add(Do what, Bytes where, Bytes how_much, std::int64_t on = 0) {
+  Tape& add(Do what, Bytes where, Bytes how_much, std::int64_t on = 0, std::int32_t in = 0) {
     action.push_back(static_cast<std::uint8_t>(what));
     address.push_back(where);
     size.push_back(how_much);
     stream.push_back(on);
+    mempool.push_back(in);
     return *this;
   }
-  Recording recording() const { return {action, address, size, stream}; }
+  Recording recording() const { return {action, address, size, stream, mempool}; }
   RecordingReplay replay(const xmem::allocators::AllocatorState& start = {},
                          const xmem::allocators::AllocatorOptions& options = {}) const {
     return replay_recording(recording(), options, start, 1_GiB);
@@ -114,6 +116,7 @@ TEST(the_start_of_a_recording_is_found_backwards) {
   end.segment_stream = {0};
   end.segment_pool = {1};
   end.segment_expandable = {0};
+  end.segment_mempool = {0};
   end.segment_id = {0};
   end.block_segment = {0};
   end.block_address = {kBase};

@@ -1,6 +1,7 @@
 #include "testing.hpp"
 #include "trace/decimal.hpp"
 
+using xmem::trace::parse_address;
 using xmem::trace::parse_decimal;
 using xmem::trace::parse_integer;
 using xmem::trace::parse_microseconds_as_ns;
@@ -32,7 +33,9 @@ TEST(what_is_no_number_or_does_not_fit_is_nothing) {
 
 TEST(integers_are_exact_and_addresses_beyond_int64_wrap) {
   CHECK_EQUAL(parse_integer("139637976731648").value_or(0), 139637976731648);
-  CHECK_EQUAL(parse_integer("18446744073709551615").value_or(0), -1);
+  CHECK_EQUAL(parse_address("18446744073709551615").value_or(0), -1);
+  CHECK_EQUAL(parse_address("-1").value_or(0), -1);
+  CHECK(!parse_integer("9223372036854775808").has_value());
   CHECK(!parse_integer("1.0").has_value());
   CHECK(!parse_integer("").has_value());
 }

@@ -128,3 +128,52 @@ TEST(elements_that_are_no_events_are_counted) {
   CHECK_EQUAL(trace.event_count, 5);
   CHECK_EQUAL(trace.diagnostics.all()[0].count, 4);
 }
+
+TEST(spaces_between_events_do_not_fill_memory) {
+  TraceReader reader;
+  reader.feed("[" + kOperator);
+  const std::string spaces(std::size_t{1} << 22, ' ');
+  for (int i = 0; i < 100; ++i) reader.feed(i == 50 ? " ,\n" : spaces);  // more than one event may be long
+  reader.feed(kMemory + "]");
+  const Trace trace = reader.finish();
+  CHECK_EQUAL(trace.event_count, 2);
+  CHECK(trace.diagnostics.all().empty());
+}
+
+TEST(damage_that_hides_the_end_of_an_event_costs_only_that_event) {
+  const std::string lost_quote = R"({"ph": "X", "cat": "cpu_op", "name": "aten::add, "ts": 1})";
+  const std::string lost_brace = R"({"ph": "X", "cat": "cpu_op", "name": "aten::add", "ts": 1)";
+  const std::string extra_brace = R"({"ph": "X", "cat": {"cpu_op", "name": "aten::add", "ts": 1})";
+  for (const std::string& damaged : {lost_quote, lost_brace, extra_brace}) {
+    const std::string text = R"({"traceEvents": [)" + kOperator + ",\n " + damaged + ",\n " + kMemory + ", " +
+                             kOperator + R"(], "traceName": "t"})";
+    for (const std::size_t piece : {std::size_t{1}, std::size_t{50}, text.size()}) {
+      const Trace trace = read_in_pieces(text, piece);
+      CHECK_EQUAL(trace.events.size(), 2U);
+      CHECK_EQUAL(trace.memory.size(), 1U);
+      CHECK_EQUAL(trace.event_count, 4);
+      const auto& problems = trace.diagnostics.all();
+      CHECK_EQUAL(problems.size(), 1U);
+      CHECK(problems[0].problem == Problem::malformed_event);
+      CHECK_EQUAL(problems[0].first_offset, static_cast<std::int64_t>(text.find(damaged)));
+    }
+  }
+}
+
+TEST(numbers_that_do_not_fit_their_column_are_missing_and_sizes_of_no_device_are_bad) {
+  const auto memory = [](const std::string& bytes, const std::string& rest) {
+    return R"({"ph": "i", "name": "[memory]", "pid": 1, "tid": 1, "ts": 1, "args": {"Bytes": )" + bytes + rest + "}}";
+  };
+  const Trace trace = read("[" + memory("8", R"(, "Device Type": 257, "Device Id": 4294967296)") + "," +
+                           memory("18446744073709551615", "") + "," + memory("-9223372036854775808", "") + "," +
+                           memory("17592186044417", "") + "]");
+  CHECK_EQUAL(trace.memory.size(), 1U);
+  CHECK_EQUAL(static_cast<int>(trace.memory.device_type[0]), 0);
+  CHECK_EQUAL(trace.memory.device_index[0], -1);
+  CHECK_EQUAL(trace.diagnostics.all()[0].count, 3);
+}
+
+TEST(a_byte_order_mark_may_arrive_in_pieces) {
+  const std::string text = "\xEF\xBB\xBF[" + kMemory + "]";
+  for (std::size_t piece = 1; piece < 5; ++piece) CHECK_EQUAL(read_in_pieces(text, piece).memory.size(), 1U);
+}

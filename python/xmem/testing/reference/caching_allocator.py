@@ -16,8 +16,8 @@ PAGE = 2 * MIB
 FIRST_ADDRESS = 0x7F0000000000
 UNLIMITED = 1 << 60
 
-Event = tuple[str, int, int, int]
-"""Action, address (of an OOM: free bytes of the device), size in bytes, stream."""
+Event = tuple[str, int, int, int, int]
+"""Action, address (of an OOM: free bytes of the device), size in bytes, stream, private pool (0: none)."""
 
 
 def ceil_to(size: int, unit: int) -> int:
@@ -88,6 +88,18 @@ class Block:
     requested: int = 0
     free_since: int = 0
     used_elsewhere: bool = False
+    used_in_capture: bool = False
+
+
+@dataclass(eq=False)
+class PrivatePool:
+    """Memory apart from all other: of CUDA graphs or of a ``torch.cuda.MemPool``."""
+
+    users: int = 0
+    released: int = -1
+    """When it lost its last user: the how-manieth release that was."""
+    split: bool = True
+    use_on_oom: bool = False
 
 
 @dataclass(eq=False)
@@ -99,6 +111,7 @@ class Segment:
     size: int
     stream: int
     pool: str
+    mempool: int
     expandable: bool
     blocks: list[Block]
 
@@ -113,7 +126,11 @@ class CachingAllocator:
         self.events: list[Event] = []
         self.statistics: defaultdict[str, int] = defaultdict(int)
         self.pending: list[Block] = []
-        self.searches = {"small": 0, "large": 0}
+        self.deferred: list[Block] = []
+        self.searches = 0
+        self.private: defaultdict[int, PrivatePool] = defaultdict(PrivatePool)
+        self.scopes: list[tuple[int, bool]] = []
+        self.releases = 0
         self.segments_made = 0
         self.blocks_made = 0
         fraction = options.memory_fraction
@@ -154,11 +171,11 @@ class CachingAllocator:
         """Whether it shares its segment with another block."""
         return self.neighbours(block) != (None, None)
 
-    def free_blocks(self, pool: str, stream: int | None = None) -> list[Block]:
+    def free_blocks(self, pool: str, mempool: int, stream: int | None = None) -> list[Block]:
         """Free blocks in the order of the free set: stream, size, then the tie-break."""
         found = []
         for segment in self.segments:
-            if segment.pool != pool or stream not in (None, segment.stream):
+            if (segment.pool, segment.mempool) != (pool, mempool) or stream not in (None, segment.stream):
                 continue
             for block in segment.blocks:
                 tie = {
@@ -179,7 +196,7 @@ class CachingAllocator:
     def make_free(self, block: Block) -> None:
         """Put a block into the free set, as of now."""
         block.state = "free"
-        block.free_since = self.searches[self.segment_of(block).pool]
+        block.free_since = self.searches
 
     def cut(self, block: Block, size: int) -> Block:
         """Cut `size` bytes off the front of a block, as a new object."""
@@ -210,18 +227,22 @@ class CachingAllocator:
         """A block for `request` bytes, None when out of memory."""
         size = round_size(request, self.options.roundup_power2_divisions)
         pool = "small" if size <= MIB else "large"
-        block = self.search(pool, stream, size)
+        mempool = 0
+        if self.scopes:
+            mempool, _ = self.scopes[-1] if self.options.newest_scope_first else self.scopes[0]
+        block = self.search(pool, mempool, stream, size)
         if block is None:
-            block = self.ask_device(pool, stream, size)
+            block = self.ask_device(pool, mempool, stream, size)
         if block is None:
             return None
         return self.take(block, request, size, pool)
 
-    def search(self, pool: str, stream: int, size: int) -> Block | None:
+    def search(self, pool: str, mempool: int, stream: int, size: int) -> Block | None:
         """Best fit among the free blocks of the pool and stream."""
-        if self.limit is not None and self.options.garbage_collection_threshold > 0:
-            self.searches[pool] += 1
-        fitting = [b for b in self.free_blocks(pool, stream) if b.size >= size]
+        limited = self.limit is not None and self.options.garbage_collection_threshold > 0
+        if limited and (pool, mempool) == ("large", 0):
+            self.searches += 1
+        fitting = [b for b in self.free_blocks(pool, mempool, stream) if b.size >= size]
         if not fitting:
             return None
         best = fitting[0]
@@ -241,7 +262,7 @@ class CachingAllocator:
         _, after = self.neighbours(block)
         return block.size + (after.size if after is not None and after.state == "unmapped" else 0)
 
-    def ask_device(self, pool: str, stream: int, size: int) -> Block | None:
+    def ask_device(self, pool: str, mempool: int, stream: int, size: int) -> Block | None:
         """Memory from the device, after giving cached memory back where that is needed."""
         segment_size = (
             2 * MIB
@@ -252,21 +273,25 @@ class CachingAllocator:
         )
         self.collect_garbage()
         rejections = self.statistics["num_oom_rejections"]
-        block = self.grow(pool, stream, size, segment_size)
+        block = self.grow(pool, mempool, stream, size, segment_size)
         if self.statistics["num_oom_rejections"] > rejections:
             return None
-        if block is None and self.release_oversize(pool, stream, size):
-            block = self.grow(pool, stream, size, segment_size)
-        if block is None:
+        if mempool == 0 and not self.options.expandable_segments:
+            for number in sorted(self.private):
+                if block is None and self.private[number].use_on_oom:
+                    block = self.search(pool, number, stream, size)
+        if block is None and self.release_oversize(pool, mempool, stream, size):
+            block = self.grow(pool, mempool, stream, size, segment_size)
+        if block is None and not self.capturing:
             self.empty_cache()
             self.statistics["num_alloc_retries"] += 1
-            block = self.grow(pool, stream, size, segment_size)
+            block = self.grow(pool, mempool, stream, size, segment_size)
         if block is None and self.statistics["num_oom_rejections"] == rejections:
             self.statistics["num_ooms"] += 1
-            self.events.append(("oom", self.device.free, size, stream))
+            self.events.append(("oom", self.device.free, size, stream, mempool))
         return block
 
-    def grow(self, pool: str, stream: int, size: int, segment_size: int) -> Block | None:
+    def grow(self, pool: str, mempool: int, stream: int, size: int, segment_size: int) -> Block | None:
         """One attempt to get memory from the device."""
         if self.limit is not None and self.gauge("reserved_bytes") + segment_size > self.limit:
             return None
@@ -275,24 +300,28 @@ class CachingAllocator:
             self.statistics["num_oom_rejections"] += 1
             return None
         if self.options.expandable_segments:
-            return self.grow_range(pool, stream, size)
+            return self.grow_range(pool, mempool, stream, size)
         if not self.device.take(segment_size):
             return None
         address = self.device.reserve(segment_size)
         block = self.make_block(address, segment_size, "free")
-        self.add_segment(address, segment_size, stream, pool, block)
+        self.add_segment(address, segment_size, stream, pool, mempool, block)
         self.statistics["num_device_alloc"] += 1
         self.change("reserved_bytes", pool, segment_size)
         self.change("segment", pool, 1)
         if segment_size >= self.max_split:
             self._move("oversize_segments", 1)
-        self.events.append(("segment_alloc", address, segment_size, stream))
+        self.events.append(("segment_alloc", address, segment_size, stream, mempool))
         return block
 
-    def add_segment(self, address: int, size: int, stream: int, pool: str, block: Block) -> None:
+    def add_segment(
+        self, address: int, size: int, stream: int, pool: str, mempool: int, block: Block
+    ) -> None:
         """A new segment that one block covers."""
         expandable = self.options.expandable_segments
-        self.segments.append(Segment(self.segments_made, address, size, stream, pool, expandable, [block]))
+        self.segments.append(
+            Segment(self.segments_made, address, size, stream, pool, mempool, expandable, [block])
+        )
         self.segments_made += 1
 
     def take(self, block: Block, request: int, size: int, pool: str) -> Block:
@@ -302,7 +331,7 @@ class CachingAllocator:
         rest = block.size - size
         split_small = rest >= 512 and (pool == "small" or expandable)
         split_large = rest > MIB and size < self.max_split and not expandable
-        if split_small or split_large:
+        if (split_small or split_large) and self.may_split(block):
             front = self.cut(block, size)
             self.make_free(block)
             if not expandable:
@@ -326,12 +355,70 @@ class CachingAllocator:
             self._move("oversize_allocations", 1)
         return block
 
+    def may_split(self, block: Block) -> bool:
+        """Whether the private pool of the block has nothing against it."""
+        return self.private[self.segment_of(block).mempool].split
+
+    # Private pools.
+
+    def retain_pool(self, number: int) -> None:
+        """One more user of a pool."""
+        assert self.private[number].released < 0
+        self.private[number].users += 1
+
+    def begin_pool(self, number: int) -> None:
+        """Requests go to the pool from here on."""
+        self.retain_pool(number)
+        self.scopes.append((number, self.options.every_scope_captures))
+
+    def begin_capture(self, number: int) -> None:
+        """The same, and a graph is captured."""
+        self.retain_pool(number)
+        self.scopes.append((number, True))
+
+    def end_pool(self, number: int) -> None:
+        """They no longer do."""
+        self.scopes = [scope for scope in self.scopes if scope[0] != number]
+
+    @property
+    def capturing(self) -> bool:
+        """Whether caches and waiting frees are held."""
+        return any(captures for _, captures in self.scopes)
+
+    def release_pool(self, number: int) -> None:
+        """One user less."""
+        self.private[number].users -= 1
+        if self.private[number].users == 0:
+            self.private[number].released = self.releases
+            self.releases += 1
+
+    def empty_pool(self, number: int) -> None:
+        """Give the memory of a pool back that has no users."""
+        if self.private[number].released < 0:
+            return
+        self.statistics["num_sync_all_streams"] += 1
+        self.complete_deferred()
+        for block in list(self.pending):
+            if self.segment_of(block).mempool == number:
+                self.complete(block)
+        self.release_pools([number])
+
+    def release_pools(self, numbers: list[int]) -> None:
+        """Give what is free in these pools back; one of which nothing is left is forgotten."""
+        for number in numbers:
+            for pool in ("small", "large"):
+                self.release_blocks(pool, number)
+            held = any(b.state != "unmapped" for s in self.segments if s.mempool == number for b in s.blocks)
+            if not held:
+                self.private[number].released = -1
+
     # Freeing.
 
     def record_stream(self, block: Block, stream: int) -> None:
         """The block is used on another stream too."""
         if stream != self.segment_of(block).stream:
             block.used_elsewhere = True
+            block.used_in_capture |= self.capturing
 
     def free(self, block: Block) -> None:
         """Free a block; it waits when another stream used it."""
@@ -342,15 +429,33 @@ class CachingAllocator:
             self._move("oversize_allocations", -1)
         if block.used_elsewhere:
             block.state = "pending"
-            self.pending.append(block)
+            (self.deferred if self.capturing else self.pending).append(block)
         else:
             self.complete_free(block)
 
     def complete(self, block: Block) -> None:
         """The other streams are done with a block that waits."""
         self.pending.remove(block)
-        self.events.append(("free_completed", block.address, block.requested, self.segment_of(block).stream))
+        segment = self.segment_of(block)
+        self.events.append(
+            ("free_completed", block.address, block.requested, segment.stream, segment.mempool)
+        )
         self.complete_free(block)
+
+    def complete_deferred(self) -> None:
+        """Frees during a capture: uses in it ended with it, others are waited for from here on."""
+        deferred, self.deferred = self.deferred, []
+        for block in deferred:
+            self.pending.append(block)
+            if block.used_in_capture:
+                self.complete(block)
+
+    def process_events(self) -> None:
+        """Other streams are done with all that waits; nobody looks during a capture."""
+        if not self.capturing:
+            self.complete_deferred()
+            for block in list(self.pending):
+                self.complete(block)
 
     def complete_free(self, block: Block) -> None:
         """Join a block with its free neighbours."""
@@ -359,7 +464,7 @@ class CachingAllocator:
         self.change("active_bytes", pool, -block.size)
         self.change("requested_bytes", pool, -block.requested)
         block.state = "free"
-        block.used_elsewhere = False
+        block.used_elsewhere = block.used_in_capture = False
         count, size = self.join(block)
         self.make_free(block)
         if self.options.expandable_segments:
@@ -372,15 +477,21 @@ class CachingAllocator:
 
     def empty_cache(self) -> None:
         """Give every whole free segment back, or every whole free page of expandable ones."""
-        self.statistics["num_sync_all_streams"] += 1
-        for block in list(self.pending):
-            self.complete(block)
-        for pool in ("large", "small"):
-            for block in self.free_blocks(pool):
-                if self.options.expandable_segments:
-                    self.unmap(block)
-                elif not self.is_split(block):
-                    self.release(block)
+        if not self.capturing:
+            self.statistics["num_sync_all_streams"] += 1
+            self.process_events()
+            for pool in ("large", "small"):
+                self.release_blocks(pool, 0)
+        released = [number for number, pool in self.private.items() if pool.released >= 0]
+        self.release_pools(sorted(released, key=lambda number: self.private[number].released))
+
+    def release_blocks(self, pool: str, mempool: int) -> None:
+        """Give the whole free segments of a pool back, or the whole free pages."""
+        for block in self.free_blocks(pool, mempool):
+            if self.options.expandable_segments:
+                self.unmap(block)
+            elif not self.is_split(block):
+                self.release(block)
 
     def release(self, block: Block) -> None:
         """Give the segment back that one free block covers."""
@@ -393,7 +504,7 @@ class CachingAllocator:
         self.change("segment", segment.pool, -1)
         if segment.size >= self.max_split:
             self._move("oversize_segments", -1)
-        self.events.append(("segment_free", segment.address, segment.size, segment.stream))
+        self.events.append(("segment_free", segment.address, segment.size, segment.stream, segment.mempool))
 
     def collect_garbage(self) -> None:
         """Give large blocks back that have been free for longer than the average, until enough is free."""
@@ -402,8 +513,8 @@ class CachingAllocator:
         target = self.gauge("reserved_bytes") - int(self.options.garbage_collection_threshold * self.limit)
         reclaimed = 0
         while reclaimed < target and not self.options.expandable_segments:
-            whole = [b for b in self.free_blocks("large") if not self.is_split(b)]
-            ages = [self.searches["large"] - b.free_since for b in whole]
+            whole = [b for b in self.free_blocks("large", 0) if not self.is_split(b)]
+            ages = [self.searches - b.free_since for b in whole]
             if not whole:
                 return
             average = sum(ages) / len(ages)
@@ -412,12 +523,12 @@ class CachingAllocator:
                     reclaimed += block.size
                     self.release(block)
 
-    def release_oversize(self, pool: str, stream: int, size: int) -> bool:
+    def release_oversize(self, pool: str, mempool: int, stream: int, size: int) -> bool:
         """With max_split_size: give blocks of that size or more back, one that is enough or the largest."""
         if self.options.max_split_bytes is None or self.options.expandable_segments:
             return False
         wanted = max(size, self.max_split)
-        blocks = self.free_blocks(pool, stream)
+        blocks = self.free_blocks(pool, mempool, stream)
         enough = [b for b in blocks if b.size >= wanted]
         if enough:
             self.release(enough[0])
@@ -436,16 +547,16 @@ class CachingAllocator:
         """Unit in which memory is mapped."""
         return 2 * MIB if pool == "small" else self.options.large_segment_bytes
 
-    def grow_range(self, pool: str, stream: int, size: int) -> Block | None:
+    def grow_range(self, pool: str, mempool: int, stream: int, size: int) -> Block | None:
         """Map pages of a range of this pool and stream, until `size` bytes in a row are free."""
-        block = self.find_space(pool, stream, size)
+        block = self.find_space(pool, mempool, stream, size)
         if block is None:
             total = self.device.capacity
             length = ceil_to(total + total // 8, self.page(pool))
             length = min(length, (1 << 45) // self.page(pool) * self.page(pool))
             address = self.device.reserve(length)
             block = self.make_block(address, length, "unmapped")
-            self.add_segment(address, length, stream, pool, block)
+            self.add_segment(address, length, stream, pool, mempool, block)
         if block.state == "unmapped" and not self.map(block, min(block.size, size)):
             return None
         while block.size < size:
@@ -456,10 +567,10 @@ class CachingAllocator:
             block = after
         return block
 
-    def find_space(self, pool: str, stream: int, size: int) -> Block | None:
+    def find_space(self, pool: str, mempool: int, stream: int, size: int) -> Block | None:
         """Where `size` bytes are free or unmapped in a row, at the lowest unmapped block that allows it."""
         for segment in sorted(self.segments, key=lambda s: s.address):
-            if segment.pool != pool or segment.stream != stream:
+            if (segment.pool, segment.mempool, segment.stream) != (pool, mempool, stream):
                 continue
             for at, block in enumerate(segment.blocks):
                 if block.state != "unmapped":
@@ -484,7 +595,7 @@ class CachingAllocator:
             behind = self.make_block(block.address + size, block.size - size, "unmapped")
             segment.blocks.insert(segment.blocks.index(block) + 1, behind)
             block.size = size
-        self.events.append(("segment_map", block.address, size, segment.stream))
+        self.events.append(("segment_map", block.address, size, segment.stream, segment.mempool))
         self.statistics["num_device_alloc"] += 1
         self.change("reserved_bytes", segment.pool, size)
         block.state = "free"
@@ -508,7 +619,7 @@ class CachingAllocator:
             self.make_free(behind)
             block.size = end - begin
         self.device.give(end - begin)
-        self.events.append(("segment_unmap", begin, end - begin, segment.stream))
+        self.events.append(("segment_unmap", begin, end - begin, segment.stream, segment.mempool))
         self.statistics["num_device_free"] += 1
         self.change("reserved_bytes", segment.pool, -(end - begin))
         block.state = "unmapped"

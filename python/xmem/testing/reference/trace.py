@@ -26,6 +26,7 @@ Row = TypeVar("Row")
 
 NONE = -1
 INT64_MAX = 2**63 - 1
+MAX_BLOCK_BYTES = 2**44
 
 KINDS = (
     "operator",
@@ -203,7 +204,8 @@ def _is_whole(event: Event, kind: str) -> bool:
     if kind == "bad" or _nanoseconds(event.get("ts")) is None:
         return False
     if kind == "memory":
-        return _is_integer(_args(event).get("Bytes"))
+        size = _args(event).get("Bytes")
+        return type(size) is int and -MAX_BLOCK_BYTES <= size <= MAX_BLOCK_BYTES
     return isinstance(event.get("name"), str)
 
 
@@ -229,10 +231,10 @@ def _memory_event(event: Event, thread: int) -> MemoryEvent:
     args = _args(event)
     return MemoryEvent(
         time_ns=time,
-        address=_integer(args, "Addr", NONE),
+        address=_address(args.get("Addr")),
         bytes=args["Bytes"],
-        device_type=_integer(args, "Device Type", 0),
-        device_index=_integer(args, "Device Id", NONE),
+        device_type=_integer(args, "Device Type", 0, bits=8),
+        device_index=_integer(args, "Device Id", NONE, bits=32),
         thread=thread,
         total_allocated=_integer(args, "Total Allocated", NONE),
         total_reserved=_integer(args, "Total Reserved", NONE),
@@ -256,12 +258,19 @@ def _args(event: Event) -> Event:
     return args if isinstance(args, dict) else {}
 
 
-def _is_integer(value: Any) -> bool:
-    return type(value) is int and -INT64_MAX - 1 <= value <= INT64_MAX
+def _is_integer(value: Any, bits: int = 64) -> bool:
+    return type(value) is int and -(2 ** (bits - 1)) <= value < 2 ** (bits - 1)
 
 
-def _integer(args: Event, key: str, default: int) -> int:
-    return int(args[key]) if _is_integer(args.get(key)) else default
+def _integer(args: Event, key: str, default: int, bits: int = 64) -> int:
+    return int(args[key]) if _is_integer(args.get(key), bits) else default
+
+
+def _address(value: Any) -> int:
+    """The address; from 2^63 on it wraps, as a number of 64 bits with a sign does."""
+    if type(value) is int and INT64_MAX < value < 2**64:
+        return value - 2**64
+    return int(value) if _is_integer(value) else NONE
 
 
 def _nanoseconds(microseconds: Any) -> int | None:

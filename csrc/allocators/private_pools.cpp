@@ -1,0 +1,71 @@
+#include "allocators/private_pools.hpp"
+
+#include <algorithm>
+#include <string>
+
+#include "base/error.hpp"
+
+namespace xmem::allocators {
+namespace {
+
+[[noreturn]] void refuse(const char* what, MempoolId pool, const char* expected) {
+  throw ConfigError(std::string(what) + " private pool " + std::to_string(pool), expected);
+}
+
+}  // namespace
+
+void PrivatePools::retain(MempoolId pool) {
+  if (pool <= kDefaultMempool) refuse("the use of", pool, "the number of a private pool, from 1");
+  if (is_freeable(pool)) refuse("another use of", pool, "a pool that is in use; this one waits to be given back");
+  ++users_[pool];
+}
+
+void PrivatePools::begin(MempoolId pool, bool capture) {
+  if (std::ranges::find(scopes_, pool, &Scope::pool) != scopes_.end()) {
+    refuse("a second scope of", pool, "one scope of a pool at a time");
+  }
+  retain(pool);
+  scopes_.push_back({pool, capture || every_scope_captures_});
+  scopes_changed();
+}
+
+void PrivatePools::end(MempoolId pool) {
+  const auto ended = std::erase_if(scopes_, [&](const Scope& scope) { return scope.pool == pool; });
+  if (ended == 0) refuse("the end of a scope of", pool, "a pool whose scope is open");
+  scopes_changed();
+}
+
+void PrivatePools::release(MempoolId pool) {
+  const auto found = users_.find(pool);
+  if (found == users_.end() || found->second == 0) refuse("a release of", pool, "a pool that is in use");
+  if (--found->second == 0) freeable_.push_back(pool);
+}
+
+bool PrivatePools::is_freeable(MempoolId pool) const {
+  return std::ranges::find(freeable_, pool) != freeable_.end();
+}
+
+void PrivatePools::forget(MempoolId pool) {
+  std::erase(freeable_, pool);
+  users_.erase(pool);
+}
+
+void PrivatePools::ensure(MempoolId pool) {
+  if (pool == kDefaultMempool) return;
+  std::erase(freeable_, pool);
+  int& users = users_[pool];
+  users = std::max(users, 1);
+}
+
+void PrivatePools::abandon(MempoolId pool) {
+  if (is_freeable(pool)) return;
+  users_[pool] = 0;
+  freeable_.push_back(pool);
+}
+
+void PrivatePools::scopes_changed() {
+  current_ = scopes_.empty() ? kDefaultMempool : (newest_first_ ? scopes_.back() : scopes_.front()).pool;
+  captures_ = static_cast<std::size_t>(std::ranges::count_if(scopes_, &Scope::captures));
+}
+
+}  // namespace xmem::allocators

@@ -1,0 +1,33 @@
+"""The job that a command is about: a trace, or a fitted model and a point."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from xmem.cli.reading import reading
+from xmem.errors import ConfigError
+
+if TYPE_CHECKING:
+    from xmem.pipeline import Observation
+
+
+def observed(source: str, at: str | None) -> Observation:
+    """What a trace says of its run, or a fitted model of the run at a point.
+
+    Raises:
+        TraceError: The file cannot be used.
+        ConfigError: A model without a point, a point without a model, or one that the model does not have.
+    """
+    from xmem.pipeline import observe
+    from xmem.scaling import is_model_file, parse_point, read_model
+
+    if is_model_file(source):
+        model = read_model(source)
+        if at is None:
+            example = ",".join(f"{name}={value}" for name, value in model.base_sample.point.items())
+            raise ConfigError(f"the model {source} without --at", f"--at with its dimensions: {example}")
+        return model.at(parse_point(at))
+    if at is not None:
+        raise ConfigError(f"--at {at} of {source}", "a fitted model: xmem-fast fit makes one")
+    with reading(source) as progress:
+        return observe(source, progress=progress)

@@ -1,0 +1,34 @@
+"""Measurements of real GPUs, made by ``bench/gpu``, and what estimates are worth against them."""
+
+from xmem.validation.loading import DEFAULT_FOLDER, load_measurements
+from xmem.validation.measurements import (
+    Convolution,
+    ConvolutionWorkspaces,
+    DeviceFacts,
+    DeviceMemory,
+    IterationUsage,
+    Launches,
+    LeastMemory,
+    Measurement,
+    OperatorRequests,
+    OperatorTable,
+    TrainingPeak,
+)
+from xmem.validation.recordings import replay_history
+
+__all__ = [
+    "DEFAULT_FOLDER",
+    "Convolution",
+    "ConvolutionWorkspaces",
+    "DeviceFacts",
+    "DeviceMemory",
+    "IterationUsage",
+    "Launches",
+    "LeastMemory",
+    "Measurement",
+    "OperatorRequests",
+    "OperatorTable",
+    "TrainingPeak",
+    "load_measurements",
+    "replay_history",
+]

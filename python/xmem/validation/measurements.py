@@ -1,0 +1,280 @@
+"""What was measured, a frozen dataclass for each part of the kit. Sizes are bytes, times seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xmem.errors import TraceError
+from xmem.snapshot import MemoryTrace, RecordedAction
+from xmem.validation.columns import Int64, unpack
+
+Outcome = Literal["done", "out_of_memory", "failed", "timeout"]
+
+_ACTIONS = {action.name.lower(): int(action) for action in RecordedAction}
+
+
+@dataclass(frozen=True)
+class DeviceMemory:
+    """What the driver said of the device's memory in use, while one process had the device to itself.
+
+    Attributes:
+        source: ``nvml``.
+        before_bytes: In use before the process touched the device.
+        context_bytes: More than that once the process had a context, and nothing else.
+        end_bytes: More than that when its work was done and its tensors alive, -1 if not read.
+        peak_bytes: The most beyond ``before_bytes``.
+        samples: Times it was read.
+        seconds: Over how long.
+    """
+
+    source: str
+    before_bytes: int
+    context_bytes: int
+    end_bytes: int
+    peak_bytes: int
+    samples: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A run of the kit.
+
+    Attributes:
+        where: File and line.
+        key: Names the run; the same in every visit with the same versions on the same GPU.
+        part: Which part of the kit.
+        config: What was run, as ``bench/gpu/SCHEMA.md`` says for each part.
+        environment: ``gpu``, ``torch``, ``cuda``, ``cudnn``, ``torchvision``, ``transformers``.
+        driver: Version of the driver; empty without NVML.
+        started: ISO 8601, UTC.
+        seconds: How long it took.
+        outcome: ``failed`` and ``timeout`` say nothing about the job.
+        error: Empty when it is done.
+        device_memory: None where it was not sampled.
+    """
+
+    where: str
+    key: str
+    part: str
+    config: Mapping[str, Any]
+    environment: Mapping[str, str]
+    driver: str
+    started: str
+    seconds: float
+    outcome: Outcome
+    error: str
+    device_memory: DeviceMemory | None
+
+    @property
+    def title(self) -> str:
+        """What was run, for people."""
+        return " ".join(
+            str(self.config[name]) for name in ("model", "optimizer", "batch") if name in self.config
+        )
+
+    def _unpacked(self, packed: Mapping[str, Any]) -> dict[str, Int64]:
+        try:
+            return unpack(packed)
+        except (KeyError, ValueError, TypeError) as error:
+            raise TraceError(f"{self.where}: {error}; get the file again, or remove the line") from None
+
+
+@dataclass(frozen=True)
+class DeviceFacts(Measurement):
+    """The device as its libraries see it.
+
+    Attributes:
+        properties: Of ``torch.cuda.get_device_properties``.
+        attributes: ``cudaDeviceGetAttribute`` by the names of ``data/cuda_attributes.toml``.
+        versions: As CUDA, cuDNN and cuBLAS number themselves.
+        cudnn_device: cuDNN's own description, None where cuDNN is too old.
+    """
+
+    properties: Mapping[str, Any]
+    attributes: Mapping[str, int]
+    versions: Mapping[str, int]
+    cudnn_device: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
+class IterationUsage:
+    """What the allocator held, one row for each iteration; read when the device had finished it.
+
+    Attributes:
+        seconds: float64.
+        max_allocated_bytes: int64, since the row before.
+        max_reserved_bytes: int64, since the row before.
+        allocated_bytes: int64, at the end.
+        reserved_bytes: int64, at the end.
+    """
+
+    seconds: NDArray[np.float64]
+    max_allocated_bytes: Int64
+    max_reserved_bytes: Int64
+    allocated_bytes: Int64
+    reserved_bytes: Int64
+
+
+@dataclass(frozen=True)
+class TrainingPeak(Measurement):
+    """What a training job needed; of one that ran out of memory, what it had until then.
+
+    Attributes:
+        peak_allocated_bytes: ``max_memory_allocated`` of the run.
+        peak_reserved_bytes: ``max_memory_reserved`` of the run.
+        iterations: One row for each; a run that ran out of memory has one more, for the rest.
+        parameters: Elements of the model's parameters.
+        packed_history: As in the file; see ``history``.
+    """
+
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    iterations: IterationUsage
+    parameters: int
+    packed_history: Mapping[str, Any]
+
+    @property
+    def history_is_complete(self) -> bool:
+        """Whether it begins with an empty allocator and lacks nothing."""
+        return bool(self.packed_history["complete"])
+
+    def history(self) -> MemoryTrace:
+        """Everything that the allocator did, decoded anew with each call.
+
+        Raises:
+            TraceError: The columns are damaged; names file and line.
+        """
+        events = self._unpacked(self.packed_history["events"])
+        subjects = self._unpacked(self.packed_history["subjects"])
+        back = events["back"]
+        rows = np.arange(len(back))
+        # Events that end something are about what another event began.
+        own = np.cumsum(back == 0)[rows - back] - 1
+        other = int(RecordedAction.OTHER)
+        codes = [_ACTIONS.get(name, other) for name in self.packed_history["actions"]]
+        return MemoryTrace(
+            action=np.array(codes, np.uint8)[events["action"]],
+            address=subjects["address"][own],
+            size_bytes=subjects["size"][own],
+            stream=subjects["stream"][own],
+            mempool=np.zeros(len(rows), np.int32),  # the jobs have no private pools
+            time_us=events["time_us"],
+        )
+
+
+@dataclass(frozen=True)
+class LeastMemory(Measurement):
+    """The least memory for the caching allocator under which a job of five iterations finished.
+
+    Attributes:
+        peak_reserved_bytes: Of the job without a cap.
+        least_bytes: The smallest cap that was enough; 0 if none was.
+        too_little_bytes: The largest cap below that was not, no more than 1% or 2 MiB away.
+        trial_cap_bytes: int64, ascending.
+        trial_finished: bool, for each cap.
+    """
+
+    peak_reserved_bytes: int
+    least_bytes: int
+    too_little_bytes: int
+    trial_cap_bytes: Int64
+    trial_finished: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class OperatorRequests:
+    """What an operator asked of the allocator with some inputs.
+
+    Attributes:
+        name: Such as ``aten::convolution_backward``.
+        inputs: In order: tensors as ``shape``, ``dtype`` and ``layout``; numbers; None for lists of numbers.
+        requests: int64, in order: blocks of so many bytes, as rounded; ``-k`` frees the k-th of them.
+        calls: How often just this happened.
+    """
+
+    name: str
+    inputs: tuple[Any, ...]
+    requests: Int64
+    calls: int
+
+
+@dataclass(frozen=True)
+class OperatorTable(Measurement):
+    """The operators of a training job.
+
+    Attributes:
+        flags: Settings of the process: TF32, cuDNN's benchmark mode, determinism.
+        operators: In order of their first call.
+    """
+
+    flags: Mapping[str, bool]
+    operators: tuple[OperatorRequests, ...]
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """A convolution run alone.
+
+    Attributes:
+        shape: ``input`` (NCHW), ``filter`` (KCRS), ``stride``, ``padding``, ``dilation``, ``groups``,
+            ``bias``.
+        forward: int64, its requests as in ``OperatorRequests``, in bytes asked for; None if it ran out of
+            memory.
+        data_gradient: The same.
+        filter_gradient: The same.
+    """
+
+    shape: Mapping[str, Any]
+    forward: Int64 | None
+    data_gradient: Int64 | None
+    filter_gradient: Int64 | None
+
+
+@dataclass(frozen=True)
+class ConvolutionWorkspaces(Measurement):
+    """The convolutions of a network, each alone.
+
+    Attributes:
+        flags: As in ``OperatorTable``.
+        convolutions: In order of their first call, without repeats.
+    """
+
+    flags: Mapping[str, bool]
+    convolutions: tuple[Convolution, ...]
+
+
+@dataclass(frozen=True)
+class Launches(Measurement):
+    """The kernels of a forward pass.
+
+    Attributes:
+        kernels: Names.
+        operators: ``name``, ``shapes``, ``dtypes``; None for kernels that no operator launched. Empty for
+            Nsight Compute, which does not know them.
+        packed_launches: As in the file; see ``launches``.
+    """
+
+    kernels: tuple[str, ...]
+    operators: tuple[Mapping[str, Any] | None, ...]
+    packed_launches: Mapping[str, Any]
+
+    def launches(self) -> dict[str, Int64]:
+        """A row for each launch, in order; -1 where the profiler did not say.
+
+        Of part ``occupancy``: ``kernel`` and ``operator`` (rows of the tables above), ``duration_ns``,
+        ``occupancy_percent`` (Kineto's estimate), ``registers`` (a thread), ``shared_bytes``, ``stream``, and
+        ``grid_x`` to ``block_z``. Of part ``nsight``: ``kernel``, ``duration_ns``, ``active_ppm`` and
+        ``elapsed_ppm`` (warps resident, of the most possible, in cycles with any and in all cycles),
+        ``grid``, ``block``, ``registers``, ``shared_static_bytes``, ``shared_dynamic_bytes``, and
+        ``limit_blocks``, ``limit_registers``, ``limit_shared``, ``limit_warps`` (blocks that fit).
+
+        Raises:
+            TraceError: The columns are damaged; names file and line.
+        """
+        return self._unpacked(self.packed_launches)
