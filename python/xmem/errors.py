@@ -77,3 +77,7 @@ class CaptureError(XmemError):
         if not self.last_output:
             return self.message
         return f"{self.message}\nThe script's last output:\n{self.last_output}"
+
+
+class SweepError(XmemError):
+    """A sweep cannot go on: its state, its results or its workers failed; finished rows are kept."""

@@ -205,35 +205,72 @@ def run_stages(
     if alloc_conf:  # before the long part
         allocator_settings.parse(alloc_conf, torch_version or allocator_settings.DEFAULT_TORCH_VERSION)
     observed = trace if isinstance(trace, Observation) else observe(trace, progress=progress)
-    read = observed.recorded.trace
     clock = _Clock(dict(observed.timings_s))
-    options = _options(read, alloc_conf, torch_version)
+    moved = move(observed, device, torch_version, clock=clock)
+    without_limit = replay_without_limit(moved, alloc_conf, torch_version, clock=clock)
+    return Stages(
+        trace=observed.recorded.trace,
+        blocks=observed.recorded.blocks,
+        attribution=observed.recorded.attribution,
+        workload=moved.workload,
+        changes=[*observed.changes, *moved.corrections],
+        requests=moved.requests,
+        unlimited=without_limit.replay,
+        assumptions=tuple(evidence.assumptions(observed.recorded, observed.device_type, device)),
+        timings_s=clock.seconds,
+        scaling=without_limit.scaling,
+    )
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A run moved to a kind of GPU and put in order: what all allocator settings and sizes of it share.
+
+    Attributes:
+        observed: The run.
+        workload: Its blocks after all policies.
+        corrections: What each correction for the target changed.
+        requests: The order in which the allocator sees them.
+    """
+
+    observed: Observation
+    workload: Workload
+    corrections: list[PolicyChange]
+    requests: Requests
+
+
+def policy_target(observed: Observation, device: Device | None, torch_version: str | None) -> PolicyTarget:
+    """The kind of GPU and release that corrections are made for; runs moved to equal targets are equal.
+
+    Raises:
+        ConfigError: The version cannot be meant.
+    """
+    version = _torch_version(observed.recorded.trace, torch_version)
+    capability = (device.compute_capability if device else None) or _UNKNOWN_COMPUTE_CAPABILITY
+    return PolicyTarget(compute_capability=capability, torch_version=allocator_settings.release_of(version))
+
+
+def move(
+    observed: Observation, device: Device | None, torch_version: str | None, *, clock: _Clock | None = None
+) -> Moved:
+    """Correct a run for its target and order its requests.
+
+    Raises:
+        ConfigError: The version cannot be meant.
+    """
+    clock = clock or _Clock()
     with clock.stage("orchestrate"):
         workload, corrections = correct(observed, device, torch_version)
     with clock.stage("sequence"):
-        requests = _requests(workload, read)
-    with clock.stage("replay"):
-        unlimited = replay_requests(requests, options=options)
-        scaling = _scaling(observed.scaled, workload, read, unlimited, options)
-    return Stages(
-        trace=read,
-        blocks=observed.recorded.blocks,
-        attribution=observed.recorded.attribution,
-        workload=workload,
-        changes=[*observed.changes, *corrections],
-        requests=requests,
-        unlimited=unlimited,
-        assumptions=tuple(evidence.assumptions(observed.recorded, observed.device_type, device)),
-        timings_s=clock.seconds,
-        scaling=scaling,
-    )
+        requests = _requests(workload, observed.recorded.trace)
+    return Moved(observed, workload, corrections, requests)
 
 
 def correct(
     observed: Observation, device: Device | None, torch_version: str | None
 ) -> tuple[Workload, list[PolicyChange]]:
     """Move the run to its target: the workload after all policies, and what each correction changed."""
-    target = _policy_target(device, _torch_version(observed.recorded.trace, torch_version))
+    target = policy_target(observed, device, torch_version)
     return apply_policies(observed.plan.corrections, observed.workload, observed.recorded.on(target))
 
 
@@ -281,7 +318,7 @@ class Need:
         peak_allocated_bytes: The most that was in blocks in use, likewise.
         device_peak_bytes: Context plus peak reserved.
         fits: Whether the replay on the device ends; None when no device is named.
-        retries: Times that all caches were flushed before memory was found.
+        retries: Times that all caches were flushed before memory was found, in the same run.
         scaling: What the fit of a model leaves open.
     """
 
@@ -291,6 +328,66 @@ class Need:
     fits: bool | None
     retries: int
     scaling: Scaling | None
+
+
+@dataclass(frozen=True)
+class WithoutLimit:
+    """A run as it would be if memory had no end: what all GPUs of one kind share.
+
+    Attributes:
+        moved: The run.
+        options: Of the allocator.
+        replay: On a device without limit.
+        scaling: What the fit of a model leaves open.
+    """
+
+    moved: Moved
+    options: AllocatorOptions
+    replay: Replay
+    scaling: Scaling | None
+
+    def need(self, device: Device | None) -> Need:
+        """What the job needs on a GPU of the kind that it was moved to, or on one without limit."""
+        if device is None:
+            return self._need(self.replay, 0, None)
+        if self.replay.peak_requested.bytes > device.usable_bytes:  # no cache can help
+            return self._need(self.replay, device.context_bytes, False)
+        limited = _on_device(self.moved.requests, self.replay, self.options, device)
+        fits = (limited is None or limited.oom is None) and self._others_fit(device)
+        ran = self.replay if limited is None or limited.oom is not None else limited
+        return self._need(ran, device.context_bytes, fits)
+
+    def _others_fit(self, device: Device) -> bool:
+        if self.scaling is not None:
+            return True
+        measured = _measured(self.moved.observed.recorded.trace, self.replay, self.options)
+        return measured is None or measured.others_fit(device.usable_bytes)
+
+    def _need(self, ran: Replay, context_bytes: int, fits: bool | None) -> Need:
+        return Need(
+            peak_reserved_bytes=ran.peak_reserved.bytes,
+            peak_allocated_bytes=ran.peak_allocated.bytes,
+            device_peak_bytes=context_bytes + ran.peak_reserved.bytes,
+            fits=fits,
+            retries=ran.statistics["num_alloc_retries"],
+            scaling=self.scaling,
+        )
+
+
+def replay_without_limit(
+    moved: Moved, alloc_conf: str | None, torch_version: str | None, *, clock: _Clock | None = None
+) -> WithoutLimit:
+    """Replay a run that was moved to its target on a device without limit.
+
+    Raises:
+        ConfigError: The settings or the version cannot be meant.
+    """
+    trace = moved.observed.recorded.trace
+    options = _options(trace, alloc_conf, torch_version)
+    with (clock or _Clock()).stage("replay"):
+        unlimited = replay_requests(moved.requests, options=options)
+        scaling = _scaling(moved.observed.scaled, moved.workload, trace, unlimited, options)
+    return WithoutLimit(moved, options, unlimited, scaling)
 
 
 def memory_needed(
@@ -305,32 +402,21 @@ def memory_needed(
     Raises:
         ConfigError: The settings or the version cannot be meant.
     """
-    stages = run_stages(observed, device=device, alloc_conf=alloc_conf, torch_version=torch_version)
-    limited = _on_device(stages, device, alloc_conf, torch_version)
-    ran = stages.unlimited if limited is None or limited.oom is not None else limited
-    context_bytes = 0 if device is None else device.context_bytes
-    return Need(
-        peak_reserved_bytes=ran.peak_reserved.bytes,
-        peak_allocated_bytes=ran.peak_allocated.bytes,
-        device_peak_bytes=context_bytes + ran.peak_reserved.bytes,
-        fits=None if device is None else limited is None or limited.oom is None,
-        retries=ran.statistics["num_alloc_retries"],
-        scaling=stages.scaling,
-    )
+    return replay_without_limit(move(observed, device, torch_version), alloc_conf, torch_version).need(device)
 
 
 def _on_device(
-    stages: Stages, device: Device | None, alloc_conf: str | None, torch_version: str | None
+    requests: Requests, unlimited: Replay, options: AllocatorOptions, device: Device | None
 ) -> Replay | None:
     """The replay on a device that the job without limit is too large for, None where it is not.
 
     Less memory changes the run: caches are given back and requests retried before it fails.
     """
-    if device is None or stages.unlimited.peak_reserved.bytes <= device.usable_bytes:
+    if device is None or unlimited.peak_reserved.bytes <= device.usable_bytes:
         return None
     return replay_requests(
-        stages.requests,
-        options=_options(stages.trace, alloc_conf, torch_version),
+        requests,
+        options=options,
         capacity_bytes=device.total_memory_bytes,
         other_bytes=device.context_bytes,
     )
@@ -344,12 +430,13 @@ def conclude(
     version = _torch_version(stages.trace, torch_version)
     context_bytes = 0 if device is None else device.context_bytes
     with clock.stage("replay"):
-        limited = _on_device(stages, device, alloc_conf, torch_version)
+        options = _options(stages.trace, alloc_conf, torch_version)
+        limited = _on_device(stages.requests, stages.unlimited, options, device)
     failed = limited if limited is not None and limited.oom is not None else None
     replayed = stages.unlimited if limited is None or failed is not None else limited
     with clock.stage("replay"):
-        bounds = _bounds(stages.requests, _options(stages.trace, alloc_conf, torch_version))
-    measured = None if stages.scaling else _measured(stages, alloc_conf, torch_version)
+        bounds = _bounds(stages.requests, options)
+    measured = None if stages.scaling else _measured(stages.trace, stages.unlimited, options)
     alike = measured is None or device is None or measured.others_fit(device.usable_bytes)
     with clock.stage("evidence"):
         device_peak = context_bytes + replayed.peak_reserved.bytes
@@ -463,7 +550,7 @@ def _options(trace: Trace, alloc_conf: str | None, torch_version: str | None) ->
     return allocator_settings.parse(_alloc_conf(trace, alloc_conf), _torch_version(trace, torch_version))
 
 
-def _measured(stages: Stages, alloc_conf: str | None, torch_version: str | None) -> Measured | None:
+def _measured(trace: Trace, replayed: Replay, options: AllocatorOptions) -> Measured | None:
     """The allocator's own figures of a run on the phantom GPU, and whether the replay reached the same."""
     ranks = tuple(
         RankPeak(
@@ -472,7 +559,7 @@ def _measured(stages: Stages, alloc_conf: str | None, torch_version: str | None)
             peak_reserved_bytes=row["peak_reserved_bytes"],
             peak_allocated_bytes=row["peak_allocated_bytes"],
         )
-        for rank in _phantom(stages.trace).get("ranks", ())
+        for rank in _phantom(trace).get("ranks", ())
         for row in rank["devices"]
     )
     if not ranks:
@@ -480,8 +567,7 @@ def _measured(stages: Stages, alloc_conf: str | None, torch_version: str | None)
     own = max(
         (peak for peak in ranks if peak.rank == ranks[0].rank), key=lambda peak: peak.peak_allocated_bytes
     )
-    same_rules = _options(stages.trace, alloc_conf, torch_version) == _options(stages.trace, None, None)
-    replayed = stages.unlimited
+    same_rules = options == _options(trace, None, None)
     return Measured(
         peak_reserved_bytes=own.peak_reserved_bytes,
         peak_allocated_bytes=own.peak_allocated_bytes,
@@ -492,13 +578,6 @@ def _measured(stages: Stages, alloc_conf: str | None, torch_version: str | None)
             else None
         ),
         ranks=ranks,
-    )
-
-
-def _policy_target(device: Device | None, torch_version: str) -> PolicyTarget:
-    capability = (device.compute_capability if device else None) or _UNKNOWN_COMPUTE_CAPABILITY
-    return PolicyTarget(
-        compute_capability=capability, torch_version=allocator_settings.release_of(torch_version)
     )
 
 

@@ -108,7 +108,7 @@ def capture(
                 "snapshot": machine.snapshot is not None,
                 "keep_init": machine.keep_init,
                 "values": dict(machine.values),
-                "xmem_version": _own_version(),
+                "xmem_version": own_version(),
                 "gpu": asdict(gpu or DescribedGpu()),
             }
         )
@@ -175,7 +175,8 @@ def _resolve(command: Sequence[str], environment: Mapping[str, str]) -> list[str
     return [program, *command[1:]]
 
 
-def _own_version() -> str:
+def own_version() -> str:
+    """The version of this package, ``unknown`` when it is not installed."""
     try:
         return version("xmem-fast")
     except PackageNotFoundError:

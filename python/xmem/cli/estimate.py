@@ -13,12 +13,17 @@ def estimate(
     alloc_conf: options.AllocConf = None,
     torch_version: options.TorchVersion = None,
     as_json: options.Json = False,
+    request: options.Format = None,
     output_file: options.EstimateFile = None,
 ) -> None:
     """Estimate the peak GPU memory of a recorded job, and whether it fits."""
     import xmem
 
+    output.require_one_format(as_json, request)
     target = options.target_options(gpu, capacity, alloc_conf, torch_version)
     output.give_estimate(
-        xmem.estimate(job.observed(trace, at), **target), as_json=as_json, output=output_file
+        xmem.estimate(job.observed(trace, at), **target),
+        as_json=as_json,
+        output=output_file,
+        request=request,
     )

@@ -22,6 +22,7 @@ from xmem.cli.max_batch import max_batch
 from xmem.cli.replay import replay
 from xmem.cli.report import report
 from xmem.cli.run import run
+from xmem.cli.sweep import sweep
 from xmem.cli.tune import tune
 from xmem.cli.validate import validate
 from xmem.errors import ConfigError, XmemError
@@ -90,7 +91,9 @@ def _options(
     """
 
 
-for _command in (run, capture, estimate, fit, max_batch, gpus, inspect, replay, tune, report, validate):
+for _command in (
+    run, capture, estimate, fit, max_batch, gpus, inspect, replay, tune, sweep, report, validate,
+):  # fmt: skip
     # The command ends the options: what follows it belongs to the script, not to us.
     app.command(context_settings={"allow_interspersed_args": _command not in (run, capture)})(_command)
 

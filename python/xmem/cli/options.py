@@ -11,6 +11,7 @@ import typer
 from xmem.alloc_conf import DEFAULT_TORCH_VERSION
 from xmem.alloc_conf import parse as parse_alloc_conf
 from xmem.devices import custom_device, find_device
+from xmem.reports.schedulers import Scheduler
 from xmem.units import parse_bytes
 
 Command = Annotated[
@@ -118,6 +119,11 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instea
 EstimateFile = Annotated[
     Path | None,
     typer.Option("-o", "--output", metavar="FILE", help="Also write the estimate to FILE, as JSON."),
+]
+
+Format = Annotated[
+    Scheduler | None,
+    typer.Option("--format", help="Print the request that a scheduler needs instead of the report."),
 ]
 
 

@@ -17,6 +17,8 @@ from xmem.files import write_whole
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from xmem.reports.schedulers import Scheduler
+
 
 def note(message: str) -> None:
     """Tell the user, not the reader of the result."""
@@ -40,8 +42,26 @@ def console() -> Console:
     return Output()
 
 
-def give_estimate(estimate: Estimate, *, as_json: bool, output: Path | None) -> None:
+def require_one_format(as_json: bool, request: Scheduler | None) -> None:
+    """Check before the work that the answer is asked for in one form.
+
+    Raises:
+        ConfigError: In two.
+    """
+    if as_json and request is not None:
+        raise ConfigError(f"--json and --format {request}", "one of them")
+
+
+def give_estimate(
+    estimate: Estimate, *, as_json: bool, output: Path | None, request: Scheduler | None = None
+) -> None:
     """Print an estimate, write it to a file if asked to, and end the command with its verdict.
+
+    Args:
+        estimate: The answer.
+        as_json: Print it as JSON.
+        output: Where it is also written, as JSON.
+        request: Print instead what this scheduler is to be asked for.
 
     Raises:
         typer.Exit: Always; the status says whether the job fits.
@@ -49,6 +69,10 @@ def give_estimate(estimate: Estimate, *, as_json: bool, output: Path | None) -> 
     """
     if as_json:
         print_json(estimate.to_json())
+    elif request is not None:
+        from xmem.reports import schedulers
+
+        typer.echo(schedulers.render(estimate, request))
     else:
         from xmem.reports.terminal import render
 

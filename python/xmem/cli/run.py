@@ -40,11 +40,13 @@ def run(
         typer.Option("--keep-trace", metavar="FILE", help="Keep the trace, for estimate and inspect."),
     ] = None,
     as_json: options.Json = False,
+    request: options.Format = None,
     output_file: options.EstimateFile = None,
 ) -> None:
     """Record a training script, without a GPU, and say how much GPU memory it will need."""
     import xmem
 
+    output.require_one_format(as_json, request)
     target = options.target_options(gpu, capacity, alloc_conf, torch_version)
     settings = CaptureSettings(
         mode=mode,
@@ -72,6 +74,7 @@ def run(
         ),
         as_json=as_json,
         output=output_file,
+        request=request,
     )
 
 

@@ -1,0 +1,35 @@
+"""Threads of this process: the replay is native and runs without the interpreter's lock."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+
+from xmem.sweep.configuration import Configuration, cut
+from xmem.sweep.evaluate import Finished, evaluate
+from xmem.sweep.job import JobFile
+
+_LARGEST_CHUNK = 64  # some tenths of a second
+
+
+@dataclass(frozen=True)
+class LocalExecutor:
+    """Evaluates on this machine.
+
+    Attributes:
+        workers: Threads.
+    """
+
+    workers: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
+
+    def run(self, job: JobFile, configurations: Sequence[Configuration]) -> Generator[Finished]:
+        """See ``Executor``."""
+        threads = ThreadPoolExecutor(self.workers)
+        try:
+            chunks = cut(configurations, workers=self.workers, largest=_LARGEST_CHUNK)
+            for done in as_completed([threads.submit(evaluate, job, chunk) for chunk in chunks]):
+                yield done.result()
+        finally:
+            threads.shutdown(cancel_futures=True)

@@ -1,0 +1,252 @@
+"""A sweep as a TOML file: the job, and the configurations to try (``docs/sweep.md``)."""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from itertools import product
+from math import prod
+from pathlib import Path
+from typing import Any, NoReturn
+
+from xmem.devices import Device, custom_device, devices, find_device
+from xmem.errors import ConfigError
+from xmem.scaling.dimensions import grid, require_dimensions, substitute
+from xmem.sweep.captures import MODES, CommandJob
+from xmem.sweep.configuration import Configuration
+from xmem.sweep.outcome import Outcome
+from xmem.sweep.what_if import transform
+from xmem.units import parse_bytes
+
+MOST_CONFIGURATIONS = 1_000_000
+
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_AXES = ("what_if", "alloc_conf", "torch", "gpu")
+_COLUMNS = frozenset(
+    ("configuration", "capacity_bytes", *_AXES, *(column.name for column in fields(Outcome)))
+)
+_COMMAND_KEYS = frozenset(("command", "fit", "iterations", "mode", "timeout_s"))
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A sweep, checked.
+
+    Attributes:
+        path: The file.
+        job: A fitted model or trace, or a command to capture.
+        dimensions: Those that the configurations vary.
+        configurations: In order: the last key of the grid changes fastest.
+    """
+
+    path: Path
+    job: Path | CommandJob
+    dimensions: tuple[str, ...]
+    configurations: tuple[Configuration, ...]
+
+
+def read_spec(path: str | os.PathLike[str]) -> Spec:
+    """Read and check a spec.
+
+    Raises:
+        ConfigError: It cannot be read, or something in it cannot be meant; names the file and the key.
+    """
+    name = os.fspath(path)
+    try:
+        with Path(path).open("rb") as file:
+            content = tomllib.load(file)
+    except OSError as error:
+        raise ConfigError(name, f"a spec that can be read, but: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(name, f"a TOML file, but: {error}") from None
+    return _Reader(Path(path)).spec(content)
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Reads the tables of one file; errors name it."""
+
+    path: Path
+
+    def spec(self, content: Mapping[str, Any]) -> Spec:
+        unknown = set(content) - {"job", "grid", "zip", "list"}
+        if unknown:
+            self._refuse(f"[{min(unknown)}]", "the tables job, grid, zip and list")
+        job = self._job(content.get("job"))
+        rows = self._rows(content)
+        dimensions = tuple(name for name in (rows[0] if rows else {}) if name not in _AXES)
+        if isinstance(job, CommandJob) and set(dimensions) != set(job.dimensions):
+            wanted = ", ".join(job.dimensions) or "no dimension"
+            self._refuse(
+                f"configurations of {', '.join(dimensions) or 'no dimension'}", f"those of fit: {wanted}"
+            )
+        return Spec(self.path, job, dimensions, self._configurations(rows, dimensions))
+
+    def _job(self, table: object) -> Path | CommandJob:
+        kinds = ("model", "trace", "command")
+        if not isinstance(table, dict) or sum(kind in table for kind in kinds) != 1:
+            self._refuse("[job]", "one of: model = FILE, trace = FILE, command = [ARGUMENT, ...]")
+        if "command" in table:
+            return self._command(table)
+        kind, file = next(iter(table.items()))
+        if len(table) > 1:
+            self._refuse(f"[job] {', '.join(table)}", f"only {kind} = FILE")
+        if not isinstance(file, str):
+            self._refuse(f"[job] {kind} = {file!r}", "the name of a file")
+        return self.path.parent / file
+
+    def _command(self, table: Mapping[str, Any]) -> CommandJob:
+        unknown = set(table) - _COMMAND_KEYS
+        if unknown:
+            self._refuse(f"[job] {min(unknown)}", f"one of {', '.join(sorted(_COMMAND_KEYS))}")
+        command = table["command"]
+        if not isinstance(command, list) or not command or not all(isinstance(part, str) for part in command):
+            self._refuse(f"[job] command = {command!r}", 'its arguments, such as ["python", "train.py"]')
+        iterations, mode, timeout_s = (
+            table.get(key, default)
+            for key, default in (("iterations", 3), ("mode", "auto"), ("timeout_s", None))
+        )
+        if type(iterations) is not int or iterations < 1:
+            self._refuse(f"[job] iterations = {iterations!r}", "a whole number above 0")
+        if mode not in MODES:
+            self._refuse(f"[job] mode = {mode!r}", f"one of {', '.join(MODES)}")
+        if timeout_s is not None and (type(timeout_s) not in (int, float) or timeout_s <= 0):
+            self._refuse(f"[job] timeout_s = {timeout_s!r}", "seconds above 0")
+        return CommandJob(
+            tuple(command), self._fit_points(table.get("fit", {}), command), iterations, mode, timeout_s
+        )
+
+    def _fit_points(self, fit: object, command: Sequence[str]) -> tuple[Mapping[str, int], ...]:
+        if not isinstance(fit, dict):
+            self._refuse(f"[job] fit = {fit!r}", "a table such as { batch = [2, 3] }")
+        for name, values in fit.items():
+            key = f"[job] fit.{name} = {values!r}"
+            if not isinstance(values, list) or len(values) < 2 or len(set(map(repr, values))) < len(values):
+                self._refuse(key, "two or more values that differ")
+            for value in values:
+                self._dimension_value(key, value)
+        points = tuple(grid(fit))
+        for point in points:
+            require_dimensions(point, fit)
+            substitute(command, point)
+        return points
+
+    def _rows(self, content: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The configurations as values by key: every combination of grid, zip and list."""
+        tables = {name: self._axes(name, content.get(name, {})) for name in ("grid", "zip")}
+        entries = content.get("list", [{}])
+        if not isinstance(entries, list) or not entries or not all(isinstance(e, dict) for e in entries):
+            self._refuse("list", "tables that begin with [[list]]")
+        listed = [self._entry(number, entry) for number, entry in enumerate(entries, 1)]
+        keys = [*tables["grid"], *tables["zip"], *listed[0]]
+        twice = [key for key in keys if keys.count(key) > 1]
+        if twice:
+            self._refuse(f"{twice[0]} in two tables", "each key in one of grid, zip and list")
+        lengths = {key: len(values) for key, values in tables["zip"].items()}
+        if len(set(lengths.values())) > 1:
+            counts = ", ".join(f"{count} of {key}" for key, count in lengths.items())
+            self._refuse(f"[zip] {counts}", "as many values of each")
+        zipped = [
+            dict(zip(lengths, values, strict=True)) for values in zip(*tables["zip"].values(), strict=True)
+        ]
+        total = prod(map(len, (*tables["grid"].values(), zipped or [{}], listed)))
+        if total > MOST_CONFIGURATIONS:
+            self._refuse(f"{total:,} configurations", f"at most {MOST_CONFIGURATIONS:,}")
+        crossed = [
+            dict(zip(tables["grid"], values, strict=True)) for values in product(*tables["grid"].values())
+        ]
+        return [{**a, **b, **c} for a, b, c in product(listed, zipped or [{}], crossed)]
+
+    def _axes(self, name: str, table: object) -> dict[str, list[Any]]:
+        if not isinstance(table, dict):
+            self._refuse(name, f"a table that begins with [{name}]")
+        axes: dict[str, list[Any]] = {}
+        for key, given in table.items():
+            values = given if isinstance(given, list) else [given]
+            if not values:
+                self._refuse(f"[{name}] {key} = []", "at least one value")
+            if key == "gpu":
+                values = [gpu for value in values for gpu in _expanded(value)]
+            axes[key] = [self._value(f"[{name}]", key, value) for value in values]
+        return axes
+
+    def _entry(self, number: int, entry: Mapping[str, Any]) -> dict[str, Any]:
+        return {key: self._value(f"[[list]] {number}:", key, value) for key, value in entry.items()}
+
+    def _value(self, table: str, key: str, value: object) -> Any:
+        """A value as configurations hold it; that of ``gpu`` is its name and the device."""
+        where = f"{table} {key} = {value!r}"
+        if key == "gpu":
+            return self._gpu(where, value)
+        if key in _AXES:
+            if not isinstance(value, str):
+                self._refuse(where, "text")
+            if key == "what_if":
+                self._checked(table, lambda: transform(value))
+            return value
+        if not _IDENTIFIER.fullmatch(key) or key in _COLUMNS:
+            self._refuse(f"{table} {key}", f"a dimension of the job, or one of {', '.join(_AXES)}")
+        self._dimension_value(where, value)
+        return value
+
+    def _gpu(self, where: str, value: object) -> tuple[str, Device]:
+        if type(value) is int and value > 0:
+            return str(value), self._checked(where, lambda: custom_device(value))
+        if not isinstance(value, str):
+            self._refuse(where, 'a GPU: a name, "all", a .toml file, or a size such as "24GiB"')
+        if value.endswith(".toml"):
+            return value, self._checked(where, lambda: find_device(str(self.path.parent / value)))
+        size_bytes = _size(value)
+        if size_bytes is not None:
+            return value, self._checked(where, lambda: custom_device(size_bytes))
+        device = self._checked(where, lambda: find_device(value))
+        return device.slug, device
+
+    def _dimension_value(self, where: str, value: object) -> None:
+        if type(value) is not int or not 0 < value < 1 << 31:
+            self._refuse(where, "whole numbers above 0")
+
+    def _configurations(
+        self, rows: Iterable[Mapping[str, Any]], dimensions: Sequence[str]
+    ) -> tuple[Configuration, ...]:
+        configurations = []
+        for number, row in enumerate(rows):
+            if row.keys() - set(_AXES) != set(dimensions):
+                self._refuse("[[list]]", "the same keys in every entry")
+            gpu, device = row.get("gpu", (None, None))
+            configurations.append(
+                Configuration(
+                    number=number,
+                    point={name: row[name] for name in dimensions},
+                    what_if=row.get("what_if", ""),
+                    alloc_conf=row.get("alloc_conf"),
+                    torch_version=row.get("torch"),
+                    gpu=gpu,
+                    device=device,
+                )
+            )
+        return tuple(configurations)
+
+    def _checked(self, where: str, make: Callable[[], Any]) -> Any:
+        """What a function makes of a value; its complaint names the file and the key too."""
+        try:
+            return make()
+        except ConfigError as error:
+            raise ConfigError(f"{self.path}: {where}: {error.value}", error.expected) from None
+
+    def _refuse(self, what: str, expected: str) -> NoReturn:
+        raise ConfigError(f"{self.path}: {what}", expected)
+
+
+def _expanded(gpu: object) -> list[object]:
+    return [device.slug for device in devices()] if gpu == "all" else [gpu]
+
+
+def _size(text: str) -> int | None:
+    """A capacity with its unit; None for other text, such as the name of a GPU."""
+    if not re.fullmatch(r"\s*[\d.]+\s*[KMGTP]?i?B\s*", text, re.IGNORECASE):
+        return None
+    return parse_bytes(text)
