@@ -17,6 +17,7 @@ from typer.testing import CliRunner, Result
 
 import xmem
 import xmem.phantom.ledger
+import xmem.pipeline
 from estimate_samples import DOES_NOT_FIT, FITS, NO_GPU
 from xmem.capture import PhantomMachine, TorchBuild
 from xmem.cli.main import app
@@ -78,6 +79,7 @@ def stages(monkeypatch: pytest.MonkeyPatch) -> FakeStages:
     module.PhantomMachine = PhantomMachine  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "xmem.capture", module)
     monkeypatch.setattr(xmem, "estimate", fake.make_estimate, raising=False)
+    monkeypatch.setattr(xmem.pipeline, "observe", lambda source, **_: source)
     return fake
 
 
@@ -113,7 +115,6 @@ class TestEstimate:
                 "capacity": 40 * 1024**3,
                 "alloc_conf": "expandable_segments:True",
                 "torch_version": "2.6",
-                "progress": None,
             }
         ]
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 
 import numpy as np
+import pytest
 
+from xmem.errors import ConfigError
 from xmem.scaling.polynomials import Certainty, Polynomials, fit_polynomials
 
 
@@ -65,6 +67,14 @@ def test_random_polynomials_are_found_again() -> None:
         size = lambda a, b, terms=terms: sum(c * a**i * b**j for i, j, c in terms)  # noqa: E731
         polynomials = fitted(points, [size(p["a"], p["b"]) for p in points])
         assert polynomials.at({"a": 50, "b": 31})[0].tolist() == [size(50, 31)]
+
+
+def test_values_that_no_machine_could_hold_are_refused() -> None:
+    polynomials = fitted([{"seq": 2}, {"seq": 3}, {"seq": 5}], [4, 9, 25], [0, 0, 0])
+    assert polynomials.at({"seq": 2**30})[0].tolist() == [2**60, 0]
+    for seq in (2**31, 2**40):
+        with pytest.raises(ConfigError, match="larger than any memory"):
+            polynomials.at({"seq": seq})
 
 
 def test_a_value_between_whole_numbers_is_rounded_up_and_does_not_hold() -> None:

@@ -18,9 +18,11 @@ from math import gcd, lcm, prod
 import numpy as np
 from numpy.typing import NDArray
 
-from xmem.scaling.dimensions import Point
+from xmem.errors import ConfigError
+from xmem.scaling.dimensions import Point, label
 
 _MAX_DEGREE = 2  # in one dimension: attention is quadratic in the sequence
+_TOO_LARGE = 2.0**62
 _MAX_DENOMINATOR = 64  # masks of one bit an element, halves of squares
 
 Monomial = tuple[int, ...]
@@ -57,9 +59,15 @@ class Polynomials:
         """The value of every row (int64), rounded up, and whether it is a whole number that is not negative.
 
         Rows without a polynomial are 0 and do not hold.
+
+        Raises:
+            ConfigError: A value is larger than any memory.
         """
-        values = np.array([_value(monomial, self.dimensions, point) for monomial in self.monomials], np.int64)
-        numerator = self.coefficients @ values
+        values = [_value(monomial, self.dimensions, point) for monomial in self.monomials]
+        largest = np.abs(self.coefficients).astype(float) @ np.array(values, float)
+        if largest.max(initial=0.0) >= _TOO_LARGE:
+            raise ConfigError(label(point), "a point whose blocks are not larger than any memory")
+        numerator = self.coefficients @ np.array(values, np.int64)
         value = -(-numerator // self.denominator)
         holds = (numerator % self.denominator == 0) & (numerator >= 0) & (self.certainty > 0)
         return np.maximum(value, 0), holds
