@@ -31,7 +31,7 @@ BARS = (
     Bar("estimate MB", "its peak anonymous memory, MB", "at most", 300),
     Bar("estimate 5 GB MB", "peak anonymous memory of 5 GB, MB", "at most", 1.5 * 300),
     Bar("memory 5 GB / 860 MB", "peak memory of 5 GB over that of 860 MB", "at most", 1.5),
-    Bar("growth", "dearest MB over cheapest, 100 MB to 5 GB, less 1", "at most", 0.15),
+    Bar("growth", "largest distance of a time from a straight line, 100 MB to 5 GB", "at most", 0.15),
     Bar("rate gz / plain", "read rate of .json.gz over the plain file's", "at least", 0.5),
     Bar("rate zst / plain", "read rate of .json.zst over the plain file's", "at least", 0.5),
     Bar("replay M/s", "allocator replay, million requests a second", "at least", 10),

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from measure import MB, ChildFailedError, Run, Spread, interleaved, run
 
 BENCH = Path(__file__).parent
@@ -80,9 +82,15 @@ def _result(trace: Path, weighed: Run, runs: Sequence[Run]) -> EstimateResult:
 
 
 def growth(results: Sequence[EstimateResult]) -> float:
-    """By how much the dearest megabyte costs more than the cheapest: 0 is a straight line."""
-    per_mb = [one.inside_s / one.text_bytes for one in results]
-    return max(per_mb) / min(per_mb) - 1
+    """By how much a time differs at most from a straight line: so much at once, and so much a byte.
+
+    The line is the one with the least sum of squared relative differences.
+    """
+    text_bytes = np.array([one.text_bytes for one in results], float)
+    seconds = np.array([one.inside_s for one in results])
+    design = np.stack([np.ones(len(results)), text_bytes], axis=1) / seconds[:, None]
+    (at_once, a_byte), *_ = np.linalg.lstsq(design, np.ones(len(results)))
+    return float(np.max(np.abs((at_once + a_byte * text_bytes) / seconds - 1)))
 
 
 def measure_compressed(plain: Path, compressed: Mapping[str, Path], repeats: int) -> dict[str, Spread | str]:
