@@ -11,6 +11,7 @@ def estimate(
     capacity: options.Capacity = None,
     alloc_conf: options.AllocConf = None,
     torch_version: options.TorchVersion = None,
+    what_if: options.WhatIfs = None,
     as_json: options.Json = False,
     output_file: options.EstimateFile = None,
 ) -> None:
@@ -18,4 +19,6 @@ def estimate(
     import xmem
 
     target = options.target_options(gpu, capacity, alloc_conf, torch_version)
-    output.give_estimate(xmem.estimate(trace, **target), as_json=as_json, output=output_file)
+    output.give_estimate(
+        xmem.estimate(trace, what_if=what_if or (), **target), as_json=as_json, output=output_file
+    )
