@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -125,19 +126,25 @@ class _MicroBatch:
 
     @property
     def length_ns(self) -> int:
-        return self.span.end_ns - self.span.begin_ns
+        """From one micro-batch to the next: what ends at the end of one does so before the next begins."""
+        return self.span.end_ns - self.span.begin_ns + 1
+
+    @cached_property
+    def requests_ns(self) -> NDArray[np.int64]:
+        """Allocations and frees of the blocks that live within it, ascending."""
+        return np.sort(np.concatenate([self.alloc_ns, self.free_ns[self.free_ns < self.span.end_ns]]))
 
     def ends_of(self, ranks: NDArray[np.int64]) -> NDArray[np.int64]:
-        """When the blocks end if another micro-batch follows; a rank counts that one's allocations."""
-        births = np.append(self.alloc_ns, self.span.end_ns)
-        in_next = births[np.clip(ranks, 0, len(self.rows))] + self.length_ns
+        """When the blocks end if another micro-batch follows; a rank counts that one's requests."""
+        requests_ns = np.append(self.requests_ns, self.span.end_ns)
+        in_next = requests_ns[np.clip(ranks, 0, len(requests_ns) - 1)] + self.length_ns
         ends = np.where(ranks >= 0, in_next, self.span.end_ns)
         return np.where(ranks == _WITHIN, self.free_ns, ends)
 
 
 def _carried(batch: _MicroBatch, after: _MicroBatch) -> NDArray[np.int64]:
-    """How far each block lives into the next iteration: the number of allocations that it sees there."""
-    ranks = np.searchsorted(after.alloc_ns, batch.free_ns, side="left")
+    """How far each block lives into the next iteration: the number of requests that it sees there."""
+    ranks = np.searchsorted(after.requests_ns, batch.free_ns, side="left")
     ranks[batch.free_ns < after.span.begin_ns] = _AT_END
     ranks[batch.free_ns >= after.span.end_ns] = _KEPT
     ranks[batch.free_ns < batch.span.end_ns] = _WITHIN

@@ -59,8 +59,7 @@ def arrivals(run: Run, backward: Span, parameters: Sequence[Parameter]) -> list[
         if not ready:
             continue  # of a parameter that no optimizer has
         before = next((each for each in reversed(nodes[:at]) if not each[0].endswith("AccumulateGrad")), None)
-        after = next((each for each in nodes[at + 1 :] if not each[0].endswith("AccumulateGrad")), None)
-        chosen = _handled(run, node, ready, before, after)
+        chosen = _handled(run, node, ready, before)
         left.remove(chosen)
         found.append(Arrival(chosen, node, bool(born[chosen.gradient] >= node.begin_ns)))
     if left:
@@ -73,7 +72,6 @@ def _handled(
     node: Span,
     ready: Sequence[Parameter],
     before: tuple[str, Span] | None,
-    after: tuple[str, Span] | None,
 ) -> Parameter:
     """The one of the gradients computed so far that a node puts in its place."""
     born = run.workload.alloc_ns
@@ -87,9 +85,9 @@ def _handled(
     own = [each for each in ready if before[1].begin_ns <= born[each.gradient] < before[1].end_ns] or list(
         ready
     )
-    if after is not None and _is_view(after[0]):
-        return min(own, key=lambda each: (_rank(each) > 1, int(born[each.gradient])))
-    return own[0]
+    # in the order of the operator's arguments: (bias, input, weight) of addmm, (input, weight, bias) of others
+    weights_first = "ConvolutionBackward" in before[0]
+    return min(own, key=lambda each: ((_rank(each) > 1) != weights_first, int(born[each.gradient])))
 
 
 def _is_view(name: str) -> bool:

@@ -184,7 +184,7 @@ def _adafactor(tape: Tape, step: Step) -> None:
         else:
             tape.keep(parameter.size_bytes)
     if step.implementation == LOOP:
-        with tape.frame("row_mean", "col_mean", "var_estimate", "update", "grad_squared") as frame:
+        with tape.frame("row_mean", "col_mean", "var_estimate", "grad_squared", "update") as frame:
             for parameter in step.parameters:
                 tape.flash(_item_bytes(parameter))  # norm
                 if _is_matrix(parameter):

@@ -19,9 +19,9 @@ _PLACES = ("iteration_start", "before_forward", "before_backward", "after_step")
 class ZeroGrad:
     """``zero_grad=PLACE``: gradients end there, in the order of the optimizer.
 
-    Places are before the batch of the next iteration is copied to the GPU (``iteration_start``), before the
-    first module is called (``before_forward``), before ``loss.backward()`` (``before_backward``), and right
-    after the step (``after_step``). The gradients must be let go (``set_to_none=True``).
+    Places are right after the step (``after_step``; to the allocator the same as ``iteration_start``, the
+    first statement of the next iteration), before the first module is called (``before_forward``), and before
+    ``loss.backward()`` (``before_backward``). The gradients must be let go (``set_to_none=True``).
     """
 
     text: str
@@ -43,12 +43,10 @@ class ZeroGrad:
 
     def _ends_ns(self, run: Run, index: int) -> int | None:
         """When the gradients of a step end, None after the end of the run."""
-        if self.place == "after_step":
-            return run.steps[index].end_ns
         if index + 1 == len(run.steps):
             return None
-        if self.place == "iteration_start":
-            return run.micro_batches[index + 1].begin_ns
+        if self.place in ("after_step", "iteration_start"):
+            return run.steps[index].end_ns
         return (
             run.forwards[index + 1] if self.place == "before_forward" else run.backwards[index + 1].begin_ns
         )
@@ -126,7 +124,10 @@ def _let_go(run: Run) -> Run:
     kept = [each.gradient for each in parameters[0]]
     if len(steps) < 2 or not set(kept) & {each.gradient for each in parameters[1]}:
         return run  # they are let go already
-    order = arrivals(run, run.backwards[0], parameters[0])
+    place = {each.gradient: index for index, each in enumerate(parameters[0])}
+    order = sorted(
+        arrivals(run, run.backwards[0], parameters[0]), key=lambda each: place[each.parameter.gradient]
+    )
     if len(order) != len(kept):
         raise run.refusal("gradients are older than the first iteration that it holds")
     rows = [kept, *(_arrived(run, index, order) for index in range(1, len(steps)))]
@@ -135,10 +136,9 @@ def _let_go(run: Run) -> Run:
         run.workload.tensor.copy(),
         run.workload.free_ns.copy(),
     )
-    kept_in_order = [each.parameter.gradient for each in order]
     for arrived in rows[1:]:
         category[arrived] = Category.GRADIENT
-        tensor[arrived] = run.workload.tensor[kept_in_order]
+        tensor[arrived] = run.workload.tensor[kept]
         free_ns[arrived] = NEVER
     run = run.with_workload(run.workload.with_columns(category=category, tensor=tensor, free_ns=free_ns))
     for index, gradients in enumerate(rows[:-1]):
@@ -147,7 +147,7 @@ def _let_go(run: Run) -> Run:
 
 
 def _arrived(run: Run, index: int, order: list[Arrival]) -> list[int]:
-    """Rows that the backward pass before a step adds to gradients, in the order of the first pass."""
+    """Rows that the backward pass before a step adds to gradients, in the given order."""
     workload = run.workload
     first = [node for name, node in run.engine_nodes(run.backwards[0]) if name.endswith("AccumulateGrad")]
     nodes = [node for name, node in run.engine_nodes(run.backwards[index]) if name.endswith("AccumulateGrad")]
