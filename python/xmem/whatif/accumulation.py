@@ -81,8 +81,8 @@ class Accumulation:
         return found
 
 
-_WITHIN, _AT_END, _KEPT = -1, -2, -3
-"""Instead of a rank: the block ends within its micro-batch, after it but before the next, or not at all."""
+_WITHIN, _KEPT = -1, -2
+"""Instead of a rank: the block ends within its micro-batch, or outlives the next one."""
 
 
 @dataclass(frozen=True)
@@ -126,8 +126,8 @@ class _MicroBatch:
 
     @property
     def length_ns(self) -> int:
-        """From one micro-batch to the next: what ends at the end of one does so before the next begins."""
-        return self.span.end_ns - self.span.begin_ns + 1
+        """From the begin of one micro-batch to that of the next, with room for what ends between them."""
+        return self.span.end_ns - self.span.begin_ns + len(self.rows) + 1
 
     @cached_property
     def requests_ns(self) -> NDArray[np.int64]:
@@ -135,17 +135,24 @@ class _MicroBatch:
         return np.sort(np.concatenate([self.alloc_ns, self.free_ns[self.free_ns < self.span.end_ns]]))
 
     def ends_of(self, ranks: NDArray[np.int64]) -> NDArray[np.int64]:
-        """When the blocks end if another micro-batch follows; a rank counts that one's requests."""
-        requests_ns = np.append(self.requests_ns, self.span.end_ns)
-        in_next = requests_ns[np.clip(ranks, 0, len(requests_ns) - 1)] + self.length_ns
-        ends = np.where(ranks >= 0, in_next, self.span.end_ns)
-        return np.where(ranks == _WITHIN, self.free_ns, ends)
+        """When the blocks end if another micro-batch follows."""
+        between_ns = self.span.end_ns + np.arange(len(self.rows))
+        next_ns = np.append(self.requests_ns, self.span.end_ns) + self.length_ns
+        places_ns = np.concatenate([between_ns, next_ns])
+        ends_ns: NDArray[np.int64] = places_ns[np.clip(ranks, 0, len(places_ns) - 1)]
+        return np.where(ranks == _WITHIN, self.free_ns, ends_ns)
 
 
 def _carried(batch: _MicroBatch, after: _MicroBatch) -> NDArray[np.int64]:
-    """How far each block lives into the next iteration: the number of requests that it sees there."""
-    ranks = np.searchsorted(after.requests_ns, batch.free_ns, side="left")
-    ranks[batch.free_ns < after.span.begin_ns] = _AT_END
+    """How far each block lives beyond its micro-batch.
+
+    A rank below the number of blocks is a place between two micro-batches; from there on, it counts the
+    requests that the block sees of the next one.
+    """
+    count = len(batch.rows)
+    ranks = count + np.searchsorted(after.requests_ns, batch.free_ns, side="left")
+    between = batch.free_ns < after.span.begin_ns
+    ranks[between] = np.argsort(np.argsort(batch.free_ns[between], kind="stable"))
     ranks[batch.free_ns >= after.span.end_ns] = _KEPT
     ranks[batch.free_ns < batch.span.end_ns] = _WITHIN
     return ranks.astype(np.int64)
@@ -157,7 +164,7 @@ def _like_the_one_before(
     """The recording ends before the blocks of the last iteration do; they live as those of the one before."""
     if not np.array_equal(before.size_bytes, last.size_bytes):
         raise run.refusal("its last two iterations differ")
-    return np.where(last.free_ns < last.span.end_ns, _WITHIN, np.where(ranks == _WITHIN, _AT_END, ranks))
+    return np.where(last.free_ns < last.span.end_ns, _WITHIN, ranks)
 
 
 def parse_accumulation(text: str, value: str) -> Accumulation:
