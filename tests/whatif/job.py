@@ -93,9 +93,7 @@ CLASSES = {
 
 torch.manual_seed(0)
 model, make_batch = {"mlp": mlp, "transformer": transformer, "cnn": cnn}[args.model]()
-model.cuda()
-if args.precision == "bf16":
-    model.bfloat16()
+model.to("cuda", torch.bfloat16 if args.precision == "bf16" else torch.float32)
 name, *chosen = args.optimizer.split("+")
 keywords = {"foreach": args.implementation == "foreach"}
 if args.implementation == "fused":

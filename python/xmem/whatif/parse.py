@@ -7,6 +7,7 @@ from collections.abc import Callable
 from xmem.errors import ConfigError
 from xmem.whatif.accumulation import parse_accumulation
 from xmem.whatif.optimizer import parse_optimizer
+from xmem.whatif.precision import parse_precision
 from xmem.whatif.run import WhatIf
 from xmem.whatif.zero_grad import parse_set_to_none, parse_zero_grad
 
@@ -15,6 +16,7 @@ WHAT_IFS: dict[str, Callable[[str, str], WhatIf]] = {
     "zero_grad": parse_zero_grad,
     "set_to_none": parse_set_to_none,
     "accumulate": parse_accumulation,
+    "precision": parse_precision,
 }
 """Parsers of the value, given the whole text and the value."""
 

@@ -1,0 +1,315 @@
+"""Half precision: everything (``bf16``), or what autocast runs in it (``bf16-autocast``, ``fp16-autocast``).
+
+These are approximations, unlike the other what-ifs: the profiler tells which operators ran and on which
+types, not which tensor went where. What is covered, and how close it comes: docs/what_if.md.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xmem.attribution import Category, Phase
+from xmem.errors import ConfigError
+from xmem.whatif.run import Parameter, Run
+
+_PURE, _AUTOCAST = ("bf16", "fp16"), ("bf16-autocast", "fp16-autocast")
+
+_LOWERED = (
+    "aten::linear",
+    "aten::conv",
+    "aten::matmul",
+    "aten::mm",
+    "aten::bmm",
+    "aten::addmm",
+    "aten::addbmm",
+    "aten::baddbmm",
+    "aten::einsum",
+    "aten::scaled_dot_product_attention",
+)
+"""Operators that autocast runs in half precision (`AT_FORALL_LOWER_PRECISION_FP` of `autocast_mode.h`)."""
+
+_FLOAT32 = (
+    "aten::softmax",
+    "aten::log_softmax",
+    "aten::layer_norm",
+    "aten::group_norm",
+    "aten::rms_norm",
+    "aten::cross_entropy_loss",
+    "aten::nll_loss",
+    "aten::mse_loss",
+    "aten::l1_loss",
+    "aten::smooth_l1_loss",
+    "aten::binary_cross_entropy_with_logits",
+    "aten::embedding",
+    "aten::sum",
+    "aten::exp",
+    "aten::log",
+    "aten::pow",
+    "aten::softplus",
+    "aten::upsample",
+)
+"""Operators that it runs in float32 (`AT_FORALL_FP32`), and embedding, whose weight it leaves alone."""
+
+_NORMS = ("aten::layer_norm", "aten::group_norm", "aten::rms_norm")
+_SUMS = ("aten::add", "aten::sub", "aten::mul", "aten::div", "aten::cat", "aten::stack")
+_STATISTICS = ("norm", "scaled_dot_product")
+_FLOATING = {"float", "float32"}
+
+
+@dataclass(frozen=True)
+class Halved:
+    """``precision=bf16`` or ``fp16``: the model and all that is computed from it.
+
+    Every block of float32 halves, but for what CUDA keeps in float32: statistics of norms, the logarithms of
+    attention, and steps of optimizers. Integers and masks stay. The dtype of a block is that of the named
+    tensor that it holds, else of the first floating input of the operator that made it. The model is taken
+    to arrive in half precision.
+    """
+
+    text: str
+
+    description = "everything floating point takes half"
+
+    def __call__(self, run: Run) -> Run:
+        """Halve what is float32."""
+        _require_types(run)
+        workload = run.workload
+        largest = _largest_of_operator(run)
+        halves = np.fromiter((_is_float32(run, row) for row in range(len(workload))), np.bool_, len(workload))
+        named = workload.tensor >= 0
+        for row in np.flatnonzero(halves & ~named).tolist():
+            name = _operator_name(run, int(workload.operator[row]))
+            statistic = any(word in name for word in _STATISTICS)
+            halves[row] = not (statistic and workload.size_bytes[row] < largest[row])
+        sizes = np.where(halves, workload.size_bytes // 2, workload.size_bytes)
+        return run.with_workload(workload.with_columns(size_bytes=sizes))
+
+
+@dataclass(frozen=True)
+class Autocast:
+    """``precision=bf16-autocast`` or ``fp16-autocast``: forward and loss under ``torch.autocast``.
+
+    Of each forward pass, in the order of its operators: results of the operators on autocast's list halve;
+    those of its float32 list stay; the others follow what came before them, sums with the stream of the
+    model, which is float32 behind an embedding. A float32 input of an operator on the list is copied in half
+    size and saved in the place of the original, which ends with the operator where only a norm made it.
+    Weights and biases of modules are copied in half size when first used; weights live until their
+    gradient, biases until the backward pass begins. In the backward pass gradients have the dtype of the
+    forward; those of weights come in half first. Loss scaling's scalars are not added. A graph with
+    branches of both dtypes, other than a residual stream, is not followed.
+    """
+
+    text: str
+
+    description = "matrix products, convolutions and what follows them in half; weights cast once a pass"
+
+    def __call__(self, run: Run) -> Run:
+        """Cast every forward pass."""
+        _require_types(run)
+        for index in range(len(run.steps)):
+            run = _Pass(run, index).cast()
+        return run
+
+
+def parse_precision(text: str, value: str) -> Halved | Autocast:
+    """Read a precision.
+
+    Raises:
+        ConfigError: No such precision.
+    """
+    if value in _PURE:
+        return Halved(text)
+    if value in _AUTOCAST:
+        return Autocast(text)
+    raise ConfigError(f"precision {value!r} in --what-if {text}", f"one of {', '.join((*_PURE, *_AUTOCAST))}")
+
+
+class _Pass:
+    """Forward and backward before one step, on their way to autocast."""
+
+    def __init__(self, run: Run, index: int) -> None:
+        self.run = run
+        self.batch = run.micro_batches[index]
+        self.backward = run.backwards[index]
+        self.workload = run.workload
+        self.sizes = run.workload.size_bytes.copy()
+        self.free_ns = run.workload.free_ns.copy()
+        self.parameters = {each.name: each for each in run.parameters(run.steps[index])}
+        self.added: list[tuple[int, int, int, int]] = []  # size, begin, end, row that tells the rest
+        self.half_of: dict[int, bool] = {}
+
+    def cast(self) -> Run:
+        inside = (self.workload.alloc_ns >= self.batch.begin_ns) & (self.workload.alloc_ns < self.batch.end_ns)
+        rows = np.flatnonzero(inside & (self.workload.category != Category.WORKSPACE))
+        self._forward(rows[self.workload.phase[rows] == Phase.FORWARD])
+        self._backward(rows[self.workload.phase[rows] == Phase.BACKWARD])
+        run = self.run.with_workload(self.workload.with_columns(size_bytes=self.sizes, free_ns=self.free_ns))
+        if not self.added:
+            return run
+        size, begin, end, like = (np.array(column, np.int64) for column in zip(*self.added, strict=True))
+        like_rows = self.workload.select(like)
+        return run.with_blocks(
+            size_bytes=size,
+            alloc_ns=begin,
+            free_ns=end,
+            category=np.full(len(size), Category.ACTIVATION),
+            phase=like_rows.phase,
+            iteration=like_rows.iteration,
+            operator=like_rows.operator,
+            root_operator=like_rows.root_operator,
+            module=like_rows.module,
+            source_line=like_rows.source_line,
+        )
+
+    def _forward(self, rows: NDArray[np.intp]) -> None:
+        workload = self.workload
+        half, stream_is_float32, linear_input, before = False, False, -1, ""
+        current, started = -1, False
+        for root, group in groupby(rows.tolist(), key=lambda row: int(workload.root_operator[row])):
+            made = list(group)
+            name = _operator_name(self.run, root)
+            main = self._results(name, made)
+            if name.startswith(_LOWERED):
+                started = True
+                given = linear_input if before == name == "aten::linear" else current if not half else -1
+                linear_input = given
+                self._cast_input(given, made[0])
+                self._cast_weights(made[0])
+                half = True
+            elif name.startswith(_FLOAT32):
+                stream_is_float32 |= not started and name.startswith("aten::embedding")
+                if half and name.startswith(_NORMS):
+                    self._add(2 * int(self.sizes[current]), made[0], int(self.free_ns[current]))
+                half = False
+            elif name.startswith(_SUMS):
+                half = half and not stream_is_float32
+            self.half_of[root] = half
+            if half:
+                for row in main:
+                    self.sizes[row] //= 2
+            current, before = main[-1], name
+
+    def _results(self, name: str, rows: list[int]) -> list[int]:
+        """The blocks that hold results in the dtype of the operator, not statistics, masks or indices."""
+        sizes = self.workload.size_bytes[rows]
+        if "max_pool" in name:
+            return [rows[int(np.argmin(sizes))]]
+        if "dropout" in name:
+            return [rows[0]]
+        return [row for row, size in zip(rows, sizes, strict=True) if size == sizes.max()]
+
+    def _cast_input(self, given: int, row: int) -> None:
+        if given < 0:
+            return
+        ends_ns = int(self.workload.free_ns[given])
+        self._add(int(self.workload.size_bytes[given]) // 2, row, max(ends_ns, self._born(row) + 1))
+        if _operator_name(self.run, int(self.workload.root_operator[given])).startswith(_NORMS):
+            self.free_ns[given] = min(ends_ns, self._next(row))
+
+    def _cast_weights(self, row: int) -> None:
+        module = int(self.workload.module[row])
+        path = self.run.recorded.attribution.modules[module] if module >= 0 else ""
+        for kind in ("weight", "bias"):
+            parameter = self.parameters.get(f"{path}.{kind}")
+            if parameter is not None:
+                self._add(parameter.size_bytes // 2, row, self._weight_ends(parameter, kind))
+
+    def _weight_ends(self, parameter: Parameter, kind: str) -> int:
+        begins_ns = self.backward.begin_ns
+        return max(begins_ns, self._born(parameter.gradient) + 1) if kind == "weight" else begins_ns
+
+    def _backward(self, rows: NDArray[np.intp]) -> None:
+        for row in rows.tolist():
+            named = self.workload.category[row] == Category.GRADIENT
+            link = _linked_root(self.run, row)
+            if not self.half_of.get(link, False) and not self._ends_in_half(row):
+                continue
+            if named:
+                born = self._born(row)
+                self._add(int(self.sizes[row]) // 2, row, born + 1)
+            else:
+                self.sizes[row] //= 2
+
+    def _ends_in_half(self, row: int) -> bool:
+        """The gradient of a loss's input: that input came from an operator in half."""
+        return _operator_name(self.run, int(self.workload.operator[row])) == "aten::_log_softmax_backward_data"
+
+    def _add(self, size: int, row: int, end_ns: int) -> None:
+        self.added.append((size, self._born(row), end_ns, row))
+
+    def _born(self, row: int) -> int:
+        return int(self.workload.alloc_ns[row])
+
+    def _next(self, row: int) -> int:
+        return self._born(row) + 1
+
+
+def _require_types(run: Run) -> None:
+    if not (run.recorded.trace.events.input_types >= 0).any():
+        raise run.refusal("it records no input types; capture with --mode real, or profile with record_shapes")
+
+
+def _operator_name(run: Run, operator: int) -> str:
+    trace = run.recorded.trace
+    return trace.names[int(trace.events.name[operator])] if operator >= 0 else ""
+
+
+def _linked_root(run: Run, row: int) -> int:
+    """Outermost forward operator that a block of the backward pass belongs to, -1 = none."""
+    block = int(run.workload.block[row])
+    if block < 0:
+        return -1
+    operator = int(run.recorded.attribution.forward_link[block])
+    root = -1
+    for root in _upwards(run, operator):
+        pass
+    return root
+
+
+def _upwards(run: Run, operator: int) -> Iterator[int]:
+    """An operator and those around it, innermost first."""
+    while operator >= 0:
+        yield operator
+        operator = int(run.recorded.operators.parent[operator])
+
+
+def _is_float32(run: Run, row: int) -> bool:
+    tensor = int(run.workload.tensor[row])
+    if tensor >= 0:
+        assert run.recorded.metadata is not None
+        dtype: str = run.recorded.metadata["tensors"]["dtype"][tensor]
+        return dtype == "float32" and not run.recorded.metadata["tensors"]["name"][tensor].endswith(".step")
+    if run.workload.category[row] == Category.WORKSPACE:
+        return False
+    for operator in _upwards(run, int(run.workload.operator[row])):
+        text = run.recorded.trace.names[int(run.recorded.trace.events.input_types[operator])]
+        types = [each for each in (json.loads(text) if text else []) if isinstance(each, str) and each]
+        if any(each not in ("Scalar", "ScalarList") for each in types):
+            return any(each in _FLOATING for each in types) and not _makes_no_floats(run, row)
+    return False
+
+
+def _makes_no_floats(run: Run, row: int) -> bool:
+    """Indices of pooling and masks of dropout: results of floating inputs that are none."""
+    workload = run.workload
+    name = _operator_name(run, int(workload.operator[row]))
+    same = np.flatnonzero(workload.root_operator == workload.root_operator[row])
+    if "max_pool" in name and "backward" not in name:
+        return bool(workload.size_bytes[row] > workload.size_bytes[same].min())
+    if "native_dropout" in name and "backward" not in name:
+        return bool(workload.size_bytes[row] < workload.size_bytes[same].max())
+    return name in ("aten::eq", "aten::ne", "aten::gt", "aten::ge", "aten::lt", "aten::le", "aten::argmax")
+
+
+def _largest_of_operator(run: Run) -> NDArray[np.int64]:
+    """Size of the largest block of each block's outermost operator."""
+    roots = run.workload.root_operator
+    largest = np.zeros(int(roots.max(initial=-1)) + 2, np.int64)
+    np.maximum.at(largest, roots, run.workload.size_bytes)
+    return largest[roots]
