@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from xmem.attribution import Category, Phase
 from xmem.errors import ConfigError
+from xmem.orchestration.workload import concatenated
+from xmem.whatif.gradients import arrivals
 from xmem.whatif.run import Parameter, Run
 
 _PURE, _AUTOCAST = ("bf16", "fp16"), ("bf16-autocast", "fp16-autocast")
@@ -59,7 +61,11 @@ _FLOAT32 = (
 _NORMS = ("aten::layer_norm", "aten::group_norm", "aten::rms_norm")
 _SUMS = ("aten::add", "aten::sub", "aten::mul", "aten::div", "aten::cat", "aten::stack")
 _STATISTICS = ("norm", "scaled_dot_product")
-_FLOATING = {"float", "float32"}
+_DTYPES = {
+    *("float", "double", "c10::Half", "c10::BFloat16"),
+    *("long int", "int", "short", "bool", "unsigned char", "signed char"),
+}
+"""As `Input type` spells them; lists and scalars have others."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +90,9 @@ class Halved:
         halves = np.fromiter((_is_float32(run, row) for row in range(len(workload))), np.bool_, len(workload))
         named = workload.tensor >= 0
         for row in np.flatnonzero(halves & ~named).tolist():
-            name = _operator_name(run, int(workload.operator[row]))
-            statistic = any(word in name for word in _STATISTICS)
+            names = [_operator_name(run, each) for each in _upwards(run, int(workload.operator[row]))]
+            forward = workload.phase[row] == Phase.FORWARD
+            statistic = forward and any(word in name for name in names for word in _STATISTICS)
             halves[row] = not (statistic and workload.size_bytes[row] < largest[row])
         sizes = np.where(halves, workload.size_bytes // 2, workload.size_bytes)
         return run.with_workload(workload.with_columns(size_bytes=sizes))
@@ -140,20 +147,32 @@ class _Pass:
         self.workload = run.workload
         self.sizes = run.workload.size_bytes.copy()
         self.free_ns = run.workload.free_ns.copy()
-        self.parameters = {each.name: each for each in run.parameters(run.steps[index])}
+        parameters = run.parameters(run.steps[index])
+        self.parameters = {each.name: each for each in parameters}
+        self.accumulated_ns = {
+            each.parameter.gradient: each.node.begin_ns for each in arrivals(run, self.backward, parameters)
+        }
         self.added: list[tuple[int, int, int, int]] = []  # size, begin, end, row that tells the rest
+        self.alloc_ns = run.workload.alloc_ns.copy()
         self.half_of: dict[int, bool] = {}
+        self.input_cast: set[int] = set()
 
     def cast(self) -> Run:
-        inside = (self.workload.alloc_ns >= self.batch.begin_ns) & (self.workload.alloc_ns < self.batch.end_ns)
+        inside = (self.workload.alloc_ns >= self.batch.begin_ns) & (
+            self.workload.alloc_ns < self.batch.end_ns
+        )
         rows = np.flatnonzero(inside & (self.workload.category != Category.WORKSPACE))
         self._forward(rows[self.workload.phase[rows] == Phase.FORWARD])
         self._backward(rows[self.workload.phase[rows] == Phase.BACKWARD])
-        run = self.run.with_workload(self.workload.with_columns(size_bytes=self.sizes, free_ns=self.free_ns))
+        changed = self.workload.with_columns(
+            size_bytes=self.sizes, alloc_ns=self.alloc_ns, free_ns=self.free_ns
+        )
+        run = self.run.with_workload(concatenated([changed]))
         if not self.added:
             return run
         size, begin, end, like = (np.array(column, np.int64) for column in zip(*self.added, strict=True))
         like_rows = self.workload.select(like)
+        # at one time: in the order given, before the block that is made from them
         return run.with_blocks(
             size_bytes=size,
             alloc_ns=begin,
@@ -170,7 +189,7 @@ class _Pass:
     def _forward(self, rows: NDArray[np.intp]) -> None:
         workload = self.workload
         half, stream_is_float32, linear_input, before = False, False, -1, ""
-        current, started = -1, False
+        current, started = self._input(), False
         for root, group in groupby(rows.tolist(), key=lambda row: int(workload.root_operator[row])):
             made = list(group)
             name = _operator_name(self.run, root)
@@ -179,8 +198,8 @@ class _Pass:
                 started = True
                 given = linear_input if before == name == "aten::linear" else current if not half else -1
                 linear_input = given
-                self._cast_input(given, made[0])
-                self._cast_weights(made[0])
+                self._cast_weights(made[0], saved=given != self._input() or given < 0)
+                self._cast_input(given, made[0], root)
                 half = True
             elif name.startswith(_FLOAT32):
                 stream_is_float32 |= not started and name.startswith("aten::embedding")
@@ -195,6 +214,13 @@ class _Pass:
                     self.sizes[row] //= 2
             current, before = main[-1], name
 
+    def _input(self) -> int:
+        """The floating batch, -1 = none."""
+        workload = self.workload
+        arrived = (workload.category == Category.INPUT) & (workload.alloc_ns >= self.batch.begin_ns)
+        rows = np.flatnonzero(arrived & (workload.alloc_ns < self.backward.begin_ns))
+        return next((row for row in rows.tolist() if _is_float32(self.run, row)), -1)
+
     def _results(self, name: str, rows: list[int]) -> list[int]:
         """The blocks that hold results in the dtype of the operator, not statistics, masks or indices."""
         sizes = self.workload.size_bytes[rows]
@@ -204,41 +230,59 @@ class _Pass:
             return [rows[0]]
         return [row for row, size in zip(rows, sizes, strict=True) if size == sizes.max()]
 
-    def _cast_input(self, given: int, row: int) -> None:
+    def _cast_input(self, given: int, row: int, root: int) -> None:
         if given < 0:
             return
-        ends_ns = int(self.workload.free_ns[given])
-        self._add(int(self.workload.size_bytes[given]) // 2, row, max(ends_ns, self._born(row) + 1))
-        if _operator_name(self.run, int(self.workload.root_operator[given])).startswith(_NORMS):
-            self.free_ns[given] = min(ends_ns, self._next(row))
+        workload = self.workload
+        ends_ns = int(workload.free_ns[given])
+        if workload.category[given] != Category.INPUT:
+            self.input_cast.add(root)
+        elif ends_ns > self.batch.end_ns:
+            # saved for the gradient of the weight, which comes with the last node
+            ends_ns = self.batch.end_ns - 1
+        self._add(int(workload.size_bytes[given]) // 2, row, max(ends_ns, self._born(row) + 1))
+        if _operator_name(self.run, int(workload.root_operator[given])).startswith(_NORMS):
+            self.free_ns[given] = min(int(self.free_ns[given]), self._born(row) + 1)
 
-    def _cast_weights(self, row: int) -> None:
+    def _cast_weights(self, row: int, *, saved: bool) -> None:
+        """Casts in the order in which C++ evaluates arguments: the last one first."""
         module = int(self.workload.module[row])
         path = self.run.recorded.attribution.modules[module] if module >= 0 else ""
-        for kind in ("weight", "bias"):
+        for kind in ("bias", "weight"):
             parameter = self.parameters.get(f"{path}.{kind}")
             if parameter is not None:
-                self._add(parameter.size_bytes // 2, row, self._weight_ends(parameter, kind))
+                needed = saved and kind == "weight"
+                ends_ns = self._node_end(parameter) if needed else self.backward.begin_ns
+                self._add(parameter.size_bytes // 2, row, ends_ns)
 
-    def _weight_ends(self, parameter: Parameter, kind: str) -> int:
-        begins_ns = self.backward.begin_ns
-        return max(begins_ns, self._born(parameter.gradient) + 1) if kind == "weight" else begins_ns
+    def _node_end(self, parameter: Parameter) -> int:
+        """When the node ends that computes the gradient of a parameter."""
+        born = self._born(parameter.gradient)
+        nodes = self.run.engine_nodes(self.backward)
+        return max((node.end_ns for _, node in nodes if node.begin_ns <= born), default=self.backward.end_ns)
 
     def _backward(self, rows: NDArray[np.intp]) -> None:
         for row in rows.tolist():
-            named = self.workload.category[row] == Category.GRADIENT
-            link = _linked_root(self.run, row)
-            if not self.half_of.get(link, False) and not self._ends_in_half(row):
+            root = _linked_root(self.run, row)
+            if not self.half_of.get(root, False) and not self._ends_in_half(row):
                 continue
-            if named:
-                born = self._born(row)
-                self._add(int(self.sizes[row]) // 2, row, born + 1)
+            size, born = int(self.sizes[row]), self._born(row)
+            if row in self.accumulated_ns:
+                if not _operator_name(self.run, root).startswith(_LOWERED):
+                    continue
+                # computed in half, copied to float32 right before it is put in its place
+                self.alloc_ns[row] = max(born, self.accumulated_ns[row])
+                self._add(size // 2, row, int(self.alloc_ns[row]) + 1)
+            elif root in self.input_cast:
+                self._add(size // 2, row, born + 1)
             else:
                 self.sizes[row] //= 2
 
     def _ends_in_half(self, row: int) -> bool:
         """The gradient of a loss's input: that input came from an operator in half."""
-        return _operator_name(self.run, int(self.workload.operator[row])) == "aten::_log_softmax_backward_data"
+        return (
+            _operator_name(self.run, int(self.workload.operator[row])) == "aten::_log_softmax_backward_data"
+        )
 
     def _add(self, size: int, row: int, end_ns: int) -> None:
         self.added.append((size, self._born(row), end_ns, row))
@@ -246,13 +290,12 @@ class _Pass:
     def _born(self, row: int) -> int:
         return int(self.workload.alloc_ns[row])
 
-    def _next(self, row: int) -> int:
-        return self._born(row) + 1
-
 
 def _require_types(run: Run) -> None:
     if not (run.recorded.trace.events.input_types >= 0).any():
-        raise run.refusal("it records no input types; capture with --mode real, or profile with record_shapes")
+        raise run.refusal(
+            "it records no input types; capture with --mode real, or profile with record_shapes"
+        )
 
 
 def _operator_name(run: Run, operator: int) -> str:
@@ -289,10 +332,11 @@ def _is_float32(run: Run, row: int) -> bool:
         return False
     for operator in _upwards(run, int(run.workload.operator[row])):
         text = run.recorded.trace.names[int(run.recorded.trace.events.input_types[operator])]
-        types = [each for each in (json.loads(text) if text else []) if isinstance(each, str) and each]
-        if any(each not in ("Scalar", "ScalarList") for each in types):
-            return any(each in _FLOATING for each in types) and not _makes_no_floats(run, row)
-    return False
+        types = {each for each in (json.loads(text) if text else []) if isinstance(each, str)}
+        if types & _DTYPES:
+            return "float" in types and not _makes_no_floats(run, row)
+    # of lists of tensors the profiler does not tell the types: cat, stack and the backward of split
+    return bool(run.workload.operator[row] >= 0)
 
 
 def _makes_no_floats(run: Run, row: int) -> bool:

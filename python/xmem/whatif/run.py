@@ -121,7 +121,7 @@ class Run:
         )
 
     def with_blocks(self, **columns: NDArray[Any]) -> Run:
-        """More blocks; columns that are not given say that nothing is known."""
+        """More blocks, before others of the same time; columns not given say that nothing is known."""
         count = len(columns["size_bytes"])
         unknown = {
             "block": MADE_BY_POLICY,
@@ -137,7 +137,7 @@ class Run:
             )
             for column in fields(Workload)
         }
-        return self.with_workload(concatenated([self.workload, Workload(**added)]))
+        return self.with_workload(concatenated([Workload(**added), self.workload]))
 
     @cached_property
     def steps(self) -> list[Span]:
