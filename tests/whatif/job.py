@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import itertools
 
 import torch
 from torch import nn
@@ -64,7 +65,7 @@ def transformer():
 def cnn():
     widths = [3, 32, 64, 128, 256]
     layers = []
-    for wide_in, wide_out in zip(widths, widths[1:], strict=False):
+    for wide_in, wide_out in itertools.pairwise(widths):
         layers += [
             nn.Conv2d(wide_in, wide_out, 3, padding=1),
             nn.BatchNorm2d(wide_out),

@@ -1,7 +1,7 @@
 """What if the script were changed: its optimizer, zero_grad, gradient accumulation, precision?
 
-A what-if is a pure function on a recorded run (``run.Run``), applied after the policies. ``parse`` reads it as
-the command line spells it; docs/what_if.md says what each covers and how it was validated.
+A what-if is a pure function on a recorded run (``run.Run``), applied after the policies. ``parse_whatif``
+reads it as the command line spells it; docs/what_if.md says what each covers and how it was validated.
 """
 
 from xmem.whatif.parse import parse_whatif

@@ -31,8 +31,6 @@ class Accumulation:
     text: str
     count: int
 
-    description = "forward and backward are repeated before each step; gradients stay"
-
     def __call__(self, run: Run) -> Run:
         """Repeat the forward and backward pass of every iteration."""
         if self.count == 1:
@@ -40,8 +38,8 @@ class Accumulation:
         if len(run.steps) < 2:
             raise run.refusal("one iteration does not tell what lives on into the next; capture at least two")
         batches = [_MicroBatch.of(run, index) for index in range(len(run.steps))]
-        carried = [_carried(*pair) for pair in pairwise(batches)]
-        carried.append(_like_the_one_before(run, *batches[-2:], carried[-1]))
+        carried = [_carried(batch, after) for batch, after in pairwise(batches)]
+        carried.append(_like_the_one_before(run, batches[-2], batches[-1], carried[-1]))
         moved = run
         for batch in reversed(batches):  # the last first: room does not move what is before it
             moved = moved.with_room(batch.span.end_ns, (self.count - 1) * batch.length_ns)
@@ -107,6 +105,7 @@ class _MicroBatch:
 
     @classmethod
     def of(cls, run: Run, index: int) -> _MicroBatch:
+        """The one before a step."""
         span, workload = run.micro_batches[index], run.workload
         inside = (workload.alloc_ns >= span.begin_ns) & (workload.alloc_ns < span.end_ns)
         rows = np.flatnonzero(inside & ~np.isin(workload.category, _PERSISTENT))

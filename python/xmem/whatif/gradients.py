@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from xmem.whatif.run import Parameter, Run, Span
 
@@ -50,15 +51,15 @@ def arrivals(run: Run, backward: Span, parameters: Sequence[Parameter]) -> list[
         (each for each in parameters if backward.begin_ns <= born[each.gradient] < backward.end_ns),
         key=lambda each: int(born[each.gradient]),
     )
-    nodes = run.engine_nodes(backward)
     found = []
-    for at, (name, node) in enumerate(nodes):
+    before: tuple[str, Span] | None = None  # the last node that computed something
+    for name, node in run.engine_nodes(backward):
         if not name.endswith("AccumulateGrad"):
+            before = (name, node)
             continue
         ready = [each for each in left if born[each.gradient] < node.end_ns]
         if not ready:
             continue  # of a parameter that no optimizer has
-        before = next((each for each in reversed(nodes[:at]) if not each[0].endswith("AccumulateGrad")), None)
         chosen = _handled(run, node, ready, before)
         left.remove(chosen)
         found.append(Arrival(chosen, node, bool(born[chosen.gradient] >= node.begin_ns)))
@@ -82,12 +83,11 @@ def _handled(
         return ready[0]
     if _is_view(before[0]):
         return max(ready, key=lambda each: (_rank(each) > 1, int(born[each.gradient])))
-    own = [each for each in ready if before[1].begin_ns <= born[each.gradient] < before[1].end_ns] or list(
-        ready
-    )
-    # in the order of the operator's arguments: (bias, input, weight) of addmm, (input, weight, bias) of others
+    computed = before[1]
+    own = [each for each in ready if computed.begin_ns <= born[each.gradient] < computed.end_ns]
+    # as the operator's arguments: (bias, input, weight) of addmm, (input, weight, bias) of convolution
     weights_first = "ConvolutionBackward" in before[0]
-    return min(own, key=lambda each: ((_rank(each) > 1) != weights_first, int(born[each.gradient])))
+    return min(own or ready, key=lambda each: ((_rank(each) > 1) != weights_first, int(born[each.gradient])))
 
 
 def _is_view(name: str) -> bool:
@@ -98,7 +98,7 @@ def _rank(parameter: Parameter) -> int:
     return len(parameter.shape or ())
 
 
-def in_flight(run: Run, found: Sequence[Arrival]) -> tuple[np.ndarray, np.ndarray]:
+def in_flight(run: Run, found: Sequence[Arrival]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """What the blocks of arriving gradients become when there is a gradient to add them to.
 
     Returns:

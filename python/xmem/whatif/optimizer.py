@@ -10,7 +10,7 @@ from xmem.attribution import Category, Phase
 from xmem.blocks import NEVER
 from xmem.errors import ConfigError
 from xmem.whatif.optimizer_steps import ALGORITHMS, Step, construct_state
-from xmem.whatif.run import Parameter, Run
+from xmem.whatif.run import Run
 from xmem.whatif.tape import Tape
 
 
@@ -28,8 +28,6 @@ class Optimizer:
     name: str
     options: frozenset[str]
     implementation: str
-
-    description = "state and temporaries of another optimizer in place of the recorded one's"
 
     def __call__(self, run: Run) -> Run:
         """Replace the optimizer."""

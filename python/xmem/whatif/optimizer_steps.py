@@ -65,7 +65,7 @@ class Algorithm:
 def construct_state(tape: Tape, parameters: Iterable[Parameter], implementation: str) -> None:
     """What the constructor of Adagrad allocates."""
     for parameter in parameters:
-        _keep_step(tape, parameter, implementation)
+        _keep_step(tape, implementation)
         tape.keep(parameter.size_bytes)
 
 
@@ -108,7 +108,7 @@ def _adam(tape: Tape, step: Step) -> None:
     moments = 3 if "amsgrad" in step.options else 2
     decays = "weight_decay" in step.options
     for parameter in _without_state(step):
-        _keep_step(tape, parameter, step.implementation)
+        _keep_step(tape, step.implementation)
         for _ in range(moments):
             tape.keep(parameter.size_bytes)
     if step.implementation == LOOP:
@@ -237,7 +237,7 @@ def _without_state(step: Step) -> list[Parameter]:
     return [parameter for parameter in step.parameters if parameter.name in step.fresh]
 
 
-def _keep_step(tape: Tape, parameter: Parameter, implementation: str) -> None:
+def _keep_step(tape: Tape, implementation: str) -> None:
     if implementation == FUSED:
         tape.keep(_SCALAR_BYTES)
 

@@ -80,11 +80,9 @@ class Halved:
 
     text: str
 
-    description = "everything floating point takes half"
-
     def __call__(self, run: Run) -> Run:
         """Halve what is float32."""
-        _require_types(run)
+        _require_float32(run)
         workload = run.workload
         largest = _largest_of_operator(run)
         halves = np.fromiter((_is_float32(run, row) for row in range(len(workload))), np.bool_, len(workload))
@@ -114,11 +112,9 @@ class Autocast:
 
     text: str
 
-    description = "matrix products, convolutions and what follows them in half; weights cast once a pass"
-
     def __call__(self, run: Run) -> Run:
         """Cast every forward pass."""
-        _require_types(run)
+        _require_float32(run)
         for index in range(len(run.steps)):
             run = _Pass(run, index).cast()
         return run
@@ -291,11 +287,17 @@ class _Pass:
         return int(self.workload.alloc_ns[row])
 
 
-def _require_types(run: Run) -> None:
-    if not (run.recorded.trace.events.input_types >= 0).any():
-        raise run.refusal(
-            "it records no input types; capture with --mode real, or profile with record_shapes"
-        )
+def _require_float32(run: Run) -> None:
+    """The dtypes of named tensors and of inputs must be recorded, and none be half already."""
+    trace = run.recorded.trace
+    used = np.unique(trace.events.input_types)
+    texts = [trace.names[int(name)] for name in used[used >= 0]]
+    if not any("float" in text for text in texts):
+        raise run.refusal("it records no types of inputs; capture with --mode real")
+    if not run.named_gradients:
+        raise run.refusal("it names no gradients")
+    if any("c10::Half" in text or "c10::BFloat16" in text for text in texts):
+        raise run.refusal("part of it runs in half precision already")
 
 
 def _operator_name(run: Run, operator: int) -> str:
@@ -309,10 +311,7 @@ def _linked_root(run: Run, row: int) -> int:
     if block < 0:
         return -1
     operator = int(run.recorded.attribution.forward_link[block])
-    root = -1
-    for root in _upwards(run, operator):
-        pass
-    return root
+    return [-1, *_upwards(run, operator)][-1]
 
 
 def _upwards(run: Run, operator: int) -> Iterator[int]:

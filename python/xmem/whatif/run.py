@@ -26,18 +26,11 @@ _MODULE = SPAN_KINDS.index("module")
 
 
 class WhatIf(Protocol):
-    """A change of the script, as a pure function on its run.
-
-    Attributes:
-        text: As the user spells it, such as ``optimizer=adamw:fused``.
-        description: What the change does to memory.
-    """
+    """A change of the script, as a pure function on its run."""
 
     @property
-    def text(self) -> str: ...
-
-    @property
-    def description(self) -> str: ...
+    def text(self) -> str:
+        """As the user spells it, such as ``optimizer=adamw:fused``."""
 
     def __call__(self, run: Run, /) -> Run:
         """Return the run as it would be with the change.
@@ -230,7 +223,7 @@ class Run:
             TraceError: The trace names no parameters or gradients, or gradients are parts of larger blocks.
         """
         workload = self.workload
-        known = self._named_parameters
+        known = self.named_gradients
         alive = (workload.alloc_ns <= step.begin_ns) & (workload.free_ns > step.begin_ns)
         found = []
         for row in np.flatnonzero(alive & (workload.tensor >= 0)).tolist():
@@ -248,8 +241,12 @@ class Run:
         return [parameter for _, parameter in found]
 
     @cached_property
-    def _named_parameters(self) -> dict[int, tuple[int, Parameter]]:
-        """By row of the capture's tensors, for gradients: place in the optimizer, and the parameter."""
+    def named_gradients(self) -> dict[int, tuple[int, Parameter]]:
+        """By row of the capture's tensors, for gradients: place in the optimizer, and the parameter.
+
+        Raises:
+            TraceError: The trace names no parameters or gradients, or gradients are parts of larger blocks.
+        """
         tensors = (self.recorded.metadata or {}).get("tensors", {})
         if not tensors.get("role"):
             raise self.refusal(

@@ -27,8 +27,6 @@ class ZeroGrad:
     text: str
     place: str
 
-    description = "gradients end at another place of the training loop"
-
     def __call__(self, run: Run) -> Run:
         """Move the ends of the gradients of every step."""
         for index in range(len(run.steps)):
@@ -62,8 +60,6 @@ class SetToNone:
 
     text: str
     lets_go: bool
-
-    description = "whether zero_grad lets gradients go or fills them with zeros"
 
     def __call__(self, run: Run) -> Run:
         """Keep gradients or let them go."""
