@@ -82,6 +82,7 @@ FITS = Estimate(
     ),
     measured=None,
     scaling=None,
+    what_if=(),
     diagnostics=(),
     trace=TraceSummary(
         path="trace.json",
@@ -116,6 +117,7 @@ DOES_NOT_FIT = replace(
     ),
     measured=None,
     scaling=None,
+    what_if=(),
     diagnostics=(
         Diagnostic(
             "free_of_unknown_address", "data_loss", 1200, 34567, "blocks that were born before the trace"

@@ -262,6 +262,7 @@ class Estimate:
         verdict: None when no GPU was named.
         measured: None unless the job ran on the phantom GPU.
         scaling: None unless the estimate is one at a point of a fitted model.
+        what_if: Changes of the script that the estimate assumes, in the order in which they were applied.
         timings_s: Seconds by stage, in the order of the stages.
     """
 
@@ -279,6 +280,7 @@ class Estimate:
     simulation: SimulationSummary
     measured: Measured | None
     scaling: Scaling | None
+    what_if: tuple[str, ...]
     diagnostics: tuple[Diagnostic, ...]
     trace: TraceSummary
     timings_s: Mapping[str, float]
@@ -321,6 +323,7 @@ class Estimate:
                 "simulation": SimulationSummary(**simulation),
                 "measured": None if fields["measured"] is None else _measured_from_json(fields["measured"]),
                 "scaling": None if fields["scaling"] is None else _scaling_from_json(fields["scaling"]),
+                "what_if": tuple(fields.get("what_if", ())),
                 "diagnostics": tuple(Diagnostic(**diagnostic) for diagnostic in fields["diagnostics"]),
                 "trace": TraceSummary(**trace),
             }

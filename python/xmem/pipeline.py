@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,7 @@ from xmem.simulation import replay as replay_requests
 from xmem.sources import TraceSource
 from xmem.trace import Progress, Trace, read_trace
 from xmem.units import parse_bytes
+from xmem.whatif import Run, WhatIf, parse_whatif
 
 _UNKNOWN_COMPUTE_CAPABILITY = (8, 0)
 
@@ -72,6 +73,7 @@ class Observation:
         device_type: Of the traced device, 0 for the CPU.
         timings_s: Seconds by stage.
         scaled: None for a run as it was recorded.
+        what_ifs: Changes of the script, applied in this order after the corrections.
     """
 
     recorded: Recorded
@@ -81,6 +83,16 @@ class Observation:
     device_type: int
     timings_s: dict[str, float]
     scaled: Scaled | None = None
+    what_ifs: tuple[WhatIf, ...] = ()
+
+    def what_if(self, *changes: WhatIf | str) -> Observation:
+        """The run as it would be if its script were changed, after the changes made so far.
+
+        Raises:
+            ConfigError: No such change.
+        """
+        parsed = [parse_whatif(change) if isinstance(change, str) else change for change in changes]
+        return replace(self, what_ifs=(*self.what_ifs, *parsed))
 
 
 @dataclass(frozen=True)
@@ -98,6 +110,7 @@ class Stages:
         assumptions: What had to be assumed, in words.
         timings_s: Seconds by stage.
         scaling: How the run follows from others; None for a run as it was recorded.
+        what_if: Changes of the script, as their texts.
     """
 
     trace: Trace
@@ -110,6 +123,7 @@ class Stages:
     assumptions: tuple[str, ...]
     timings_s: dict[str, float]
     scaling: Scaling | None
+    what_if: tuple[str, ...]
 
 
 @dataclass
@@ -130,6 +144,7 @@ def estimate(
     capacity: int | str | None = None,
     alloc_conf: str | None = None,
     torch_version: str | None = None,
+    what_if: Sequence[WhatIf | str] = (),
     progress: Progress | None = None,
 ) -> Estimate:
     """Say how much GPU memory a training job will need, and whether it fits.
@@ -141,15 +156,20 @@ def estimate(
         alloc_conf: ``PYTORCH_CUDA_ALLOC_CONF`` of the job; by default that of a run on the phantom GPU, else
             none.
         torch_version: PyTorch that will run the job; by default the one that wrote the trace, else 2.13.
+        what_if: Changes of the script, such as ``"optimizer=adamw:fused"``, applied in this order.
         progress: Called now and then while the trace is read.
 
     Raises:
         TraceError: The trace cannot be used.
-        ConfigError: The GPU, the capacity, the settings or the version cannot be meant.
+        ConfigError: The GPU, the capacity, the settings, the version or a change cannot be meant.
     """
     device = _device(gpu, capacity)
+    changes = [parse_whatif(change) if isinstance(change, str) else change for change in what_if]
+    if alloc_conf:  # before the long part
+        allocator_settings.parse(alloc_conf, torch_version or allocator_settings.DEFAULT_TORCH_VERSION)
+    observed = trace if isinstance(trace, Observation) else observe(trace, progress=progress)
     stages = run_stages(
-        trace, device=device, alloc_conf=alloc_conf, torch_version=torch_version, progress=progress
+        observed.what_if(*changes), device=device, alloc_conf=alloc_conf, torch_version=torch_version
     )
     return conclude(stages, device=device, alloc_conf=alloc_conf, torch_version=torch_version)
 
@@ -219,6 +239,7 @@ def run_stages(
         assumptions=tuple(evidence.assumptions(observed.recorded, observed.device_type, device)),
         timings_s=clock.seconds,
         scaling=without_limit.scaling,
+        what_if=tuple(change.text for change in observed.what_ifs),
     )
 
 
@@ -228,12 +249,14 @@ class Moved:
 
     Attributes:
         observed: The run.
-        workload: Its blocks after all policies.
+        corrected: Its blocks after all policies.
+        workload: The same after all changes of the script.
         corrections: What each correction for the target changed.
         requests: The order in which the allocator sees them.
     """
 
     observed: Observation
+    corrected: Workload
     workload: Workload
     corrections: list[PolicyChange]
     requests: Requests
@@ -260,10 +283,11 @@ def move(
     """
     clock = clock or _Clock()
     with clock.stage("orchestrate"):
-        workload, corrections = correct(observed, device, torch_version)
+        corrected, corrections = correct(observed, device, torch_version)
+        run = _changed(observed, corrected)
     with clock.stage("sequence"):
-        requests = _requests(workload, observed.recorded.trace)
-    return Moved(observed, workload, corrections, requests)
+        requests = _requests(run, corrected)
+    return Moved(observed, corrected, run.workload, corrections, requests)
 
 
 def correct(
@@ -274,28 +298,40 @@ def correct(
     return apply_policies(observed.plan.corrections, observed.workload, observed.recorded.on(target))
 
 
-def _requests(workload: Workload, trace: Trace) -> Requests:
+def _changed(observed: Observation, corrected: Workload) -> Run:
+    """The run with all changes of the script, in order."""
+    run = Run(corrected, observed.recorded)
+    for change in observed.what_ifs:
+        run = change(run)
+    return run
+
+
+def _requests(run: Run, corrected: Workload) -> Requests:
+    """The requests of a run; ``corrected`` is what it was before the script was changed."""
+    workload = run.workload
+    emptied_ns = _emptied_ns(corrected, _phantom(run.recorded.trace).get("emptied_after", ()))
     return make_requests(
         workload.alloc_ns,
         workload.free_ns,
         workload.size_bytes,
         workload.stream,
-        empty_cache_ns=_emptied_ns(workload, _phantom(trace).get("emptied_after", ())),
+        empty_cache_ns=run.clock(emptied_ns),
     )
 
 
-def _scaling(
-    scaled: Scaled | None, workload: Workload, trace: Trace, most: Replay, options: AllocatorOptions
-) -> Scaling | None:
-    """What the fit leaves open, among the blocks that are left after all policies."""
+def _scaling(moved: Moved, most: Replay, options: AllocatorOptions) -> Scaling | None:
+    """What the fit leaves open, among the blocks that are left after all policies and changes."""
+    scaled, corrected, workload = moved.observed.scaled, moved.corrected, moved.workload
     if scaled is None:
         return None
     recorded = workload.block >= 0
     uncertain = recorded & scaled.uncertain[workload.block]
     least_bytes = most.peak_reserved.bytes
     if uncertain.any():
-        sizes = np.where(uncertain, scaled.least_bytes[workload.block], workload.size_bytes)
-        least = replay_requests(_requests(workload.with_columns(size_bytes=sizes), trace), options=options)
+        unsure = (corrected.block >= 0) & scaled.uncertain[corrected.block]
+        sizes = np.where(unsure, scaled.least_bytes[corrected.block], corrected.size_bytes)
+        smaller = corrected.with_columns(size_bytes=sizes)
+        least = replay_requests(_requests(_changed(moved.observed, smaller), smaller), options=options)
         least_bytes = min(least_bytes, least.peak_reserved.bytes)
     return Scaling(
         at=scaled.at,
@@ -358,7 +394,7 @@ class WithoutLimit:
         return self._need(ran, device.context_bytes, fits)
 
     def _others_fit(self, device: Device) -> bool:
-        if self.scaling is not None:
+        if self.scaling is not None or self.moved.observed.what_ifs:
             return True
         measured = _measured(self.moved.observed.recorded.trace, self.replay, self.options)
         return measured is None or measured.others_fit(device.usable_bytes)
@@ -386,7 +422,7 @@ def replay_without_limit(
     options = _options(trace, alloc_conf, torch_version)
     with (clock or _Clock()).stage("replay"):
         unlimited = replay_requests(moved.requests, options=options)
-        scaling = _scaling(moved.observed.scaled, moved.workload, trace, unlimited, options)
+        scaling = _scaling(moved, unlimited, options)
     return WithoutLimit(moved, options, unlimited, scaling)
 
 
@@ -436,7 +472,8 @@ def conclude(
     replayed = stages.unlimited if limited is None or failed is not None else limited
     with clock.stage("replay"):
         bounds = _bounds(stages.requests, options)
-    measured = None if stages.scaling else _measured(stages.trace, stages.unlimited, options)
+    as_recorded = stages.scaling is None and not stages.what_if
+    measured = _measured(stages.trace, stages.unlimited, options) if as_recorded else None
     alike = measured is None or device is None or measured.others_fit(device.usable_bytes)
     with clock.stage("evidence"):
         device_peak = context_bytes + replayed.peak_reserved.bytes
@@ -473,6 +510,7 @@ def conclude(
             simulation=witness.simulation(replayed, failed, bounds),
             measured=measured,
             scaling=stages.scaling,
+            what_if=stages.what_if,
             diagnostics=evidence.diagnostics(stages.trace, stages.blocks),
             trace=evidence.trace_summary(stages.trace, stages.attribution),
             timings_s=clock.seconds,

@@ -29,6 +29,7 @@ def test_json_keys_in_order() -> None:
         "simulation",
         "measured",
         "scaling",
+        "what_if",
         "diagnostics",
         "trace",
         "timings_s",

@@ -12,6 +12,7 @@ def estimate(
     capacity: options.Capacity = None,
     alloc_conf: options.AllocConf = None,
     torch_version: options.TorchVersion = None,
+    what_if: options.WhatIfs = None,
     as_json: options.Json = False,
     request: options.Format = None,
     output_file: options.EstimateFile = None,
@@ -22,7 +23,7 @@ def estimate(
     output.require_one_format(as_json, request)
     target = options.target_options(gpu, capacity, alloc_conf, torch_version)
     output.give_estimate(
-        xmem.estimate(job.observed(trace, at), **target),
+        xmem.estimate(job.observed(trace, at), what_if=what_if or (), **target),
         as_json=as_json,
         output=output_file,
         request=request,

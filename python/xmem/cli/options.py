@@ -52,6 +52,15 @@ AllocConf = Annotated[
 TorchVersion = Annotated[
     str | None, typer.Option("--torch", metavar="VERSION", help="PyTorch version that the job will run with.")
 ]
+WhatIfs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--what-if",
+        metavar="NAME=VALUE",
+        help="A change of the script, such as optimizer=adamw:fused, zero_grad=after_step, "
+        "set_to_none=false, accumulate=4, precision=bf16-autocast; several are applied in order.",
+    ),
+]
 
 Iterations = Annotated[int, typer.Option("--iterations", min=1, help="Optimizer steps to record.")]
 Timeout = Annotated[

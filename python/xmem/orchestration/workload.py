@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -99,6 +100,17 @@ class Workload:
         }
         at = int(np.searchsorted(self.alloc_ns, alloc_ns, side="left"))
         return Workload(**{name: np.insert(getattr(self, name), at, value) for name, value in row.items()})
+
+
+def concatenated(parts: Sequence[Workload]) -> Workload:
+    """The blocks of all parts in order of allocation; of those of one time, the earlier part's first."""
+    order = np.argsort(np.concatenate([part.alloc_ns for part in parts]), kind="stable")
+    return Workload(
+        **{
+            field.name: np.concatenate([getattr(part, field.name) for part in parts])[order]
+            for field in fields(Workload)
+        }
+    )
 
 
 def workload_of(

@@ -32,6 +32,7 @@ def render(estimate: Estimate, console: Console) -> None:
         _print_field("Margin", _margin(estimate.verdict), console)
         console.print()
     _print_list("Corrected for CUDA", _corrections(estimate), console)
+    _print_list("What if", list(estimate.what_if), console)
     _print_list("Assumed", list(estimate.assumptions), console)
     _print_list("Problems in the trace", _problems(estimate), console)
     timings = ", ".join(f"{stage} {_duration(seconds)}" for stage, seconds in estimate.timings_s.items())

@@ -246,14 +246,33 @@ class TraceBuilder:
         self.metadata = {**(self.metadata or {"format": 1}), **entries}
         return self
 
-    def tensor(self, role: str, name: str, address: int, size: int, at_us: Microseconds) -> Self:
-        """Name the block that is live at the address at that time, as the capture does."""
-        columns = ("role", "name", "address", "size_bytes", "time_ns", "dtype")
+    def tensor(
+        self,
+        role: str,
+        name: str,
+        address: int,
+        size: int,
+        at_us: Microseconds,
+        *,
+        shape: Sequence[int] | None = None,
+        group: int = -1,
+    ) -> Self:
+        """Name the block that is live at the address at that time, as the capture does; without a shape, as a
+        vector."""
+        row: dict[str, Any] = {
+            "role": role,
+            "name": name,
+            "address": address,
+            "size_bytes": size,
+            "time_ns": nanoseconds(at_us),
+            "dtype": "float32",
+            "shape": [size // 4] if shape is None else list(shape),
+            "group": group,
+        }
         self.with_metadata()
         assert self.metadata is not None
-        tensors = self.metadata.setdefault("tensors", {column: [] for column in columns})
-        values = (role, name, address, size, nanoseconds(at_us), "float32")
-        for column, value in zip(columns, values, strict=True):
+        tensors = self.metadata.setdefault("tensors", {column: [] for column in row})
+        for column, value in row.items():
             tensors[column].append(value)
         return self
 

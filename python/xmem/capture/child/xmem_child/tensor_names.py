@@ -21,7 +21,7 @@ _ROLES = "_xmem_roles"
 
 
 class TensorNames:
-    """Columns of (role, name, address, size, time, dtype)."""
+    """Columns of (role, name, address, size, time, dtype, shape, parameter group)."""
 
     def __init__(self) -> None:
         self.role: list[str] = []
@@ -30,13 +30,20 @@ class TensorNames:
         self.size_bytes: list[int] = []
         self.time_ns: list[int] = []
         self.dtype: list[str] = []
+        self.shape: list[list[int]] = []
+        self.group: list[int] = []
         self.modules: list[dict[str, Any]] = []
         self._roots: WeakKeyDictionary[torch.nn.Module, str] = WeakKeyDictionary()
         self._parameter_names = WeakTensorKeyDictionary()
         self.only_device = False
 
-    def add(self, role: str, name: str, tensor: torch.Tensor, time_ns: int | None = None) -> None:
-        """Write a row, unless this storage has one in this role or lies on the host."""
+    def add(
+        self, role: str, name: str, tensor: torch.Tensor, time_ns: int | None = None, group: int = -1
+    ) -> None:
+        """Write a row, unless this storage has one in this role or lies on the host.
+
+        ``group`` is the parameter group of the optimizer, -1 where there is none.
+        """
         storage = storage_of(tensor)
         if storage is None or (self.only_device and not storage_is_device(storage)):
             return
@@ -57,6 +64,8 @@ class TensorNames:
         self.size_bytes.append(storage.nbytes())
         self.time_ns.append(now_ns() if time_ns is None else time_ns)
         self.dtype.append(str(tensor.dtype).removeprefix("torch."))
+        self.shape.append(list(tensor.shape))
+        self.group.append(group)
 
     def add_root(self, module: torch.nn.Module, name: str) -> None:
         """Learn an outermost module; its parameters and buffers get rows now and whenever they move."""
@@ -85,10 +94,10 @@ class TensorNames:
     def after_step(self, optimizer: Optimizer) -> None:
         """Name the optimizer's state, and what a closure brought forth."""
         self._name_gradients(optimizer)
-        for name, parameter in self._parameters_of(optimizer):
-            self.add("parameter", name, parameter)
+        for group, name, parameter in self._parameters_of(optimizer):
+            self.add("parameter", name, parameter, group=group)
             for key, tensor in _tensors_of(optimizer.state.get(parameter)):
-                self.add("optimizer_state", f"{name}.{key}", tensor)
+                self.add("optimizer_state", f"{name}.{key}", tensor, group=group)
 
     def columns(self, base_ns: int) -> dict[str, list[Any]]:
         """The rows as columns, with times since ``base_ns``."""
@@ -99,6 +108,8 @@ class TensorNames:
             "size_bytes": self.size_bytes,
             "time_ns": [time - base_ns for time in self.time_ns],
             "dtype": self.dtype,
+            "shape": self.shape,
+            "group": self.group,
         }
 
     def _name_root(self, module: torch.nn.Module, root: str) -> None:
@@ -110,20 +121,20 @@ class TensorNames:
             self.add("buffer", f"{root}.{path}", buffer)
 
     def _name_gradients(self, optimizer: Optimizer) -> None:
-        for name, parameter in self._parameters_of(optimizer):
+        for group, name, parameter in self._parameters_of(optimizer):
             gradient = parameter.grad
             if gradient is not None:
-                self.add("gradient", name, gradient)
+                self.add("gradient", name, gradient, group=group)
 
-    def _parameters_of(self, optimizer: Optimizer) -> Iterator[tuple[str, torch.Tensor]]:
+    def _parameters_of(self, optimizer: Optimizer) -> Iterator[tuple[int, str, torch.Tensor]]:
         unnamed = 0
-        for group in optimizer.param_groups:
+        for index, group in enumerate(optimizer.param_groups):
             for parameter in group["params"]:
                 name = self._parameter_names.get(parameter)
                 if name is None:
                     name = f"{type(optimizer).__name__}.params.{unnamed}"
                     unnamed += 1
-                yield name, parameter
+                yield index, name, parameter
 
 
 def _tensors_of(state: object, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:

@@ -1,0 +1,10 @@
+"""What if the script were changed: its optimizer, zero_grad, gradient accumulation, precision?
+
+A what-if is a pure function on a recorded run (``run.Run``), applied after the policies. ``parse_whatif``
+reads it as the command line spells it; docs/what_if.md says what each covers and how it was validated.
+"""
+
+from xmem.whatif.parse import parse_whatif
+from xmem.whatif.run import Run, WhatIf
+
+__all__ = ["Run", "WhatIf", "parse_whatif"]

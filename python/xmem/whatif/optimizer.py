@@ -1,0 +1,109 @@
+"""Another optimizer: its state and its temporaries take the place of the recorded ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from xmem.attribution import Category, Phase
+from xmem.blocks import NEVER
+from xmem.errors import ConfigError
+from xmem.whatif.optimizer_steps import ALGORITHMS, Step, construct_state
+from xmem.whatif.run import Run
+from xmem.whatif.tape import Tape
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """``optimizer=NAME[+OPTION...][:IMPLEMENTATION]``.
+
+    All that the recorded optimizer allocated is taken out. What the other one would allocate comes in its
+    place, for the parameters that have gradients at each step, group by group: state for those that have
+    none yet, then temporaries, in the order of `torch.optim` (``optimizer_steps``). Parameters and
+    gradients stay.
+    """
+
+    text: str
+    name: str
+    options: frozenset[str]
+    implementation: str
+
+    def __call__(self, run: Run) -> Run:
+        """Replace the optimizer."""
+        algorithm = ALGORITHMS[self.name]
+        steps = run.steps
+        parameters = [run.parameters(step) for step in steps]
+        workload = run.workload
+        in_step = (workload.phase == Phase.OPTIMIZER_STEP) & (workload.category != Category.GRADIENT)
+        run = run.with_workload(workload.select(~in_step & (workload.category != Category.OPTIMIZER_STATE)))
+        known: set[str] = set()
+        if algorithm.state_at_construction:
+            tape = Tape()
+            every = {parameter.name: parameter for each in parameters for parameter in each}
+            construct_state(tape, every.values(), self.implementation)
+            known = set(every)
+            run = _insert(run, tape, _after_the_model(run), -1)
+        tapes = []
+        for each in parameters:
+            tape = Tape()
+            for group in sorted({parameter.group for parameter in each}):
+                own = [parameter for parameter in each if parameter.group == group]
+                fresh = frozenset(parameter.name for parameter in own) - known
+                algorithm.step(tape, Step(own, fresh, self.implementation, self.options))
+                known |= fresh
+            tapes.append(tape)
+        for index, tape in enumerate(tapes):
+            run = _insert(run, tape, run.steps[index].begin_ns, index)
+        return run
+
+
+def parse_optimizer(text: str, value: str) -> Optimizer:
+    """Read ``adamw``, ``sgd+momentum:fused``.
+
+    Raises:
+        ConfigError: No such optimizer, option or implementation.
+    """
+    named, _, implementation = value.partition(":")
+    name, *options = named.lower().split("+")
+    algorithm = ALGORITHMS.get(name)
+    if algorithm is None:
+        raise ConfigError(f"optimizer {name!r} in --what-if {text}", f"one of {', '.join(ALGORITHMS)}")
+    for option in options:
+        if option not in algorithm.options:
+            known = ", ".join(algorithm.options) or "none"
+            raise ConfigError(f"option {option!r} of {name} in --what-if {text}", f"one of: {known}")
+    if "nesterov" in options and "momentum" not in options:
+        raise ConfigError(f"--what-if {text}", "nesterov with momentum: sgd+momentum+nesterov")
+    implementation = implementation or algorithm.implementations[0]
+    if implementation not in algorithm.implementations:
+        known = ", ".join(algorithm.implementations)
+        raise ConfigError(
+            f"implementation {implementation!r} of {name} in --what-if {text}", f"one of: {known}"
+        )
+    return Optimizer(text, name, frozenset(options), implementation)
+
+
+def _after_the_model(run: Run) -> int:
+    """Right after the last parameter or buffer that is there before the first forward pass."""
+    workload = run.workload
+    model = np.isin(workload.category, (Category.PARAMETER, Category.BUFFER))
+    made = workload.alloc_ns[model & (workload.alloc_ns < run.forwards[0])]
+    return int(made.max()) + 1 if len(made) else run.forwards[0]
+
+
+def _insert(run: Run, tape: Tape, at_ns: int, iteration: int) -> Run:
+    """Play a tape at a time; the run waits for it."""
+    if not tape.size_bytes:
+        return run
+    run = run.with_room(at_ns, tape.events)
+    born, died, kept = np.array(tape.born), np.array(tape.died), np.array(tape.kept)
+    category = np.where(kept, Category.OPTIMIZER_STATE, Category.TEMPORARY)
+    return run.with_blocks(
+        size_bytes=np.array(tape.size_bytes),
+        alloc_ns=at_ns + born,
+        free_ns=np.where(died < 0, NEVER, at_ns + died),
+        category=category,
+        phase=np.full(len(kept), Phase.OPTIMIZER_STEP if iteration >= 0 else Phase.OTHER),
+        iteration=np.full(len(kept), iteration),
+    )

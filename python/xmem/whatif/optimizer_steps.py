@@ -1,0 +1,290 @@
+"""What `torch.optim` allocates in a step, optimizer by optimizer, in the order in which it does.
+
+Written after the functions `_init_group`, `_single_tensor_*` (for-loop), `_multi_tensor_*` (foreach) and
+`_fused_*` of torch 2.13; variables bear the names that they have there, because it is by binding them again
+that temporaries end. Operators that work in place allocate nothing and are not mentioned. Scalars that the
+for-loop and foreach keep on the host (``step``) are not either; fused optimizers keep them on the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from xmem.errors import TraceError
+from xmem.whatif.run import Parameter
+from xmem.whatif.tape import Tape
+
+LOOP, FOREACH, FUSED = "for-loop", "foreach", "fused"
+
+_SCALAR_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step for one parameter group.
+
+    Attributes:
+        parameters: Those of the group that have gradients, in order.
+        fresh: Names of those that have no state yet.
+        implementation: ``LOOP``, ``FOREACH`` or ``FUSED``.
+        options: Of the optimizer, such as ``momentum``.
+    """
+
+    parameters: Sequence[Parameter]
+    fresh: frozenset[str]
+    implementation: str
+    options: frozenset[str]
+
+    def lists(self) -> list[list[Parameter]]:
+        """The lists that foreach makes: parameters of one dtype, in order of first appearance."""
+        by_dtype: dict[str, list[Parameter]] = {}
+        for parameter in self.parameters:
+            by_dtype.setdefault(parameter.dtype, []).append(parameter)
+        return list(by_dtype.values())
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """An optimizer of `torch.optim`.
+
+    Attributes:
+        step: Writes what a step allocates to a tape.
+        implementations: Those that it has, the default on CUDA first.
+        options: That change what it allocates.
+        state_at_construction: Whether state is made by the constructor, not by the first step.
+    """
+
+    step: Callable[[Tape, Step], None]
+    implementations: tuple[str, ...]
+    options: tuple[str, ...] = ()
+    state_at_construction: bool = False
+
+
+def construct_state(tape: Tape, parameters: Iterable[Parameter], implementation: str) -> None:
+    """What the constructor of Adagrad allocates."""
+    for parameter in parameters:
+        _keep_step(tape, implementation)
+        tape.keep(parameter.size_bytes)
+
+
+def _sgd(tape: Tape, step: Step) -> None:
+    momentum, decays = "momentum" in step.options, "weight_decay" in step.options
+    nesterov = momentum and "nesterov" in step.options
+    if step.implementation == FUSED:
+        if momentum:
+            for parameter in _without_state(step):
+                tape.keep(parameter.size_bytes)
+        return
+    if step.implementation == LOOP:
+        with tape.frame("grad") as frame:
+            for parameter in step.parameters:
+                # grad = grads[i] lets go of the last one's before anything is allocated
+                frame.drop("grad")
+                if decays:
+                    frame.let("grad", tape.new(parameter.size_bytes))
+                if momentum and parameter.name in step.fresh:
+                    tape.keep(parameter.size_bytes)
+                if nesterov:
+                    frame.let("grad", tape.new(parameter.size_bytes))
+                elif momentum:
+                    frame.drop("grad")
+        return
+    with tape.frame("device_grads") as frame:
+        for parameters in step.lists():
+            frame.drop("device_grads")
+            if decays:
+                frame.let("device_grads", *_like(tape, parameters))
+            if momentum:
+                for parameter in parameters:
+                    if parameter.name in step.fresh:
+                        tape.keep(parameter.size_bytes)
+                if not nesterov:
+                    frame.drop("device_grads")
+
+
+def _adam(tape: Tape, step: Step) -> None:
+    moments = 3 if "amsgrad" in step.options else 2
+    decays = "weight_decay" in step.options
+    for parameter in _without_state(step):
+        _keep_step(tape, step.implementation)
+        for _ in range(moments):
+            tape.keep(parameter.size_bytes)
+    if step.implementation == LOOP:
+        with tape.frame("grad", "denom") as frame:
+            for parameter in step.parameters:
+                frame.drop("grad")
+                if decays:
+                    frame.let("grad", tape.new(parameter.size_bytes))
+                root = tape.hold(tape.new(parameter.size_bytes))
+                quotient = tape.new(parameter.size_bytes)
+                tape.release([root])
+                frame.let("denom", quotient)
+    elif step.implementation == FOREACH:
+        with tape.frame("device_grads", "exp_avg_sq_sqrt") as frame:
+            for parameters in step.lists():
+                if decays:
+                    frame.let("device_grads", *_like(tape, parameters))
+                    frame.drop("device_grads")
+                frame.let("exp_avg_sq_sqrt", *_like(tape, parameters))
+
+
+def _adamw(tape: Tape, step: Step) -> None:
+    # weight decay is decoupled: it multiplies the parameters in place
+    _adam(tape, Step(step.parameters, step.fresh, step.implementation, step.options - {"weight_decay"}))
+
+
+def _rmsprop(tape: Tape, step: Step) -> None:
+    averages = 1 + ("momentum" in step.options) + ("centered" in step.options)
+    decays = "weight_decay" in step.options
+    for parameter in _without_state(step):
+        for _ in range(averages):
+            tape.keep(parameter.size_bytes)
+    if step.implementation == LOOP:
+        with tape.frame("grad", "avg") as frame:
+            for parameter in step.parameters:
+                frame.drop("grad")
+                if decays:
+                    frame.let("grad", tape.new(parameter.size_bytes))
+                frame.let("avg", tape.new(parameter.size_bytes))
+        return
+    with tape.frame("grouped_grads", "avg") as frame:
+        for parameters in step.lists():
+            frame.drop("grouped_grads")
+            if decays:
+                frame.let("grouped_grads", *_like(tape, parameters))
+            frame.let("avg", *_like(tape, parameters))
+
+
+def _adagrad(tape: Tape, step: Step) -> None:
+    decays = "weight_decay" in step.options
+    if step.implementation == LOOP:
+        with tape.frame("grad", "std") as frame:
+            for parameter in step.parameters:
+                frame.drop("grad")
+                if decays:
+                    frame.let("grad", tape.new(parameter.size_bytes))
+                frame.let("std", tape.new(parameter.size_bytes))
+    elif step.implementation == FOREACH:
+        with tape.frame("device_grads", "std", "numerator") as frame:
+            for parameters in step.lists():
+                frame.drop("device_grads")
+                if decays:
+                    device_grads = frame.let("device_grads", *_like(tape, parameters))
+                frame.let("std", *_like(tape, parameters))
+                frame.let("numerator", *(device_grads if decays else _like(tape, parameters)))
+
+
+def _adafactor(tape: Tape, step: Step) -> None:
+    for parameter in _without_state(step):
+        if _is_matrix(parameter):
+            tape.keep(_row_bytes(parameter))
+            tape.keep(_column_bytes(parameter))
+        else:
+            tape.keep(parameter.size_bytes)
+    if step.implementation == LOOP:
+        with tape.frame("row_mean", "col_mean", "var_estimate", "grad_squared", "update") as frame:
+            for parameter in step.parameters:
+                tape.flash(_item_bytes(parameter))  # norm
+                if _is_matrix(parameter):
+                    frame.let("row_mean", tape.new(_row_bytes(parameter)))
+                    frame.let("col_mean", tape.new(_column_bytes(parameter)))
+                    estimate = frame.let("var_estimate", tape.new(parameter.size_bytes))
+                    tape.flash(_mean_bytes(parameter))
+                else:
+                    frame.let("grad_squared", tape.new(parameter.size_bytes))
+                    estimate = frame.let("var_estimate", tape.new(parameter.size_bytes))
+                frame.let("update", *estimate)
+                tape.flash(_item_bytes(parameter))  # norm
+        return
+    with tape.frame(
+        "row_means", "col_means", "var_estimates", "updates", "row_var_means", "squares"
+    ) as frame:
+        for dtype_list in step.lists():
+            for parameters in _by_rank(dtype_list):
+                for parameter in parameters:
+                    tape.flash(_item_bytes(parameter))
+                if _is_matrix(parameters[0]):
+                    frame.let("row_means", *[tape.new(_row_bytes(each)) for each in parameters])
+                    frame.drop("row_means")
+                    frame.let("col_means", *[tape.new(_column_bytes(each)) for each in parameters])
+                    frame.drop("col_means")
+                    estimates = frame.let("var_estimates", *_like(tape, parameters))
+                    frame.let("row_var_means", *[tape.new(_mean_bytes(each)) for each in parameters])
+                    frame.drop("row_var_means")
+                else:
+                    frame.let("squares", *_like(tape, parameters))
+                    frame.drop("squares")
+                    estimates = frame.let("var_estimates", *_like(tape, parameters))
+                frame.let("updates", *estimates)
+                for parameter in parameters:
+                    tape.flash(_item_bytes(parameter))
+
+
+ALGORITHMS = {
+    "sgd": Algorithm(_sgd, (FOREACH, LOOP, FUSED), ("momentum", "nesterov", "weight_decay")),
+    "adam": Algorithm(_adam, (FOREACH, LOOP, FUSED), ("amsgrad", "weight_decay")),
+    "adamw": Algorithm(_adamw, (FOREACH, LOOP, FUSED), ("amsgrad", "weight_decay")),
+    "adafactor": Algorithm(_adafactor, (LOOP, FOREACH)),
+    "rmsprop": Algorithm(_rmsprop, (FOREACH, LOOP), ("momentum", "centered", "weight_decay")),
+    "adagrad": Algorithm(_adagrad, (FOREACH, LOOP, FUSED), ("weight_decay",), state_at_construction=True),
+}
+"""By the name of the command line."""
+
+
+def _without_state(step: Step) -> list[Parameter]:
+    return [parameter for parameter in step.parameters if parameter.name in step.fresh]
+
+
+def _keep_step(tape: Tape, implementation: str) -> None:
+    if implementation == FUSED:
+        tape.keep(_SCALAR_BYTES)
+
+
+def _like(tape: Tape, parameters: Sequence[Parameter]) -> list[int]:
+    return [tape.new(parameter.size_bytes) for parameter in parameters]
+
+
+def _by_rank(parameters: Sequence[Parameter]) -> list[list[Parameter]]:
+    """Matrices and vectors apart, in order of first appearance."""
+    apart: dict[bool, list[Parameter]] = {}
+    for parameter in parameters:
+        apart.setdefault(_is_matrix(parameter), []).append(parameter)
+    return list(apart.values())
+
+
+def _shape(parameter: Parameter) -> tuple[int, ...]:
+    if parameter.shape is None:
+        raise TraceError(
+            f"Adafactor's state cannot be told: the shape of {parameter.name} at this size is not recorded; "
+            "capture the script at this size"
+        )
+    return parameter.shape
+
+
+def _bytes_of(parameter: Parameter, shape: Sequence[int]) -> int:
+    """Size of a tensor of the parameter's dtype."""
+    elements = prod(_shape(parameter))
+    return parameter.size_bytes // elements * prod(shape) if elements else 0
+
+
+def _item_bytes(parameter: Parameter) -> int:
+    return _bytes_of(parameter, ())
+
+
+def _row_bytes(parameter: Parameter) -> int:
+    return _bytes_of(parameter, _shape(parameter)[:-1])
+
+
+def _column_bytes(parameter: Parameter) -> int:
+    shape = _shape(parameter)
+    return _bytes_of(parameter, (*shape[:-2], shape[-1]))
+
+
+def _mean_bytes(parameter: Parameter) -> int:
+    return _bytes_of(parameter, _shape(parameter)[:-2])
+
+
+def _is_matrix(parameter: Parameter) -> bool:
+    return len(_shape(parameter)) > 1

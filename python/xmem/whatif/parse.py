@@ -1,0 +1,43 @@
+"""What-ifs by name: ``NAME=VALUE``, as on the command line and in sweeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from xmem.errors import ConfigError
+from xmem.whatif.accumulation import parse_accumulation
+from xmem.whatif.optimizer import parse_optimizer
+from xmem.whatif.precision import parse_precision
+from xmem.whatif.run import WhatIf
+from xmem.whatif.zero_grad import parse_set_to_none, parse_zero_grad
+
+WHAT_IFS: dict[str, Callable[[str, str], WhatIf]] = {
+    "optimizer": parse_optimizer,
+    "zero_grad": parse_zero_grad,
+    "set_to_none": parse_set_to_none,
+    "accumulate": parse_accumulation,
+    "precision": parse_precision,
+}
+"""Parsers of the value, given the whole text and the value."""
+
+_PARAMETERS = {
+    "alloc_conf": "--alloc-conf",
+    "gpu": "--gpu",
+    "capacity": "--capacity",
+    "torch": "--torch",
+}
+
+
+def parse_whatif(text: str) -> WhatIf:
+    """Read a what-if such as ``optimizer=adamw:fused``.
+
+    Raises:
+        ConfigError: No such what-if, or no such value.
+    """
+    name, equals, value = (part.strip() for part in text.partition("="))
+    if name in _PARAMETERS:
+        raise ConfigError(f"--what-if {text}", f"this as an option of its own: {_PARAMETERS[name]} {value}")
+    if not equals or name not in WHAT_IFS:
+        known = ", ".join(f"{known}=..." for known in WHAT_IFS)
+        raise ConfigError(f"--what-if {text}", f"one of {known}")
+    return WHAT_IFS[name](f"{name}={value}", value)

@@ -1,0 +1,92 @@
+"""What a piece of Python code allocates and frees, in the order in which it would."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+
+class Tape:
+    """Allocations and frees, numbered as they come.
+
+    Attributes:
+        size_bytes: Of each allocation.
+        born: Number of each allocation among all events.
+        died: Number of its free, -1 = never.
+        kept: Whether each allocation is made for good.
+        events: How many allocations and frees there were.
+    """
+
+    def __init__(self) -> None:
+        self.size_bytes: list[int] = []
+        self.born: list[int] = []
+        self.died: list[int] = []
+        self.kept: list[bool] = []
+        self.events = 0
+        self._references: list[int] = []
+
+    def new(self, size_bytes: int) -> int:
+        """Allocate; the value is gone when the last name that it is bound to is."""
+        self._alloc(size_bytes, kept=False)
+        return len(self.size_bytes) - 1
+
+    def keep(self, size_bytes: int) -> None:
+        """Allocate for good."""
+        self._alloc(size_bytes, kept=True)
+
+    def flash(self, size_bytes: int) -> None:
+        """Allocate and free at once: a value that is read by the host, or used up by the next operator."""
+        self.release([self.hold(self.new(size_bytes))])
+
+    def hold(self, value: int) -> int:
+        """One more reference to a value."""
+        self._references[value] += 1
+        return value
+
+    def release(self, values: Sequence[int]) -> None:
+        """One reference less to each of a list: CPython empties lists and tuples from their end."""
+        for value in reversed(values):
+            self._references[value] -= 1
+            if self._references[value] == 0:
+                self.died[value] = self.events
+                self.events += 1
+
+    @contextmanager
+    def frame(self, *names: str) -> Iterator[Frame]:
+        """The local variables of a function call, in the order of their first appearance in it."""
+        frame = Frame(self, names)
+        yield frame
+        frame.leave()
+
+    def _alloc(self, size_bytes: int, *, kept: bool) -> None:
+        self.size_bytes.append(size_bytes)
+        self.born.append(self.events)
+        self.died.append(-1)
+        self.kept.append(kept)
+        self._references.append(0)
+        self.events += 1
+
+
+class Frame:
+    """Local variables; binding one again frees what it was bound to, after the new value was made."""
+
+    def __init__(self, tape: Tape, names: Sequence[str]) -> None:
+        self._tape = tape
+        self._bound: dict[str, list[int]] = {name: [] for name in names}
+
+    def let(self, name: str, *values: int) -> list[int]:
+        """Bind a variable to a value, or to a list of values."""
+        for value in values:
+            self._tape.hold(value)
+        old, self._bound[name] = self._bound[name], list(values)
+        self._tape.release(old)
+        return list(values)
+
+    def drop(self, name: str) -> None:
+        """``del name``."""
+        self.let(name)
+
+    def leave(self) -> None:
+        """Return from the function."""
+        for name in self._bound:
+            self.drop(name)
