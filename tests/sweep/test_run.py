@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +13,19 @@ import pytest
 import xmem
 from sweep_results import rows_of
 from training_sample import MIB, training
+from whatif.sample import linear
 from xmem.errors import CaptureError, ConfigError, SweepError, TraceError
-from xmem.pipeline import Observation, memory_needed, observe
+from xmem.pipeline import memory_needed, observe
 from xmem.scaling import read_model, write_model
-from xmem.sweep import Configuration, Summary, read_spec, run_sweep, what_if
+from xmem.sweep import Configuration, Summary, read_spec, run_sweep
 from xmem.sweep.captures import CommandJob
 from xmem.sweep.configuration import cut
 from xmem.sweep.evaluate import Finished, evaluate
 from xmem.sweep.executors import Executor
 from xmem.sweep.executors.local import LocalExecutor
 from xmem.sweep.job import JobFile
+from xmem.whatif import Run
+from xmem.whatif.parse import WHAT_IFS
 
 GRID = """
 [grid]
@@ -169,26 +172,27 @@ def test_errors_are_rows(write_spec, tmp_path: Path) -> None:
 
 
 def test_a_fault_of_our_own_takes_only_its_row(write_spec, tmp_path: Path, monkeypatch) -> None:
-    def broken(_observed: Observation) -> Observation:
-        raise ZeroDivisionError("of nothing")
+    @dataclass(frozen=True)
+    class Broken:
+        text: str
 
-    monkeypatch.setitem(what_if.TRANSFORMS, "broken", broken)
+        def __call__(self, _run: Run) -> Run:
+            raise ZeroDivisionError("of nothing")
+
+    monkeypatch.setitem(WHAT_IFS, "broken", lambda text, _value: Broken(text))
     output = tmp_path / "out.jsonl"
-    assert swept(write_spec("[grid]\nbatch = 2\nwhat_if = ['', 'broken']"), output).errors == 1
+    assert swept(write_spec("[grid]\nbatch = 2\nwhat_if = ['', 'broken=1']"), output).errors == 1
     assert rows_of(output)[1]["error"] == "a fault of xmem: ZeroDivisionError: of nothing"
 
 
-def test_a_what_if_changes_the_job(write_spec, model: Path, tmp_path: Path, monkeypatch) -> None:
-    def doubled(observed: Observation) -> Observation:
-        workload = observed.workload
-        return replace(observed, workload=workload.with_columns(size_bytes=2 * workload.size_bytes))
-
-    monkeypatch.setitem(what_if.TRANSFORMS, "doubled", doubled)
+def test_what_ifs_change_the_job_in_their_order(write_spec, tmp_path: Path) -> None:
+    changes = ["optimizer=adamw:fused", "accumulate=2"]
+    trace = linear().write(tmp_path / "trace.json")
     output = tmp_path / "out.jsonl"
-    swept(write_spec("[grid]\nbatch = 8\nwhat_if = ['', 'doubled']"), output)
-    plain, twice = rows_of(output)
-    expected = memory_needed(doubled(read_model(model).at(batch=8)), device=None)
-    assert twice["peak_reserved_bytes"] == expected.peak_reserved_bytes > plain["peak_reserved_bytes"]
+    swept(write_spec(f"[grid]\nwhat_if = ['', '{'; '.join(changes)}']", "trace = 'trace.json'"), output)
+    plain, changed = rows_of(output)
+    expected = memory_needed(observe(trace).what_if(*changes), device=None)
+    assert changed["peak_allocated_bytes"] == expected.peak_allocated_bytes > plain["peak_allocated_bytes"]
 
 
 def test_a_trace_is_a_job_without_dimensions(write_spec, tmp_path: Path) -> None:

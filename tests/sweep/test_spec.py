@@ -88,7 +88,7 @@ def test_a_command_with_the_points_of_its_fit(write_spec) -> None:
         ("[grid]\nalloc_conf = 3", "alloc_conf = 3"),
         ("[grid]\nalloc-conf = 'x'", "alloc-conf"),
         ("[grid]\nerror = 3", "error"),
-        ("[grid]\nwhat_if = 'optimizer=magic'", "'optimizer=magic'"),
+        ("[grid]\nwhat_if = 'optimizer=magic'", "optimizer 'magic'"),
         ("[grid]\nbatch = 2\n[zip]\nbatch = [3]", "batch in two tables"),
         ("[zip]\nbatch = [2, 3]\nseq = [4]", "2 of batch, 1 of seq"),
         ("[[list]]\nbatch = 2\n[[list]]\nseq = 2", "the same keys in every entry"),

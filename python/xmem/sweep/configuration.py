@@ -16,7 +16,7 @@ class Configuration:
     Attributes:
         number: Place in the sweep, from 0.
         point: Value of each dimension of the model; empty for a job that has none.
-        what_if: Name of a change to the job, empty for none.
+        what_if: Changes to the job as the command line spells them, `;` between; empty for none.
         alloc_conf: ``PYTORCH_CUDA_ALLOC_CONF``; None for that of the recorded run.
         torch_version: PyTorch that will run the job; None for the one that was recorded.
         gpu: The GPU as the spec names it, None for no GPU.

@@ -19,7 +19,7 @@ from xmem.pipeline import (
 from xmem.sweep.configuration import Chunk, Configuration
 from xmem.sweep.job import Job, JobFile, job_of
 from xmem.sweep.outcome import Outcome, outcome_of
-from xmem.sweep.what_if import transform
+from xmem.sweep.what_if import parse_changes
 
 _Result = TypeVar("_Result")
 
@@ -76,7 +76,7 @@ class _SharedWork:
     def _observed(self, configuration: Configuration) -> Observation:
         return self._once(
             _observed_key(configuration),
-            lambda: transform(configuration.what_if)(self.job.at(configuration.point)),
+            lambda: self.job.at(configuration.point).what_if(*parse_changes(configuration.what_if)),
         )
 
     def _once(self, key: Hashable, make: Callable[[], _Result]) -> _Result:

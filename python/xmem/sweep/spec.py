@@ -18,7 +18,7 @@ from xmem.scaling.dimensions import grid, require_dimensions, substitute
 from xmem.sweep.captures import MODES, CommandJob
 from xmem.sweep.configuration import Configuration
 from xmem.sweep.outcome import Outcome
-from xmem.sweep.what_if import transform
+from xmem.sweep.what_if import parse_changes
 from xmem.units import parse_bytes
 
 MOST_CONFIGURATIONS = 1_000_000
@@ -185,7 +185,7 @@ class _Reader:
             if not isinstance(value, str):
                 self._refuse(where, "text")
             if key == "what_if":
-                self._checked(table, lambda: transform(value))
+                self._checked(table, lambda: parse_changes(value))
             return value
         if not _IDENTIFIER.fullmatch(key) or key in _COLUMNS:
             self._refuse(f"{table} {key}", f"a dimension of the job, or one of {', '.join(_AXES)}")

@@ -1,28 +1,14 @@
-"""Changes to a job that a sweep can try, by name."""
+"""Changes to a job that a sweep tries: what-ifs as the command line spells them, several with `;` between."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from xmem.errors import ConfigError
-from xmem.pipeline import Observation
-
-TRANSFORMS: dict[str, Callable[[Observation], Observation]] = {}
+from xmem.whatif import WhatIf, parse_whatif
 
 
-def transform(name: str) -> Callable[[Observation], Observation]:
-    """The change of that name; the empty name changes nothing.
+def parse_changes(text: str) -> tuple[WhatIf, ...]:
+    """The changes of ``optimizer=sgd; accumulate=4``, in this order; none of the empty text.
 
     Raises:
-        ConfigError: There is none.
+        ConfigError: There is none of that name.
     """
-    if not name:
-        return _unchanged
-    if name not in TRANSFORMS:
-        known = ", ".join(sorted(TRANSFORMS)) or "none is known; leave what_if out"
-        raise ConfigError(f"what_if {name!r}", f"one of: {known}")
-    return TRANSFORMS[name]
-
-
-def _unchanged(observed: Observation) -> Observation:
-    return observed
+    return tuple(parse_whatif(change.strip()) for change in text.split(";") if change.strip())
