@@ -154,6 +154,14 @@ def test_several_compose_in_the_order_given() -> None:
     assert accumulated == requested("optimizer=adamw:fused", "accumulate=2")
 
 
+def test_the_order_matters_only_where_it_says_so() -> None:
+    for change in ("optimizer=adamw:fused", "set_to_none=false", "accumulate=3", "zero_grad=before_backward"):
+        assert requested(change, "precision=bf16") == requested("precision=bf16", change)
+    assert requested("precision=bf16-autocast", "accumulate=2") > requested("precision=bf16-autocast")
+    with pytest.raises(ConfigError, match="autocast first, then accumulate"):
+        requested("accumulate=2", "precision=bf16-autocast")
+
+
 def test_a_point_of_a_fitted_model_is_a_run_like_others() -> None:
     samples = [Sample({"batch": size}, observe(linear(batch_size=size).bytes())) for size in (1, 2)]
     changes = ["accumulate=2", "optimizer=adam", "zero_grad=before_backward"]

@@ -37,6 +37,7 @@ class WhatIf(Protocol):
 
         Raises:
             TraceError: The trace does not hold what the change needs to know.
+            ConfigError: It cannot follow the changes made before it.
         """
 
 
