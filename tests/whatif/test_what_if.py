@@ -10,6 +10,7 @@ import xmem
 from whatif.sample import BATCH, BIAS, KIB, MIB, OUTPUT, WEIGHT, linear
 from xmem.errors import ConfigError, TraceError
 from xmem.pipeline import observe, run_stages
+from xmem.scaling import Sample, fit
 from xmem.simulation import RequestKind
 from xmem.testing.trace_builder import TraceBuilder
 from xmem.whatif import parse_whatif
@@ -153,6 +154,23 @@ def test_several_compose_in_the_order_given() -> None:
     assert accumulated == requested("optimizer=adamw:fused", "accumulate=2")
 
 
+def test_the_order_matters_only_where_it_says_so() -> None:
+    for change in ("optimizer=adamw:fused", "set_to_none=false", "accumulate=3", "zero_grad=before_backward"):
+        assert requested(change, "precision=bf16") == requested("precision=bf16", change)
+    assert requested("precision=bf16-autocast", "accumulate=2") > requested("precision=bf16-autocast")
+    with pytest.raises(ConfigError, match="autocast first, then accumulate"):
+        requested("accumulate=2", "precision=bf16-autocast")
+
+
+def test_a_point_of_a_fitted_model_is_a_run_like_others() -> None:
+    samples = [Sample({"batch": size}, observe(linear(batch_size=size).bytes())) for size in (1, 2)]
+    changes = ["accumulate=2", "optimizer=adam", "zero_grad=before_backward"]
+    foreseen = run_stages(fit(samples).at(batch=5).what_if(*changes)).unlimited
+    captured = run_stages(observe(linear(batch_size=5).bytes()).what_if(*changes)).unlimited
+    assert foreseen.peak_requested.bytes == captured.peak_requested.bytes
+    assert foreseen.peak_reserved.bytes == captured.peak_reserved.bytes
+
+
 def test_the_estimate_lists_them() -> None:
     estimate = xmem.estimate(linear().bytes(), what_if=["accumulate=2", " optimizer = sgd "])
     assert estimate.to_json()["what_if"] == ("accumulate=2", "optimizer=sgd")
@@ -195,6 +213,13 @@ def test_several_optimizers_are_refused() -> None:
     trace: TraceBuilder = linear()
     trace.with_metadata(optimizers=[{"name": "Adam"}, {"name": "SGD"}])
     with pytest.raises(TraceError, match=r"several optimizers \(Adam, SGD\)"):
+        xmem.estimate(trace.bytes(), what_if=["optimizer=adam"])
+
+
+def test_a_closure_is_refused() -> None:
+    trace = linear()
+    trace.operator("autograd::engine::evaluate_function: MulBackward0", 172, 173)
+    with pytest.raises(TraceError, match="a closure"):
         xmem.estimate(trace.bytes(), what_if=["optimizer=adam"])
 
 

@@ -61,6 +61,7 @@ _FLOAT32 = (
 _NORMS = ("aten::layer_norm", "aten::group_norm", "aten::rms_norm")
 _SUMS = ("aten::add", "aten::sub", "aten::mul", "aten::div", "aten::cat", "aten::stack")
 _STATISTICS = ("norm", "scaled_dot_product")
+_COUNTER_BYTES = 4
 _DTYPES = {
     *("float", "double", "c10::Half", "c10::BFloat16"),
     *("long int", "int", "short", "bool", "unsigned char", "signed char"),
@@ -115,6 +116,9 @@ class Autocast:
     def __call__(self, run: Run) -> Run:
         """Cast every forward pass."""
         _require_float32(run)
+        blocks = run.workload.block[run.workload.block >= 0]
+        if len(np.unique(blocks)) < len(blocks):
+            raise ConfigError(f"--what-if {self.text} after accumulate", "autocast first, then accumulate")
         for index in range(len(run.steps)):
             run = _Pass(run, index).cast()
         return run
@@ -329,6 +333,8 @@ def _is_float32(run: Run, row: int) -> bool:
         return dtype == "float32" and not run.recorded.metadata["tensors"]["name"][tensor].endswith(".step")
     if run.workload.category[row] == Category.WORKSPACE:
         return False
+    if run.workload.block[row] < 0:  # of another optimizer, whose step counters stay
+        return bool(run.workload.size_bytes[row] > _COUNTER_BYTES)
     for operator in _upwards(run, int(run.workload.operator[row])):
         text = run.recorded.trace.names[int(run.recorded.trace.events.input_types[operator])]
         types = {each for each in (json.loads(text) if text else []) if isinstance(each, str)}

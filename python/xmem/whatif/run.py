@@ -37,6 +37,7 @@ class WhatIf(Protocol):
 
         Raises:
             TraceError: The trace does not hold what the change needs to know.
+            ConfigError: It cannot follow the changes made before it.
         """
 
 
@@ -137,7 +138,7 @@ class Run:
         """Steps of the optimizer.
 
         Raises:
-            TraceError: There are none, or more than one optimizer makes them.
+            TraceError: There are none, more than one optimizer makes them, or they call a closure.
         """
         metadata = self.recorded.metadata
         if metadata is not None and len(metadata.get("optimizers", ())) > 1:
@@ -150,6 +151,8 @@ class Run:
                 outermost.append(span)
         if not outermost:
             raise self.refusal("the trace marks no step of an optimizer (Optimizer.step#...)")
+        if any(self.engine_nodes(step) for step in outermost):
+            raise self.refusal("a backward pass runs inside of a step of the optimizer (a closure)")
         return outermost
 
     @cached_property
