@@ -46,7 +46,7 @@ def main() -> None:
     packages = [argument for argument in sys.argv[2:] if argument != "--dry-run"]
     end_with_parent()
     visit = socket.socket(fileno=int(sys.argv[1]))
-    imported = _imported(packages, dry_run)
+    imported = _imported(packages)
     # What stands now will never be garbage: collections in the children need not look at it.
     gc.collect()
     gc.freeze()
@@ -98,15 +98,15 @@ def _become_child(spec: dict[str, Any], connection: int, log: int, dry_run: bool
         os._exit(status)
 
 
-def _imported(packages: list[str], dry_run: bool) -> dict[str, Any]:
+def _imported(packages: list[str]) -> dict[str, Any]:
     """Import everything that is needed and there; what is not, and what is, for the plan."""
     import torch
 
     import xmem_measure.child  # noqa: F401 - once for all children
+    from workloads.vision_operators import define_vision_operators
 
     missing = {}
-    if dry_run:
-        _define_vision_operators()
+    define_vision_operators()
     for name in packages:
         try:
             importlib.import_module(name)
@@ -152,17 +152,6 @@ def _cudnn_version() -> int:
         except (OSError, AttributeError):
             continue
     return 0
-
-
-def _define_vision_operators() -> None:
-    """torchvision's own operators, which its wheel cannot bring to a CPU build of torch."""
-    import torch
-
-    global _vision_operators
-    if torch.version.cuda is None:
-        _vision_operators = torch.library.Library("torchvision", "DEF")
-        _vision_operators.define("nms(Tensor a, Tensor b, float c) -> Tensor")
-        _vision_operators.define("qnms(Tensor a, Tensor b, float c) -> Tensor")
 
 
 if __name__ == "__main__":
