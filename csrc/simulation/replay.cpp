@@ -4,6 +4,7 @@
 
 #include "allocators/counters.hpp"
 #include "base/error.hpp"
+#include "base/huge_pages.hpp"
 #include "sequence/request_sequence.hpp"
 #include "simulation/request_walk.hpp"
 
@@ -23,6 +24,9 @@ class Run {
         allocator_(options.allocator, allocators::DeviceReference(device_)),
         walk_(requests, allocator_) {
     const std::size_t blocks = requests.size_bytes.size();
+    reserve_on_huge_pages(replay_.placement.address, blocks);
+    reserve_on_huge_pages(replay_.placement.segment, blocks);
+    reserve_on_huge_pages(replay_.placement.size, blocks);
     replay_.placement.address.assign(blocks, -1);
     replay_.placement.segment.assign(blocks, -1);
     replay_.placement.size.assign(blocks, -1);
@@ -30,10 +34,10 @@ class Run {
 
   Replay run() {
     const std::size_t count = requests_to_replay();
-    replay_.timeline.allocated.reserve(count);
-    replay_.timeline.active.reserve(count);
-    replay_.timeline.reserved.reserve(count);
-    replay_.timeline.requested.reserve(count);
+    reserve_on_huge_pages(replay_.timeline.allocated, count);
+    reserve_on_huge_pages(replay_.timeline.active, count);
+    reserve_on_huge_pages(replay_.timeline.reserved, count);
+    reserve_on_huge_pages(replay_.timeline.requested, count);
     for (std::size_t r = 0; r < count; ++r) {
       const bool goes_on = apply(r);
       record(r);

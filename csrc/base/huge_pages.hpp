@@ -1,0 +1,29 @@
+// Large columns on huge pages: the first touch of a column of a million rows is thousands of page faults otherwise.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
+namespace xmem {
+
+inline constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
+// Reserves room for so many rows and asks the kernel for huge pages under it, where whole ones fit. A hint: what the
+// kernel refuses changes nothing.
+template <class T>
+void reserve_on_huge_pages(std::vector<T>& column, std::size_t rows) {
+  column.reserve(rows);
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+  const auto begin = reinterpret_cast<std::uintptr_t>(column.data());
+  const std::uintptr_t first = (begin + kHugePage - 1) / kHugePage * kHugePage;
+  const std::uintptr_t last = (begin + rows * sizeof(T)) / kHugePage * kHugePage;
+  if (first < last) ::madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
+#endif
+}
+
+}  // namespace xmem
