@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
@@ -74,6 +75,11 @@ def substitute(command: Sequence[str], point: Point) -> list[str]:
 def label(point: Point) -> str:
     """``batch=16, seq=128``, for people."""
     return ", ".join(f"{name}={value}" for name, value in point.items())
+
+
+def volume(point: Point) -> float:
+    """The product of all dimensions."""
+    return math.prod(float(value) for value in point.values())
 
 
 def require_dimensions(point: Point, names: Iterable[str]) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from xmem.errors import ConfigError
 from xmem.pipeline import Observation, Scaled, correct
 from xmem.scaling.alignment import align_blocks, changed_lifetimes
-from xmem.scaling.dimensions import Point, label, require_dimensions
+from xmem.scaling.dimensions import Point, label, require_dimensions, volume
 from xmem.scaling.polynomials import Certainty, Polynomials, fit_polynomials
 
 
@@ -84,7 +84,7 @@ class ScalingModel:
         require_dimensions(point, self.dimensions)
         ordered = {name: point[name] for name in self.dimensions}
         sizes, holds = self.polynomials.at(ordered)
-        growth = max(1.0, self._volume(ordered) / self._volume(self.base_sample.point))
+        growth = max(1.0, volume(ordered) / volume(self.base_sample.point))
         most = np.ceil(self.observed_bytes[:, 1] * growth).astype(np.int64)
         base = self.base_sample.observed
         return replace(
@@ -111,9 +111,6 @@ class ScalingModel:
             "blocks_uncertain": int((certainty == Certainty.UNFITTED).sum()),
         }
 
-    def _volume(self, point: Point) -> float:
-        return float(np.prod([float(point[name]) for name in self.dimensions]))
-
 
 def fit(samples: Sequence[Sample]) -> ScalingModel:
     """Fit a model from runs of one script at different points.
@@ -126,8 +123,7 @@ def fit(samples: Sequence[Sample]) -> ScalingModel:
             kinds, or runs that differ too much to be of one script.
     """
     dimensions = _checked_dimensions(samples)
-    volumes = [float(np.prod([float(value) for value in sample.point.values()])) for sample in samples]
-    base = int(np.argmax(volumes))
+    base = max(range(len(samples)), key=lambda index: volume(samples[index].point))
     base_observed = samples[base].observed
     others = [index for index in range(len(samples)) if index != base]
     counterparts = dict(
