@@ -192,11 +192,11 @@ def _cudnn_planned(planner: Mapping[str, str]) -> Iterator[str]:
     """Where it was not the job's own cuDNN that chose the workspaces of convolutions."""
     bundled, version = planner.get("bundled_version"), planner.get("version")
     if planner.get("planned_by") == "named":
-        yield f"cuDNN {version} planned the convolutions for the job's {bundled}, which cannot without a GPU"
+        yield f"cuDNN {version} planned the convolutions in place of the job's {bundled}"
     elif planner.get("planned_by") == "none":
         yield (
             f"convolutions are counted without workspaces: cuDNN {bundled} cannot plan them without a GPU; "
-            "name a libcudnn.so.9 of 9.8 or newer with --cudnn"
+            "name another libcudnn.so.9 with --cudnn"
         )
 
 

@@ -114,7 +114,7 @@ Cudnn = Annotated[
     typer.Option(
         "--cudnn",
         metavar="FILE",
-        help="A newer libcudnn.so.9 to plan convolutions in phantom mode where the script's cannot (< 9.8).",
+        help="The libcudnn.so.9 that plans convolutions in phantom mode, in place of the script's own.",
     ),
 ]
 Snapshot = Annotated[

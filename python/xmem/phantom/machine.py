@@ -33,9 +33,8 @@ def write_machine(
         devices: The GPUs; the same one may stand there several times.
         driver_version: As ``cudaDriverGetVersion`` gives it: 13000 for CUDA 13.0.
         limit_bytes: What each GPU gives out before it is out of memory; its size by default.
-        cudnn_library: A ``libcudnn.so.9`` of version 9.8 or newer, for the CUDA of the environment, that is
-            asked for convolution plans in a process of its own where the environment's is too old to plan
-            without a device.
+        cudnn_library: A ``libcudnn.so.9``, for the CUDA of the environment, that plans convolutions in place of
+            the environment's own.
 
     Raises:
         ConfigError: A GPU has no CUDA.
