@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from xmem.orchestration.cpu_kernels import DropCpuKernelTemporaries
 from xmem.orchestration.dropout import ResizeDropoutMasks
 from xmem.orchestration.host_memory import AddMemoryBeforeTrace, AddTensorsBeforeTrace, DropHostMemory
 from xmem.orchestration.lifetimes import (
@@ -14,6 +15,7 @@ from xmem.orchestration.lifetimes import (
     RecordedActivations,
 )
 from xmem.orchestration.onednn import DropOneDnnTemporaries
+from xmem.orchestration.operands import DropConvertedOperands
 from xmem.orchestration.policy import Context, Policy, Recorded
 from xmem.orchestration.recorded_requests import RecordedRequests
 from xmem.orchestration.workspaces import AddCublasWorkspaces, RecognizeCublasWorkspaces
@@ -36,6 +38,8 @@ CPU_TRACE = Plan(
     facts=(DropHostMemory(), AddTensorsBeforeTrace()),
     corrections=(
         DropOneDnnTemporaries(),
+        DropCpuKernelTemporaries(),
+        DropConvertedOperands(),
         ResizeDropoutMasks(),
         PersistentParameters(),
         BatchDataPerIteration(),
