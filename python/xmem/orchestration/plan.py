@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from xmem.orchestration.cpu_kernels import DropCpuKernelTemporaries
 from xmem.orchestration.dropout import ResizeDropoutMasks
+from xmem.orchestration.gradient_order import OrderBatchNormGradients
 from xmem.orchestration.host_memory import AddMemoryBeforeTrace, AddTensorsBeforeTrace, DropHostMemory
 from xmem.orchestration.lifetimes import (
     BatchDataPerIteration,
@@ -18,6 +19,7 @@ from xmem.orchestration.onednn import DropOneDnnTemporaries
 from xmem.orchestration.operands import DropConvertedOperands
 from xmem.orchestration.policy import Context, Policy, Recorded
 from xmem.orchestration.recorded_requests import RecordedRequests
+from xmem.orchestration.softmax import AddSoftmaxBackwardProducts
 from xmem.orchestration.workspaces import AddCublasWorkspaces, RecognizeCublasWorkspaces
 
 
@@ -40,12 +42,14 @@ CPU_TRACE = Plan(
         DropOneDnnTemporaries(),
         DropCpuKernelTemporaries(),
         DropConvertedOperands(),
+        OrderBatchNormGradients(),
         ResizeDropoutMasks(),
         PersistentParameters(),
         BatchDataPerIteration(),
         RecordedActivations(),
         GradientsUntilZeroGrad(),
         PermanentOptimizerState(),
+        AddSoftmaxBackwardProducts(),
         AddCublasWorkspaces(),
     ),
 )
