@@ -7,15 +7,12 @@ import numpy as np
 from xmem.orchestration.policy import Context
 from xmem.orchestration.workload import Workload
 
-_ARITHMETIC = frozenset(
-    f"aten::{name}{suffix}"
-    for name in (
-        "add sub rsub mul div true_divide floor_divide remainder fmod pow lerp addcmul addcdiv "
-        "eq ne lt le gt ge maximum minimum clamp_min clamp_max atan2 hypot "
-        "bitwise_and bitwise_or bitwise_xor logical_and logical_or logical_xor"
-    ).split()
-    for suffix in ("", "_")
-)
+_NAMES = """
+    add sub rsub mul div true_divide floor_divide remainder fmod pow lerp addcmul addcdiv
+    eq ne lt le gt ge maximum minimum clamp_min clamp_max atan2 hypot
+    bitwise_and bitwise_or bitwise_xor logical_and logical_or logical_xor
+""".split()  # noqa: SIM905 - reads better than a column
+_ARITHMETIC = frozenset(f"aten::{name}{suffix}" for name in _NAMES for suffix in ("", "_"))
 _CONVERSIONS = frozenset({"aten::to", "aten::_to_copy"})
 _NUMBER_BYTES = 16  # of a complex number in double precision, the largest that Python has
 

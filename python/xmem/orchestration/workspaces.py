@@ -42,7 +42,7 @@ class AddCublasWorkspaces:
     description = "one cuBLAS workspace each for forward and backward, from the first matrix product on"
 
     def __call__(self, workload: Workload, context: Context) -> Workload:
-        """Add a workspace in the first matrix product of the forward and of the backward, behind its result."""
+        """Add a workspace in the first product of the forward and of the backward, behind its result."""
         events = context.trace.events
         gemms = np.flatnonzero(context.operators.rows_named(_GEMMS)).astype(np.int32)
         hosts = np.flatnonzero(events.kind == HOST)
