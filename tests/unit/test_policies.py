@@ -207,6 +207,12 @@ def test_a_scalar_result_and_a_conversion_that_the_script_asked_for_are_kept() -
     assert change.blocks_changed == 0
 
 
+def test_a_parameter_of_one_element_is_no_number() -> None:
+    trace = captured().alloc(0x10, 4, 1).alloc(0x20, 4, 2).tensor("parameter", "Net.bias", 0x10, 4, at_us=3)
+    _, _, after = applied(DropConvertedOperands(), trace)
+    assert after.alloc_ns.tolist() == [1000]
+
+
 def test_batch_norm_makes_the_gradient_of_its_input_first() -> None:
     trace = (
         TraceBuilder()
