@@ -208,7 +208,8 @@ def test_a_scalar_result_and_a_conversion_that_the_script_asked_for_are_kept() -
 
 
 def test_a_parameter_of_one_element_is_no_number() -> None:
-    trace = captured().alloc(0x10, 4, 1).alloc(0x20, 4, 2).tensor("parameter", "Net.bias", 0x10, 4, at_us=3)
+    trace = captured().alloc(0x10, 4, 1).alloc(0x20, 4, 2).operator("aten::mul", 4, 5)
+    trace.tensor("parameter", "Net.bias", 0x10, 4, at_us=3)
     _, _, after = applied(DropConvertedOperands(), trace)
     assert after.alloc_ns.tolist() == [1000]
 
