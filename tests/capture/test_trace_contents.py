@@ -145,6 +145,28 @@ def test_dropout_costs_its_masks_and_nothing_else(captured: Capturing) -> None:
     assert with_dropout.device_peak() - without.device_peak() == masks
 
 
+def test_dropout_of_nothing_copies_nothing(captured: Capturing) -> None:
+    run = captured("gpt.py", "--dropout", "0.0", iterations=2)
+    dropouts = run.operators("aten::dropout")
+    assert len(dropouts) == 2 * 4 * 2
+    made = [b for b in run.blocks if any(begin <= b.alloc_ns < end for _, begin, end in dropouts)]
+    assert made == []
+
+
+def test_attention_gives_its_result_as_cuda_lays_it_out(captured: Capturing) -> None:
+    run = captured("gpt.py", "--contiguous", iterations=2)
+    assert ("attention_layout", 4 * 2) in [(row["name"], row["count"]) for row in run.xmem["alignments"]]
+    forward = [(begin, end) for name, begin, end in run.spans("xmem_module") if name == "GPT"]
+    reshapes = [  # of the results, to (batch, length, width)
+        (begin, end)
+        for _, begin, end in run.operators("aten::reshape")
+        if any(enter <= begin < leave for enter, leave in forward)
+    ]
+    assert len(reshapes) >= 4 * 2
+    made = [b for b in run.blocks if any(begin <= b.alloc_ns < end for begin, end in reshapes)]
+    assert made == []
+
+
 def test_what_stays_is_parameters_gradients_state_and_the_batch(captured: Capturing) -> None:
     run = captured("gpt.py", "--dropout", "0.1", iterations=2)
     parameter_bytes = run.xmem["modules"][0]["parameter_bytes"]
@@ -183,6 +205,7 @@ def test_metadata(captured: Capturing) -> None:
     assert run.xmem["device_requests"] == 27 + 2 * 3
     assert {row["name"]: row["count"] for row in run.xmem["alignments"]} == {
         "attention_dropout": 2 * 3,
+        "attention_layout": 2 * 3,
         "native_dropout": 6 * 3,
     }
     without_tensors = {key: value for key, value in run.xmem.items() if key != "tensors"}
