@@ -1,7 +1,7 @@
 """Captures on disk, each under everything that it depends on, so that a run that was cut short goes on.
 
-A capture is two files of one name: NAME.json says how it went, NAME.trace.json.gz is its trace, where there is
-one. The name ends in a digest of the sources that decide what a trace holds.
+A capture is two files of one name: NAME.json says how it went, NAME.trace.json.gz is its trace, where there
+is one. The name ends in a digest of the sources that decide what a trace holds.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class Record:
     """How a capture went.
 
     Attributes:
-        outcome: ``out_of_memory`` says that the job itself failed so on a phantom GPU of its size; ``skipped``
-            that it would take or took too long or too much memory.
+        outcome: ``out_of_memory`` says that the job itself failed so on a phantom GPU of its size;
+            ``skipped`` that it would take or took too long or too much memory.
         seconds: How long it ran.
-        peak_reserved_bytes: What PyTorch's own allocator held at most on a phantom GPU; -1 where it did not run.
+        peak_reserved_bytes: What PyTorch's own allocator held at most on a phantom GPU; -1 elsewhere.
         note: What went wrong.
     """
 

@@ -1,4 +1,4 @@
-"""Make the captures that estimates of measured runs need; what is there already stays, so it may be cut short.
+"""Make the captures that estimates of measured runs need; what is there stays, so it may be cut short.
 
     python bench/accuracy/captures.py --csv RUNS.csv --python ENV/bin/python [--cudnn libcudnn.so.9]
 

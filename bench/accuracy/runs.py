@@ -1,8 +1,8 @@
 """Measured runs as a file of comma-separated values, in the columns of the published ones.
 
 What is read: family, model, optimizer, batch_size, gpu, gpu_total_bytes, zero_grad_mode, nvml_peak_bytes and
-real_oom; ``set`` is kept where it is there. What NVML saw is a difference to the start of the run, so it has no
-context in it, but what kernels and libraries load on the way.
+real_oom; ``set`` is kept where it is there. What NVML saw is a difference to the start of the
+run, so it has no context in it, but what kernels and libraries load on the way.
 """
 
 from __future__ import annotations

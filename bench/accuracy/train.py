@@ -2,8 +2,8 @@
 
     python train.py {CNN|Transformer} MODEL OPTIMIZER BATCH [ZERO_GRAD_MODE] [--tokens 128] [--iterations 4]
 
-It needs torch, torchvision and transformers only, and runs on a GPU to be measured as it runs on the CPU or on
-a phantom GPU to be captured.
+It needs torch, torchvision and transformers only, and runs on a GPU to be measured as it runs on the CPU or
+on a phantom GPU to be captured.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ class Laboratory:
         return record
 
     def capture_on_phantom(self, run: MeasuredRun, iterations: int) -> Record:
-        """Run the job on a phantom GPU as large as the run's; where it fails there, again on one without end."""
+        """Run the job on a phantom GPU as large as the run's; where that fails, again on one without end."""
         key = self.phantom_key(run)
         self.cache.folder.mkdir(parents=True, exist_ok=True)
         machine = PhantomMachine(device=run.device, strict_capacity=True, cudnn_library=self.cudnn)
