@@ -3,8 +3,8 @@
     python bench/accuracy/captures.py --csv RUNS.csv --python ENV/bin/python [--cudnn libcudnn.so.9]
 
 The published runs used torch 2.6.0 and transformers 4.51.3; so should the Python given here. In this order:
-every run on a phantom GPU, every job at two small batches on the CPU, and some jobs whole on the CPU, of each
-model the one that costs least first.
+every run on a phantom GPU, every job at two small batches on the CPU, and some jobs whole on the CPU, those
+of each model that cost least first. Models take turns.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import zip_longest
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -104,13 +105,15 @@ class _Bench:
             )
 
     def small(self, runs: Iterable[MeasuredRun]) -> None:
-        jobs = [run.job.at(batch) for run in runs for batch in SMALL_BATCHES]
-        for job in dict.fromkeys(jobs):
-            self._on_cpu(job)
+        for job in in_turns(run.job.at(SMALL_BATCHES[0]) for run in runs):
+            for batch in SMALL_BATCHES:
+                self._on_cpu(job.at(batch))
 
-    def full(self, runs: Sequence[MeasuredRun], count: int) -> None:
-        for run in in_turns(runs, self._cost_s)[:count]:
-            self._on_cpu(run.job, self._host_bytes(run))
+    def full(self, runs: Iterable[MeasuredRun], count: int) -> None:
+        costs = {run.job: self._cost_s(run.job) for run in runs}
+        possible = sorted((job for job in costs if costs[job] < float("inf")), key=costs.__getitem__)
+        for job in in_turns(possible)[:count]:
+            self._on_cpu(job, self._host_bytes(job))
 
     def _on_cpu(self, job: Job, host_bytes: int | None = None) -> None:
         def make() -> Record:
@@ -133,37 +136,33 @@ class _Bench:
             f"{time.strftime('%H:%M:%S')} {key} {record.outcome} in {record.seconds:.0f} s{note}", flush=True
         )
 
-    def _cost_s(self, run: MeasuredRun) -> float:
+    def _cost_s(self, job: Job) -> float:
         """About what the job takes on the CPU whole: by its batch over a small one, start aside."""
-        batch = SMALL_BATCHES[-1]
-        found = self._laboratory.cache.find(self._laboratory.cpu_key(run.job.at(batch)))
-        if found is None or found[1].outcome != "captured":
-            return float("inf")
-        times = self._laboratory.observe(run.job.at(batch)).workload.alloc_ns
-        return float(times.max() - times.min()) / 1e9 * run.job.batch / batch
-
-    def _host_bytes(self, run: MeasuredRun) -> int | None:
+        small = job.at(SMALL_BATCHES[-1])
         try:
-            observed = self._laboratory.model(run.job).at(batch=run.job.batch)
+            times = self._laboratory.observe(small).workload.alloc_ns
+        except NotCapturedError:
+            return float("inf")
+        return float(times.max() - times.min()) / 1e9 * job.batch / small.batch
+
+    def _host_bytes(self, job: Job) -> int | None:
+        try:
+            observed = self._laboratory.model(job).at(batch=job.batch)
         except NotCapturedError:
             return None
         return int(memory_needed(observed, device=None).peak_allocated_bytes * _HOST_FACTOR)
 
 
-def in_turns(runs: Sequence[MeasuredRun], cost: Callable[[MeasuredRun], float]) -> list[MeasuredRun]:
-    """The cheapest run of each model, then the second cheapest of each; cheaper models first within a turn.
+def in_turns(jobs: Iterable[Job]) -> list[Job]:
+    """The first job of each model, then the second of each, so that an early end has seen all models.
 
-    Runs without a finite cost are left out, and so are repetitions of a job.
+    Repetitions are left out; within a turn, models come in the order of their first jobs.
     """
-    costs = {run.job: (cost(run), run) for run in reversed(runs)}
-    by_model: dict[str, list[tuple[float, MeasuredRun]]] = {}
-    for seconds, run in sorted(costs.values(), key=lambda pair: pair[0]):
-        if seconds != float("inf"):
-            by_model.setdefault(run.job.model, []).append((seconds, run))
-    turns = [
-        (turn, seconds, run) for of_model in by_model.values() for turn, (seconds, run) in enumerate(of_model)
-    ]
-    return [run for _, _, run in sorted(turns, key=lambda entry: entry[:2])]
+    by_model: dict[str, list[Job]] = {}
+    for job in dict.fromkeys(jobs):
+        by_model.setdefault(job.model, []).append(job)
+    turns = zip_longest(*by_model.values())
+    return [job for turn in turns for job in turn if job is not None]
 
 
 def _free_bytes() -> int:

@@ -107,13 +107,10 @@ def test_both_kinds_of_file_say_the_same(tmp_path: Path) -> None:
 
 
 def test_every_model_has_its_turn_before_any_has_two() -> None:
-    def run(model: str, batch: int) -> MeasuredRun:
-        return replace(RUN, job=Job("CNN", model, "SGD", batch))
-
-    runs = [run("a", 9), run("b", 5), run("a", 1), run("b", 50), run("a", 1), run("c", 7), run("d", 99)]
-    cost = lambda run: float("inf") if run.job.model == "d" else float(run.job.batch)  # noqa: E731
-    order = [(turn.job.model, turn.job.batch) for turn in captures.in_turns(runs, cost)]
-    assert order == [("a", 1), ("b", 5), ("c", 7), ("a", 9), ("b", 50)]
+    named = [("a", 9), ("b", 5), ("a", 1), ("b", 50), ("a", 9), ("a", 2), ("c", 7)]
+    jobs = [Job("CNN", model, "SGD", batch) for model, batch in named]
+    order = [(job.model, job.batch) for job in captures.in_turns(jobs)]
+    assert order == [("a", 9), ("b", 5), ("c", 7), ("a", 1), ("b", 50), ("a", 2)]
 
 
 def test_sources_of_the_jobs_are_part_of_every_name(
