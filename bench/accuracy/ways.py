@@ -156,7 +156,8 @@ class Laboratory:
             key, record = self._found(self.phantom_key(run))
             stale = "" if key == self.phantom_key(run) else "captured by other sources"
             return Answer(record.peak_reserved_bytes, record.outcome == "out_of_memory", note=stale)
-        observed = self.observe(run.job) if way == "cpu" else self.model(run.job).at(batch=run.job.batch)
+        job = run.job
+        observed = self.observe(job) if way == "cpu" else self.model(job).at(batch=job.batch)
         return _moved(observed, run)
 
     def observe(self, job: Job) -> Observation:
@@ -166,8 +167,16 @@ class Laboratory:
             NotCapturedError: There is none.
             TraceError: It cannot be read.
         """
-        key, _ = self._found(self.cpu_key(job))
-        return observe(self.cache.trace(key))
+        return self.observe_capture(self.cpu_key(job))
+
+    def observe_capture(self, key: Key) -> Observation:
+        """What the trace of a capture says.
+
+        Raises:
+            NotCapturedError: There is none.
+            TraceError: It cannot be read.
+        """
+        return observe(self.cache.trace(self._found(key)[0]))
 
     def model(self, job: Job) -> ScalingModel:
         """The model of a job at any batch, from the captures at small ones.
