@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 
@@ -27,7 +26,7 @@ ROW = MeasuredRun(
 )
 
 
-def test_a_row_through_the_phantom(phantom: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_through_the_phantom(phantom: Any) -> None:
     laboratory = Laboratory(phantom.python, Cache(phantom.folder / "captures"), dict(os.environ))
     record = laboratory.capture_on_phantom(ROW, 4)
     assert record.outcome == "captured", record.note
