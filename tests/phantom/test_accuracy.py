@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 
 from accuracy.cache import Cache
