@@ -18,7 +18,7 @@ from accuracy.runs import Job, MeasuredRun
 from xmem.capture import PhantomMachine, capture, find_torch
 from xmem.errors import CaptureError, ConfigError
 from xmem.phantom.environment import library_folder
-from xmem.pipeline import Need, Observation, memory_needed, observe
+from xmem.pipeline import Observation, memory_needed, observe
 from xmem.scaling import Sample, ScalingModel, fit
 
 Way = Literal["phantom", "cpu", "fitted"]
@@ -202,20 +202,18 @@ class Laboratory:
 
 
 def _moved(observed: Observation, run: MeasuredRun) -> Answer:
-    need: Need = memory_needed(observed, device=run.device)
+    need = memory_needed(observed, device=run.device)
     scaling = need.scaling
-    doubtful = scaling is not None and scaling.blocks_uncertain > 0
-    note = ""
-    if need.retries:
-        note = f"caches flushed {need.retries} times"
-    if scaling is not None and doubtful:
-        note = "; ".join(filter(None, [note, f"{scaling.blocks_uncertain} blocks without a polynomial"]))
+    notes = [f"caches flushed {need.retries} times"] if need.retries else []
+    if scaling is None or not scaling.blocks_uncertain:
+        return Answer(need.peak_reserved_bytes, not need.fits, note="; ".join(notes))
+    notes.append(f"{scaling.blocks_uncertain} blocks without a polynomial")
     return Answer(
         need.peak_reserved_bytes,
         not need.fits,
-        scaling.peak_reserved_least_bytes if scaling is not None and doubtful else None,
-        scaling.peak_reserved_most_bytes if scaling is not None and doubtful else None,
-        note,
+        scaling.peak_reserved_least_bytes,
+        scaling.peak_reserved_most_bytes,
+        "; ".join(notes),
     )
 
 
