@@ -74,6 +74,7 @@ class Side:
         module = self.stages.workload.module[row]
         return self.stages.attribution.modules[module] if module >= 0 else ""
 
+
     def keys(self, numbers: dict[str, int]) -> NDArray[np.int64]:
         """What has to be equal of allocations that stand for each other: size, and the module if it is
         called.
@@ -136,9 +137,7 @@ def report(cpu: Side, gpu: Side, details: int | None) -> None:
             int((gpu.iteration[missing] == iteration).sum()),
             int((cpu.iteration[matched[moved]] == iteration).sum()),
         ]
-        print(
-            f"iteration {iteration:2d}: {counts[0]} extra, {counts[1]} missing, {counts[2]} freed elsewhere"
-        )
+        print(f"iteration {iteration:2d}: {counts[0]} extra, {counts[1]} missing, {counts[2]} freed elsewhere")
 
     def listed(what: str, side: Side, rows: NDArray[np.intp]) -> None:
         groups: Counter[tuple[str, str]] = Counter()
