@@ -220,8 +220,8 @@ def _interval_line(card: Scorecard) -> str:
     kinds = {"calibrated as shipped": card.coverage, "calibrated on the other models": card.held_out}
     for name, found in kinds.items():
         lines.append(
-            f"upper bounds at {found.confidence:.6g}, {name}: {_percent(found.safe)} of {found.rows} runs are "
-            f"safe, {_percent(found.median_excess)} above the peak in the median"
+            f"upper bounds at {found.confidence:.6g}, {name}: {_percent(found.safe)} of {found.rows} runs "
+            f"are safe, {_percent(found.median_excess)} above the peak in the median"
         )
     return "\n".join(lines)
 
@@ -236,6 +236,7 @@ def _method_row(result: MethodResult) -> dict[str, object]:
         "largest": _percent(summary.max_relative_error),
         "too low": summary.below_truth,
         "failures": summary.failures,
+        "unproven": summary.failures_unproven,
         "PEF": _percent(summary.failure_probability),
         "OOM foreseen": f"{summary.ooms_foreseen}/{summary.real_ooms}",
         "false OOM": summary.false_ooms,

@@ -137,7 +137,8 @@ class Summary:
         median_signed_error: Negative where estimates are too low.
         below_truth: Rows whose estimate is less than the peak.
         failures: Rows that fail a check.
-        failure_probability: PEF, equation 6.
+        failures_unproven: Of those, second runs that count as failed only since nothing is known of them.
+        failure_probability: PEF, equation 6; its least value has no unproven ones in it.
         real_ooms: Runs that failed.
         ooms_foreseen: Of those, said to fail.
         false_ooms: Runs that did not fail, said to.
@@ -155,6 +156,7 @@ class Summary:
     median_signed_error: float | None
     below_truth: int
     failures: int
+    failures_unproven: int
     failure_probability: float | None
     real_ooms: int
     ooms_foreseen: int
@@ -180,6 +182,7 @@ def summarize(judged: Sequence[Judged], without_estimate: int = 0) -> Summary:
         median_signed_error=statistics.median(signed) if signed else None,
         below_truth=sum(error < 0 for error in signed),
         failures=failures,
+        failures_unproven=sum(row.second_round_basis == "unproven" for row in judged),
         failure_probability=failures / len(judged) if judged else None,
         real_ooms=sum(row.run.out_of_memory for row in judged),
         ooms_foreseen=sum(row.run.out_of_memory and row.predicts_oom for row in judged),

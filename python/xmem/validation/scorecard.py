@@ -74,7 +74,7 @@ class Scorecard:
             },
             "experiments": {name: _experiment(rows, name) for name in ("anova", "monte_carlo")},
             "rows": [self._row(row, bounds[id(row)]) for row in worst_first(rows)],
-            "without_estimate": [
+            "rows_without_estimate": [
                 {**_identity(run), "note": note, "others": self._others(run)}
                 for run, note in self.ours.unanswered
             ],
