@@ -19,12 +19,16 @@ PIP := $(VENV)/bin/python $(PIP_INSTALL)
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
+PYTHON ?= .venv-cuda12/bin/python
+CUDNN ?= .venv-cuda12/cudnn/nvidia/cudnn/lib/libcudnn.so.9
+ACCURACY = --csv $(or $(RUNS),$(error name the file of runs: make accuracy RUNS=FILE.csv)) --python $(PYTHON) --cudnn $(CUDNN)
+
 CPP_FILES = git ls-files --cached --others --exclude-standard -- '*.cpp' '*.hpp'
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo test setup format check-format lint types test-cpp test-sanitized fuzz test-python \
-	test-phantom test-nightly bench bench-others clean
+	test-phantom test-nightly bench bench-others accuracy clean
 
 help:  ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -93,8 +97,15 @@ bench-others: $(STAMPS)/xmem $(STAMPS)/torch  ## Measure what a capture costs, a
 	python bench/bench_capture_overhead.py
 	python bench/bench_tune.py
 
+# RUNS=FILE.csv has the columns of bench/accuracy/runs.py. PYTHON is that of the environment that the runs used, CUDNN a
+# libcudnn.so.9 of 9.8 or newer where its own is older. What is captured stays in .accuracy, so a second try goes on.
+accuracy: $(STAMPS)/xmem .venv-cuda12/ready  ## Estimate the measured runs in RUNS in every way, and score that
+	python bench/accuracy/captures.py $(ACCURACY)
+	python bench/accuracy/estimates.py $(ACCURACY) -o .accuracy/estimates.csv
+	xmem-fast validate --runs $(RUNS) --estimates .accuracy/estimates.csv
+
 clean:  ## Remove what was built and installed here
-	rm -rf $(VENV) .venv-bench .venv-cuda12 .venv-cuda13 build .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-bench .venv-cuda12 .venv-cuda13 .accuracy build .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 # --- set-up, each step once -----------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-TRAIN = Path(__file__).parent / "published" / "train.py"
+TRAIN = Path(__file__).parent / "accuracy" / "train.py"
 MODELS = {
     "gpt2": ("Transformer", "openai-community/gpt2"),
     "t5-small": ("Transformer", "T5-small"),

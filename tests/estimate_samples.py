@@ -9,6 +9,7 @@ from xmem.estimate_result import (
     Breakdown,
     Diagnostic,
     Estimate,
+    Interval,
     OutOfMemory,
     Peak,
     PolicyRecord,
@@ -27,6 +28,7 @@ FITS = Estimate(
     peak_requested_bytes=3180 * MIB,
     context_bytes=146 * MIB,
     device_peak_bytes=3514 * MIB,
+    interval=Interval(0.9, 3400 * MIB, 3900 * MIB, "20 measured runs (cpu, other)"),
     verdict=Verdict("RTX 3060 12 GB", RTX_3060_BYTES, fits=True, margin_bytes=RTX_3060_BYTES - 3514 * MIB),
     peak=Peak(
         iteration=1,

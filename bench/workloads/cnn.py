@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from workloads.job import Job, Scale
+from workloads.loader import loader
 
 # The name in the published data: torchvision's constructor, classes.
 CNNS = {
@@ -68,15 +69,17 @@ def train(
 ) -> None:
     """The published loop: the optimizer is made after the model has moved."""
     memory_format = torch.channels_last if job.channels_last else torch.preserve_format
+    if job.optimizer_built == "before":
+        optimizer = make_optimizer(model.parameters())
     model = model.to(device, memory_format=memory_format)
-    optimizer = make_optimizer(model.parameters())
+    if job.optimizer_built != "before":
+        optimizer = make_optimizer(model.parameters())
     criterion = torch.nn.CrossEntropyLoss()
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 7)
-    images, classes_of = batch
     if job.channels_last:
-        images = images.contiguous(memory_format=torch.channels_last)
-    for iteration in range(job.iterations):
-        inputs, labels = images, classes_of
+        batch = (batch[0].contiguous(memory_format=torch.channels_last), batch[1])
+    # What the last iteration held of its batch on the device is let go here.
+    for iteration, (inputs, labels) in enumerate(loader(batch, job.iterations)):
         if job.zero_grad == 0:
             optimizer.zero_grad()
         inputs, labels = inputs.to(device), labels.to(device)

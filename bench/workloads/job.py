@@ -23,7 +23,8 @@ class Job:
     Attributes:
         family: Which loop runs it.
         model: A name of ``CNNS`` or ``TRANSFORMERS``.
-        optimizer: A class of ``torch.optim``, with its defaults but for a learning rate of 0.001.
+        optimizer: A class of ``torch.optim``, or ``transformers.Adafactor``; with its defaults but for a
+            learning rate of 0.001.
         batch: Samples an iteration.
         zero_grad: Where gradients are dropped: 0 at the start of an iteration, 1 between forward and
             backward, 2 after the step.
@@ -32,6 +33,8 @@ class Job:
         tokens: Length of the sequences of a transformer.
         pixels: Side of the images of a CNN.
         iterations: How many.
+        optimizer_built: Before or after the model moves to the device; None as its family's published loop
+            does it, after for CNNs and before for transformers.
     """
 
     family: Family
@@ -44,10 +47,13 @@ class Job:
     tokens: int = 128
     pixels: int = 86
     iterations: int = 4
+    optimizer_built: Literal["before", "after"] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """All fields but those that the family has no use for."""
+        """All fields but those that the family has no use for, and an order of building that is its own."""
         fields = asdict(self)
+        if self.optimizer_built is None:
+            del fields["optimizer_built"]
         for name in ("tokens",) if self.family == "cnn" else ("pixels", "channels_last"):
             del fields[name]
         return fields

@@ -54,12 +54,11 @@ def train(
     """
     job = prepared.job
     set_precision(job)
-    make_optimizer = partial(getattr(torch.optim, job.optimizer), lr=LEARNING_RATE)
     loop = cnn.train if job.family == "cnn" else transformer.train
     loop(
         job,
         prepared.model,
-        make_optimizer,
+        _optimizer_maker(job.optimizer),
         prepared.batch,
         device,
         partial(_forward_mode, job, device),
@@ -71,6 +70,15 @@ def set_precision(job: Job) -> None:
     """What the job asks of matrix products and convolutions in fp32, for the whole process."""
     torch.backends.cuda.matmul.allow_tf32 = job.precision == "tf32"
     torch.backends.cudnn.allow_tf32 = job.precision != "ieee"
+
+
+def _optimizer_maker(name: str) -> Callable[[Any], torch.optim.Optimizer]:
+    if name == "transformers.Adafactor":
+        from transformers import Adafactor
+
+        # With a learning rate of its own it takes none from outside.
+        return partial(Adafactor, lr=LEARNING_RATE, relative_step=False)
+    return partial(getattr(torch.optim, name), lr=LEARNING_RATE)
 
 
 def _forward_mode(job: Job, device: torch.device) -> AbstractContextManager[Any]:

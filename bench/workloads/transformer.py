@@ -9,6 +9,9 @@ from typing import Any
 import torch
 
 from workloads.job import Job, Scale
+from workloads.loader import loader
+
+_INPUTS = ("input_ids", "attention_mask", "labels")
 
 # The models' public configurations: the configuration's class, and what departs from its defaults.
 TRANSFORMERS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -231,14 +234,18 @@ def train(
     """The published loop: the optimizer is made before the model moves, the last outputs live into the next
     forward pass.
     """
-    optimizer = make_optimizer(model.parameters())
+    if job.optimizer_built != "after":
+        optimizer = make_optimizer(model.parameters())
     model.to(device)
+    if job.optimizer_built == "after":
+        optimizer = make_optimizer(model.parameters())
     model.train()
     ids, mask = batch
-    for iteration in range(job.iterations):
+    # What the last iteration held of its batch on the device is let go here.
+    for iteration, inputs in enumerate(loader((ids, mask, ids), job.iterations)):
         if job.zero_grad == 0:
             optimizer.zero_grad()
-        inputs = {"input_ids": ids.to(device), "attention_mask": mask.to(device), "labels": ids.to(device)}
+        inputs = dict(zip(_INPUTS, (tensor.to(device) for tensor in inputs), strict=True))
         with forward_mode():
             outputs = model(**inputs)
         loss = outputs.loss

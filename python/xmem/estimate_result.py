@@ -37,6 +37,23 @@ class Verdict:
 
 
 @dataclass(frozen=True)
+class Interval:
+    """What the device peak lies between; each bound holds by itself with the confidence.
+
+    Attributes:
+        confidence: Of each bound, at least 0.5 and less than 1.
+        low_bytes: Lower bound of the device peak.
+        high_bytes: Upper bound of it: the number to hand to a scheduler.
+        basis: What the bounds rest on, for people.
+    """
+
+    confidence: float
+    low_bytes: int
+    high_bytes: int
+    basis: str
+
+
+@dataclass(frozen=True)
 class Peak:
     """The instant of the peak of allocated memory, and what the job did then.
 
@@ -259,6 +276,7 @@ class Estimate:
         peak_requested_bytes: The most that tensors asked for, before rounding.
         context_bytes: CUDA context and loaded kernels, outside the allocator.
         device_peak_bytes: Context plus peak reserved: what the device must have.
+        interval: What the device peak lies between; None in estimates written before there were intervals.
         verdict: None when no GPU was named.
         measured: None unless the job ran on the phantom GPU.
         scaling: None unless the estimate is one at a point of a fitted model.
@@ -271,6 +289,7 @@ class Estimate:
     peak_requested_bytes: int
     context_bytes: int
     device_peak_bytes: int
+    interval: Interval | None
     verdict: Verdict | None
     peak: Peak
     breakdown: Breakdown
@@ -313,7 +332,9 @@ class Estimate:
             simulation["bounds"] = Bounds(**simulation["bounds"])
             simulation["oom"] = None if oom is None else OutOfMemory(**oom)
             trace["command"] = tuple(trace["command"])
+            interval = fields.get("interval")
             fields |= {
+                "interval": None if interval is None else Interval(**interval),
                 "verdict": None if fields["verdict"] is None else Verdict(**fields["verdict"]),
                 "peak": Peak(**fields["peak"]),
                 "breakdown": Breakdown(**fields["breakdown"]),

@@ -22,6 +22,7 @@ from xmem.estimate_result import (
     SimulationSummary,
     TraceSummary,
 )
+from xmem.orchestration.operators import OperatorIndex
 from xmem.orchestration.policy import Recorded
 from xmem.orchestration.workload import Workload
 from xmem.simulation import DeviceAction, Replay, RequestKind, Requests
@@ -198,6 +199,11 @@ def _cudnn_planned(planner: Mapping[str, str]) -> Iterator[str]:
             f"convolutions are counted without workspaces: cuDNN {bundled} cannot plan them without a GPU; "
             "name another libcudnn.so.9 with --cudnn"
         )
+
+
+def has_convolutions(trace: Trace) -> bool:
+    """Whether a job convolves: its workspaces are a doubt that other jobs do not have."""
+    return bool(OperatorIndex(trace).rows_named(_is_convolution).any())
 
 
 def _is_convolution(operator: str) -> bool:

@@ -17,14 +17,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xmem import alloc_conf as allocator_settings
-from xmem import evidence
+from xmem import calibration, evidence
 from xmem.alloc_conf import AllocatorOptions
 from xmem.allocators import replay_through
 from xmem.attribution import Attribution, Phase, attribute
 from xmem.blocks import CPU, NEVER, BlockTable, pair_blocks
 from xmem.devices import Device, custom_device, find_device
 from xmem.errors import TraceError
-from xmem.estimate_result import Bounds, Estimate, Measured, PolicyRecord, RankPeak, Scaling, Target, Verdict
+from xmem.estimate_result import (
+    Bounds,
+    Estimate,
+    Interval,
+    Measured,
+    PolicyRecord,
+    RankPeak,
+    Scaling,
+    Target,
+    Verdict,
+)
 from xmem.orchestration.plan import CPU_TRACE, GPU_TRACE, Plan
 from xmem.orchestration.policy import PolicyChange, Recorded, apply_policies
 from xmem.orchestration.policy import Target as PolicyTarget
@@ -145,6 +155,7 @@ def estimate(
     alloc_conf: str | None = None,
     torch_version: str | None = None,
     what_if: Sequence[WhatIf | str] = (),
+    confidence: float = calibration.DEFAULT_CONFIDENCE,
     progress: Progress | None = None,
 ) -> Estimate:
     """Say how much GPU memory a training job will need, and whether it fits.
@@ -157,12 +168,15 @@ def estimate(
             none.
         torch_version: PyTorch that will run the job; by default the one that wrote the trace, else 2.13.
         what_if: Changes of the script, such as ``"optimizer=adamw:fused"``, applied in this order.
+        confidence: Of each bound of the interval, at least 0.5 and less than 1.
         progress: Called now and then while the trace is read.
 
     Raises:
         TraceError: The trace cannot be used.
-        ConfigError: The GPU, the capacity, the settings, the version or a change cannot be meant.
+        ConfigError: The GPU, the capacity, the settings, the version, a change or the confidence cannot be
+            meant.
     """
+    calibration.require_confidence(confidence)
     device = _device(gpu, capacity)
     changes = [parse_whatif(change) if isinstance(change, str) else change for change in what_if]
     if alloc_conf:  # before the long part
@@ -171,7 +185,9 @@ def estimate(
     stages = run_stages(
         observed.what_if(*changes), device=device, alloc_conf=alloc_conf, torch_version=torch_version
     )
-    return conclude(stages, device=device, alloc_conf=alloc_conf, torch_version=torch_version)
+    return conclude(
+        stages, device=device, alloc_conf=alloc_conf, torch_version=torch_version, confidence=confidence
+    )
 
 
 def observe(trace: Trace | TraceSource, *, progress: Progress | None = None) -> Observation:
@@ -459,7 +475,12 @@ def _on_device(
 
 
 def conclude(
-    stages: Stages, *, device: Device | None, alloc_conf: str | None, torch_version: str | None
+    stages: Stages,
+    *,
+    device: Device | None,
+    alloc_conf: str | None,
+    torch_version: str | None,
+    confidence: float = calibration.DEFAULT_CONFIDENCE,
 ) -> Estimate:
     """Turn the stages into the answer; with a device, replay on it too."""
     clock = _Clock(dict(stages.timings_s))
@@ -484,6 +505,7 @@ def conclude(
             peak_requested_bytes=replayed.peak_requested.bytes,
             context_bytes=context_bytes,
             device_peak_bytes=device_peak,
+            interval=_interval(stages, replayed.peak_reserved.bytes, context_bytes, bounds, confidence),
             verdict=None
             if device is None
             else Verdict(
@@ -515,6 +537,28 @@ def conclude(
             trace=evidence.trace_summary(stages.trace, stages.attribution),
             timings_s=clock.seconds,
         )
+
+
+def _interval(
+    stages: Stages, reserved_bytes: int, context_bytes: int, bounds: Bounds, confidence: float
+) -> Interval:
+    """What the device peak lies between, by what runs estimated in the same way were measured to need."""
+    trace, scaling = stages.trace, stages.scaling
+    way = "recorded"  # on a GPU, whose allocations are replayed as they were
+    if _phantom(trace):
+        way = "phantom"
+    elif _traced_device(stages.blocks)[0] == CPU:
+        way = "cpu" if scaling is None else "fitted"
+    return calibration.interval(
+        reserved_bytes,
+        way=way,
+        kind="convolutional" if evidence.has_convolutions(trace) else "other",
+        confidence=confidence,
+        context_bytes=context_bytes,
+        least_bytes=None if scaling is None else scaling.peak_reserved_least_bytes,
+        most_bytes=None if scaling is None else scaling.peak_reserved_most_bytes,
+        bounds=bounds,
+    )
 
 
 def _bounds(requests: Requests, options: AllocatorOptions) -> Bounds:

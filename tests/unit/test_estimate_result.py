@@ -20,6 +20,7 @@ def test_json_keys_in_order() -> None:
         "peak_requested_bytes",
         "context_bytes",
         "device_peak_bytes",
+        "interval",
         "verdict",
         "peak",
         "breakdown",

@@ -75,6 +75,13 @@ def test_nothing_is_requested_for_a_job_that_does_not_fit(scheduler: Scheduler) 
     assert "does not fit" in lines[1]
 
 
+def test_the_upper_bound_is_requested_where_asked_for() -> None:
+    request = render(FITS, Scheduler.K8S_HAMI, upper=True)
+    assert "nvidia.com/gpumem: 3900 " in request  # 3900 MiB, context included
+    assert "upper bound with 0.9 confidence" in request
+    assert "upper bound" not in render(FITS, Scheduler.K8S_HAMI)
+
+
 def test_accelerators_have_the_names_of_ray_and_skypilot() -> None:
     assert 'accelerator_type="A100-80G"' in render(on(FITS, "a100-80gb"), Scheduler.RAY)
     assert render(on(FITS, "a100-80gb"), Scheduler.SKYPILOT).endswith("  accelerators: A100-80GB:1")

@@ -18,6 +18,8 @@ Fits on RTX 3060 12 GB: needs 3.43 GiB of 11.76 GiB, 8.32 GiB to spare
 Peak          3.29 GiB reserved + 146.00 MiB CUDA context
   in blocks   3.12 GiB allocated, 3.11 GiB requested by tensors
   bounds      3.11 GiB with perfect reuse, 40.00 GiB without any
+Interval      3.32 GiB to 3.81 GiB, each with 0.9 confidence; 20 measured runs
+              (cpu, other)
 Where         iteration 1, backward
   module      GPT.head
   operator    aten::mm
@@ -62,6 +64,8 @@ fails in iteration 0, forward, at model.py:41 (aten::convolution)
 Peak          3.29 GiB reserved + 146.00 MiB CUDA context
   in blocks   3.12 GiB allocated, 3.11 GiB requested by tensors
   bounds      3.11 GiB with perfect reuse, 40.00 GiB without any
+Interval      3.32 GiB to 3.81 GiB, each with 0.9 confidence; 20 measured runs
+              (cpu, other)
 Where         iteration 1, backward
   module      GPT.head
   operator    aten::mm
@@ -110,6 +114,8 @@ Needs 3.43 GiB of GPU memory; name a GPU with --gpu for a verdict
 Peak          3.29 GiB reserved + 146.00 MiB CUDA context
   in blocks   3.12 GiB allocated, 3.11 GiB requested by tensors
   bounds      3.11 GiB with perfect reuse, 40.00 GiB without any
+Interval      3.32 GiB to 3.81 GiB, each with 0.9 confidence; 20 measured runs
+              (cpu, other)
 Where         outside of iterations
 
 At the peak, by category

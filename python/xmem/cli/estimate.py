@@ -13,6 +13,7 @@ def estimate(
     alloc_conf: options.AllocConf = None,
     torch_version: options.TorchVersion = None,
     what_if: options.WhatIfs = None,
+    confidence: options.Confidence = None,
     as_json: options.Json = False,
     request: options.Format = None,
     output_file: options.EstimateFile = None,
@@ -22,9 +23,11 @@ def estimate(
 
     output.require_one_format(as_json, request)
     target = options.target_options(gpu, capacity, alloc_conf, torch_version)
+    level = options.confidence_or_default(confidence)
     output.give_estimate(
-        xmem.estimate(job.observed(trace, at), what_if=what_if or (), **target),
+        xmem.estimate(job.observed(trace, at), what_if=what_if or (), confidence=level, **target),
         as_json=as_json,
         output=output_file,
         request=request,
+        upper=confidence is not None,
     )

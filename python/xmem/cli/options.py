@@ -10,6 +10,7 @@ import typer
 
 from xmem.alloc_conf import DEFAULT_TORCH_VERSION
 from xmem.alloc_conf import parse as parse_alloc_conf
+from xmem.calibration import DEFAULT_CONFIDENCE, require_confidence
 from xmem.devices import custom_device, find_device
 from xmem.reports.schedulers import Scheduler
 from xmem.units import parse_bytes
@@ -130,10 +131,32 @@ EstimateFile = Annotated[
     typer.Option("-o", "--output", metavar="FILE", help="Also write the estimate to FILE, as JSON."),
 ]
 
+Confidence = Annotated[
+    float | None,
+    typer.Option(
+        "--confidence",
+        metavar="SHARE",
+        help="Of each bound of the interval, such as 0.99; with --format the upper bound is requested.",
+        show_default=f"{DEFAULT_CONFIDENCE:g}",
+    ),
+]
+
 Format = Annotated[
     Scheduler | None,
     typer.Option("--format", help="Print the request that a scheduler needs instead of the report."),
 ]
+
+
+def confidence_or_default(given: float | None) -> float:
+    """Check a confidence now, rather than after minutes of capture.
+
+    Raises:
+        ConfigError: It cannot be meant.
+    """
+    if given is None:
+        return DEFAULT_CONFIDENCE
+    require_confidence(given)
+    return given
 
 
 class TargetOptions(TypedDict):

@@ -53,7 +53,12 @@ def require_one_format(as_json: bool, request: Scheduler | None) -> None:
 
 
 def give_estimate(
-    estimate: Estimate, *, as_json: bool, output: Path | None, request: Scheduler | None = None
+    estimate: Estimate,
+    *,
+    as_json: bool,
+    output: Path | None,
+    request: Scheduler | None = None,
+    upper: bool = False,
 ) -> None:
     """Print an estimate, write it to a file if asked to, and end the command with its verdict.
 
@@ -62,6 +67,7 @@ def give_estimate(
         as_json: Print it as JSON.
         output: Where it is also written, as JSON.
         request: Print instead what this scheduler is to be asked for.
+        upper: Ask it for the upper bound of the interval, not for the estimate.
 
     Raises:
         typer.Exit: Always; the status says whether the job fits.
@@ -72,7 +78,7 @@ def give_estimate(
     elif request is not None:
         from xmem.reports import schedulers
 
-        typer.echo(schedulers.render(estimate, request))
+        typer.echo(schedulers.render(estimate, request, upper=upper))
     else:
         from xmem.reports.terminal import render
 

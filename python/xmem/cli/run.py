@@ -40,6 +40,7 @@ def run(
         typer.Option("--keep-trace", metavar="FILE", help="Keep the trace, for estimate and inspect."),
     ] = None,
     as_json: options.Json = False,
+    confidence: options.Confidence = None,
     request: options.Format = None,
     output_file: options.EstimateFile = None,
 ) -> None:
@@ -48,6 +49,7 @@ def run(
 
     output.require_one_format(as_json, request)
     target = options.target_options(gpu, capacity, alloc_conf, torch_version)
+    level = options.confidence_or_default(confidence)
     settings = CaptureSettings(
         mode=mode,
         no_gpu=no_gpu,
@@ -65,7 +67,7 @@ def run(
     with _trace_path(keep_trace) as trace:
         captured = capture_noting(command, trace, settings, target, as_json=as_json)
         with reading(str(trace)) as progress:
-            estimate = xmem.estimate(trace, **target, progress=progress)
+            estimate = xmem.estimate(trace, **target, confidence=level, progress=progress)
     output.give_estimate(
         replace(
             estimate,
@@ -75,6 +77,7 @@ def run(
         as_json=as_json,
         output=output_file,
         request=request,
+        upper=confidence is not None,
     )
 
 

@@ -1,7 +1,8 @@
-"""``xmem-fast validate``: measurements of real GPUs."""
+"""``xmem-fast validate``: how good estimates are against measurements of real GPUs."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,31 +11,259 @@ import typer
 from xmem.cli import options, output
 from xmem.cli.text_table import format_table
 from xmem.errors import ConfigError
+from xmem.files import write_whole
 from xmem.units import format_bytes
 
 if TYPE_CHECKING:
     from xmem.validation import Measurement
+    from xmem.validation.estimates import RowEstimate
+    from xmem.validation.metrics import Judged, MethodResult
+    from xmem.validation.scorecard import Scorecard
 
 Folder = Annotated[
     Path | None,
     typer.Argument(
         metavar="[FOLDER]",
-        help="Results of bench/gpu; by default those of this checkout.",
+        help="With --list: results of bench/gpu; by default those of this checkout.",
         show_default=False,
     ),
+]
+Runs = Annotated[
+    Path | None,
+    typer.Option("--runs", metavar="FILE.csv", help="Measured runs, in the columns of docs/accuracy.md."),
+]
+Estimates = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--estimates",
+        metavar="FILE",
+        help="Estimates of these runs, .csv or .json; several files add up. Without one the jobs are "
+        "captured and estimated now, from a checkout.",
+    ),
+]
+Python = Annotated[
+    str | None,
+    typer.Option(
+        "--python",
+        metavar="PATH",
+        envvar="XMEM_VALIDATE_PYTHON",
+        help="Environment with torch, torchvision and transformers that runs the jobs.",
+    ),
+]
+Cache = Annotated[
+    Path | None,
+    typer.Option("--cache", metavar="FOLDER", help="Where captures are kept; by default the user's cache."),
+]
+Ways = Annotated[
+    str | None,
+    typer.Option(
+        "--ways",
+        metavar="NAME,...",
+        help="Ways to an estimate, the preferred one first: phantom, cpu, fitted.",
+    ),
+]
+Html = Annotated[
+    Path | None, typer.Option("--html", metavar="FILE", help="Write the scorecard as one offline page.")
+]
+Plots = Annotated[
+    Path | None, typer.Option("--plots", metavar="FOLDER", help="Write its plots as PNG files.")
+]
+Docs = Annotated[
+    Path | None,
+    typer.Option("--write-docs", metavar="FILE.md", help="Write the page docs/accuracy.md from it."),
+]
+Explanations = Annotated[
+    Path | None,
+    typer.Option(
+        "--explanations",
+        metavar="FILE.toml",
+        help="What is known of single rows, for the pages; by default that of the checkout.",
+    ),
+]
+WriteCalibration = Annotated[
+    Path | None,
+    typer.Option(
+        "--write-calibration", metavar="FILE.toml", help="Write the residuals that intervals are made from."
+    ),
+]
+Confidence = Annotated[
+    float, typer.Option("--confidence", metavar="SHARE", help="Of each bound of the intervals.")
 ]
 
 
 def validate(
     folder: Folder = None,
     as_list: Annotated[bool, typer.Option("--list", help="List the measurements that there are.")] = False,
+    runs: Runs = None,
+    estimates: Estimates = None,
+    python: Python = None,
+    cudnn: options.Cudnn = None,
+    cache: Cache = None,
+    ways: Ways = None,
+    confidence: Confidence = 0.99,
+    html: Html = None,
+    plots: Plots = None,
+    write_docs: Docs = None,
+    explanations: Explanations = None,
+    write_calibration: WriteCalibration = None,
     as_json: options.Json = False,
 ) -> None:
-    """List the measurements of real GPUs that estimates can be held against."""
+    """Judge estimates against measured runs, or list the measurements that there are."""
+    if as_list == (runs is not None):
+        raise ConfigError("xmem-fast validate", "either --runs FILE.csv or --list")
+    if runs is None:
+        _list(folder, as_json)
+        return
+    if folder is not None:
+        raise ConfigError(f"{folder} with --runs", "a folder with --list only")
+    options.confidence_or_default(confidence)
+    if plots is not None:
+        from xmem.reports.scorecard_plots import require_matplotlib
+
+        require_matplotlib("--plots")
+    card = _score(runs, estimates, python, cudnn, cache, _way_names(ways), confidence)
+    if write_calibration is not None:
+        _write(write_calibration, _calibration(card))
+    if plots is not None:
+        from xmem.reports.scorecard_plots import write_plots
+
+        for path in write_plots(card, plots):
+            output.note(f"wrote {path}")
+    if html is not None or write_docs is not None:
+        _write_pages(card, html, write_docs, explanations)
+    if as_json:
+        output.print_json(card.to_json())
+    else:
+        typer.echo(_text(card))
+
+
+def _score(
+    runs: Path,
+    estimates: Iterable[Path] | None,
+    python: str | None,
+    cudnn: Path | None,
+    cache: Path | None,
+    ways: tuple[str, ...],
+    confidence: float,
+) -> Scorecard:
+    from xmem.validation.estimates import WAYS, read_estimates
+    from xmem.validation.runs import read_runs
+    from xmem.validation.scorecard import score
+
+    measured = read_runs(runs)
+    found: list[RowEstimate] = [row for path in estimates or () for row in read_estimates(path)]
+    if estimates is None:
+        from xmem.validation.laboratory import estimate_rows
+
+        found += estimate_rows(runs, python=python, cudnn=cudnn, cache=cache, ways=ways)
+    return score(measured, found, ways=ways or WAYS, confidence=confidence)
+
+
+def _way_names(ways: str | None) -> tuple[str, ...]:
+    from xmem.validation.estimates import WAYS
+
+    if ways is None:
+        return ()
+    names = tuple(dict.fromkeys(name.strip() for name in ways.split(",") if name.strip()))
+    if not names or set(names) - set(WAYS):
+        raise ConfigError(f"--ways {ways}", f"some of {', '.join(WAYS)}")
+    return names
+
+
+def _calibration(card: Scorecard) -> str:
+    from xmem.calibration import render
+    from xmem.validation.scorecard import calibrate
+
+    return render(
+        calibrate(card.ways),
+        "Truth over estimate, less 1, of measured runs by way and kind; see xmem/calibration.py.\n"
+        "Written by: xmem-fast validate --runs RUNS.csv --estimates ESTIMATES.csv --write-calibration FILE",
+    )
+
+
+def _write_pages(card: Scorecard, html: Path | None, docs: Path | None, explanations: Path | None) -> None:
+    from xmem.reports.accuracy_page import read_explanations, render_markdown
+    from xmem.reports.scorecard_html import render_html
+
+    explained = read_explanations(explanations)
+    if html is not None:
+        _write(html, render_html(card, explained))
+    if docs is not None:
+        _write(docs, render_markdown(card, explained))
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        write_whole(path, text.encode())
+    except OSError as error:
+        raise ConfigError(f"{path}", f"a file that can be written ({error.strerror})") from error
+    output.note(f"wrote {path}")
+
+
+def _text(card: Scorecard) -> str:
+    from xmem.validation.aggregate import worst_first
+
+    parts = [
+        format_table([_method_row(result) for result in (card.ours, *card.ways, *card.others)]),
+        _interval_line(card),
+    ]
+    if card.ours.rows:
+        parts.append(format_table([_judged_row(row) for row in worst_first(card.ours.rows)]))
+    if card.ours.unanswered:
+        lines = [f"{run.title}: {note or 'no estimate'}" for run, note in card.ours.unanswered]
+        parts.append("\n".join(["without an estimate", *(f"  {line}" for line in lines)]))
+    return "\n\n".join(parts)
+
+
+def _interval_line(card: Scorecard) -> str:
+    lines = []
+    kinds = {"calibrated as shipped": card.coverage, "calibrated on the other models": card.held_out}
+    for name, found in kinds.items():
+        lines.append(
+            f"upper bounds at {found.confidence:.6g}, {name}: {_percent(found.safe)} of {found.rows} runs "
+            f"are safe, {_percent(found.median_excess)} above the peak in the median"
+        )
+    return "\n".join(lines)
+
+
+def _method_row(result: MethodResult) -> dict[str, object]:
+    summary = result.summary
+    return {
+        "method": result.method,
+        "runs": summary.runs,
+        "median error": _percent(summary.median_relative_error),
+        "95th": _percent(summary.p95_relative_error),
+        "largest": _percent(summary.max_relative_error),
+        "too low": summary.below_truth,
+        "failures": summary.failures,
+        "unproven": summary.failures_unproven,
+        "PEF": _percent(summary.failure_probability),
+        "OOM foreseen": f"{summary.ooms_foreseen}/{summary.real_ooms}",
+        "false OOM": summary.false_ooms,
+        "MCP": "-" if summary.conserved_bytes is None else format_bytes(round(summary.conserved_bytes)),
+        "runtime": "-" if summary.median_seconds is None else f"{summary.median_seconds:.2f} s",
+    }
+
+
+def _judged_row(row: Judged) -> dict[str, object]:
+    return {
+        "run": row.run.title,
+        "way": row.estimate.way,
+        "estimate": format_bytes(row.estimate_bytes),
+        "truth": "out of memory" if row.run.out_of_memory else format_bytes(row.run.peak_bytes),
+        "error": "-" if row.signed_error is None else f"{row.signed_error:+.2%}",
+        "verdict": "right" if row.verdict_is_right else "wrong",
+        "second round": row.second_round.replace("_", " "),
+    }
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.2%}"
+
+
+def _list(folder: Path | None, as_json: bool) -> None:
     from xmem.validation import DEFAULT_FOLDER, load_measurements
 
-    if not as_list:
-        raise ConfigError("xmem-fast validate", "--list")
     measurements = load_measurements(DEFAULT_FOLDER if folder is None else folder)
     if as_json:
         listed = [_fields(measurement) for measurement in measurements]

@@ -77,11 +77,13 @@ class _Request:
     """What the job needs, whoever is asked.
 
     Attributes:
-        reserved_bytes: Peak reserved; the most that it could be where the estimate is an interval.
+        reserved_bytes: Peak reserved; the most that a fitted model leaves open; or the upper bound of the
+            interval, less the context.
         context_bytes: CUDA context; the largest known one where no GPU was named.
         gpus: How many.
         device: The GPU, None when none was named or it is known by its size alone.
         capacity_bytes: Of the GPU, -1 when none was named.
+        confidence: That the job needs no more, None where no bound was asked for.
     """
 
     reserved_bytes: int
@@ -89,6 +91,7 @@ class _Request:
     gpus: int
     device: Device | None
     capacity_bytes: int
+    confidence: float | None
 
     @property
     def device_bytes(self) -> int:
@@ -99,9 +102,15 @@ class _Request:
         return -(-self.device_bytes // _MIB)
 
 
-def render(estimate: Estimate, scheduler: Scheduler) -> str:
-    """The lines to paste; those of a job that does not fit say so and request nothing."""
-    request = _request(estimate)
+def render(estimate: Estimate, scheduler: Scheduler, *, upper: bool = False) -> str:
+    """The lines to paste; those of a job that does not fit say so and request nothing.
+
+    Args:
+        estimate: What the job needs.
+        scheduler: Who is asked.
+        upper: Ask for the upper bound of the estimate's interval, not for the estimate.
+    """
+    request = _request(estimate, upper)
     lines = _reason(estimate, request)
     if estimate.fits is False:
         lines.append("# It does not fit: nothing to request on this GPU.")
@@ -110,12 +119,15 @@ def render(estimate: Estimate, scheduler: Scheduler) -> str:
     return "\n".join(lines)
 
 
-def _request(estimate: Estimate) -> _Request:
+def _request(estimate: Estimate, upper: bool) -> _Request:
     slug = estimate.target.gpu
     ranks = estimate.measured.ranks if estimate.measured else ()
     reserved = [estimate.peak_reserved_bytes, *(rank.peak_reserved_bytes for rank in ranks)]
     if estimate.scaling is not None:
         reserved.append(estimate.scaling.peak_reserved_most_bytes)
+    interval = estimate.interval if upper else None
+    if interval is not None:
+        reserved.append(interval.high_bytes - estimate.context_bytes)
     named = estimate.target.capacity_bytes >= 0
     return _Request(
         # No process holds more of a GPU than there is; with less memory than asked for caches are given back.
@@ -126,6 +138,7 @@ def _request(estimate: Estimate) -> _Request:
         gpus=len({(rank.rank, rank.device) for rank in ranks}) or 1,
         device=next((known for known in devices() if known.slug == slug), None),
         capacity_bytes=estimate.target.capacity_bytes,
+        confidence=None if interval is None else interval.confidence,
     )
 
 
@@ -135,6 +148,8 @@ def _reason(estimate: Estimate, request: _Request) -> list[str]:
         f"# {format_bytes(request.device_bytes)} of each GPU: {reserved} that PyTorch reserves at its peak, "
         f"{context} of CUDA context"
     ]
+    if request.confidence is not None:
+        lines.append(f"# The upper bound with {request.confidence:.6g} confidence, not the estimate itself.")
     if estimate.verdict is None:
         lines.append("# No GPU was named: the context is the largest known; name one with --gpu to be sure.")
     else:

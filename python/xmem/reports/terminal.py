@@ -83,6 +83,7 @@ def _print_peak(estimate: Estimate, console: Console) -> None:
         "Peak": f"{reserved} reserved + {context} CUDA context",
         "  in blocks": f"{allocated} allocated, {requested} requested by tensors",
         "  bounds": f"{least} with perfect reuse, {most} without any",
+        "Interval": _interval(estimate),
         "Where": _instant(peak.iteration, peak.phase),
         "  module": peak.module,
         "  operator": peak.operator,
@@ -92,6 +93,15 @@ def _print_peak(estimate: Estimate, console: Console) -> None:
         if value:
             _print_field(label, value, console)
     console.print()
+
+
+def _interval(estimate: Estimate) -> str | None:
+    """What the device peak lies between, context included."""
+    interval = estimate.interval
+    if interval is None:
+        return None
+    low, high = format_bytes(interval.low_bytes), format_bytes(interval.high_bytes)
+    return f"{low} to {high}, each with {interval.confidence:.6g} confidence; {interval.basis}"
 
 
 def _scaling(estimate: Estimate) -> str | None:

@@ -1,0 +1,222 @@
+"""The ways to an estimate of a measured run, and the captures that each one needs.
+
+phantom     the job itself on a phantom GPU of the run's size: what PyTorch's own allocator reserved
+cpu         a capture of the job itself on the CPU, moved to the run's GPU
+fitted      captures of the job at two small batches on the CPU, a model of them at the run's batch, moved
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+from accuracy.cache import Cache, Key, Record, digest
+from accuracy.runs import Job, Run
+from xmem.capture import PhantomMachine, capture, find_torch
+from xmem.errors import CaptureError, ConfigError
+from xmem.phantom.environment import library_folder
+from xmem.pipeline import Observation, memory_needed, observe
+from xmem.scaling import Sample, ScalingModel, fit
+
+Way = Literal["phantom", "cpu", "fitted"]
+WAYS: tuple[Way, ...] = ("phantom", "cpu", "fitted")
+SMALL_BATCHES = (2, 3)
+SCRIPT = Path(__file__).parent / "train.py"
+_WORKLOADS = Path(__file__).parents[1] / "workloads"
+
+
+class NotCapturedError(Exception):
+    """A way has no answer; the text says why."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a way says of a run; sizes in bytes.
+
+    Attributes:
+        reserved_bytes: The most that the allocator holds, on a GPU without limit where the job does not fit.
+        out_of_memory: Whether the job fails on the run's GPU.
+        low_bytes: Least that the fit of a model leaves possible, None where there is no such doubt.
+        high_bytes: Most of it.
+        note: What should be known of it.
+    """
+
+    reserved_bytes: int
+    out_of_memory: bool
+    low_bytes: int | None = None
+    high_bytes: int | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Laboratory:
+    """Where jobs run and their captures are kept.
+
+    Attributes:
+        python: Of the environment to run in.
+        cache: The captures.
+        environment: Variables of the jobs.
+        cudnn: A newer ``libcudnn.so.9`` for the phantom GPU to plan convolutions with.
+    """
+
+    python: str
+    cache: Cache
+    environment: Mapping[str, str]
+    cudnn: Path | None = None
+    _models: dict[Job, ScalingModel] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def _torch(self) -> str:
+        build = find_torch([self.python], self.environment)
+        if build is None:
+            raise ConfigError(f"--python {self.python}", "a Python whose environment has torch")
+        return build.version
+
+    @cached_property
+    def _sources(self) -> str:
+        import xmem.capture
+
+        child = Path(xmem.capture.__file__).parent / "child"
+        return digest(SCRIPT, _WORKLOADS, child)
+
+    @cached_property
+    def _phantom_sources(self) -> str:
+        libraries = sorted(library_folder().glob("lib*.so*"))
+        return digest(self._sources, *libraries, str(self.cudnn and digest(self.cudnn)))
+
+    def cpu_key(self, job: Job) -> Key:
+        """Name of a capture on the CPU."""
+        return Key(f"cpu-{job}-torch{self._torch}", self._sources)
+
+    def phantom_key(self, run: Run) -> Key:
+        """Name of a capture on a phantom GPU."""
+        subject = f"phantom-{run.job}-{run.device.slug}-{run.measured.total_bytes}-torch{self._torch}"
+        return Key(subject, self._phantom_sources)
+
+    def capture_on_cpu(self, job: Job, iterations: int, timeout_s: float) -> Record:
+        """Run the job on the CPU, and note how that went."""
+        key = self.cpu_key(job)
+        self.cache.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            done = capture(
+                job.command(self.python, SCRIPT),
+                self.cache.trace(key),
+                iterations=iterations,
+                env=self.environment,
+                timeout_s=timeout_s,
+            )
+            record = Record("captured", done.wall_s)
+        except CaptureError as error:
+            took_too_long = "did not finish" in str(error)
+            record = Record("skipped" if took_too_long else "failed", timeout_s, note=_last_line(error))
+        self.cache.put(key, record)
+        return record
+
+    def capture_on_phantom(self, run: Run, iterations: int) -> Record:
+        """Run the job on a phantom GPU as large as the run's; where that fails, again on one without end."""
+        key = self.phantom_key(run)
+        self.cache.folder.mkdir(parents=True, exist_ok=True)
+        machine = PhantomMachine(device=run.device, strict_capacity=True, cudnn_library=self.cudnn)
+        try:
+            try:
+                record = self._on_phantom(run.job, key, machine, iterations)
+            except CaptureError as error:
+                if "OutOfMemoryError" not in str(error):
+                    raise
+                record = self._on_phantom(run.job, key, replace(machine, strict_capacity=False), iterations)
+                record = replace(record, outcome="out_of_memory")
+        except CaptureError as error:
+            record = Record("failed", 0.0, note=_last_line(error))
+        self.cache.put(key, record)
+        return record
+
+    def _on_phantom(self, job: Job, key: Key, machine: PhantomMachine, iterations: int) -> Record:
+        done = capture(
+            job.command(self.python, SCRIPT),
+            self.cache.trace(key),
+            iterations=iterations,
+            env=self.environment,
+            mode="phantom",
+            machine=machine,
+        )
+        peak = int(done.metadata["phantom"]["ranks"][0]["devices"][0]["peak_reserved_bytes"])
+        return Record("captured", done.wall_s, peak)
+
+    def ask(self, run: Run, way: Way) -> Answer:
+        """What a way says of a run, from captures that are there.
+
+        Raises:
+            NotCapturedError: They are not.
+            TraceError: One cannot be read.
+        """
+        if way == "phantom":
+            key, record = self._found(self.phantom_key(run))
+            stale = "" if key == self.phantom_key(run) else "captured by other sources"
+            return Answer(record.peak_reserved_bytes, record.outcome == "out_of_memory", note=stale)
+        job = run.job
+        observed = self.observe(job) if way == "cpu" else self.model(job).at(batch=job.batch)
+        return _moved(observed, run)
+
+    def observe(self, job: Job) -> Observation:
+        """What the capture of a job on the CPU says.
+
+        Raises:
+            NotCapturedError: There is none.
+            TraceError: It cannot be read.
+        """
+        return self.observe_capture(self.cpu_key(job))
+
+    def observe_capture(self, key: Key) -> Observation:
+        """What the trace of a capture says.
+
+        Raises:
+            NotCapturedError: There is none.
+            TraceError: It cannot be read.
+        """
+        return observe(self.cache.trace(self._found(key)[0]))
+
+    def model(self, job: Job) -> ScalingModel:
+        """The model of a job at any batch, from the captures at small ones.
+
+        Raises:
+            NotCapturedError: One of them is missing.
+            TraceError: One cannot be read.
+            ConfigError: They have too little in common.
+        """
+        small = job.at(SMALL_BATCHES[0])
+        if small not in self._models:
+            samples = [Sample({"batch": batch}, self.observe(job.at(batch))) for batch in SMALL_BATCHES]
+            self._models[small] = fit(samples)
+        return self._models[small]
+
+    def _found(self, key: Key) -> tuple[Key, Record]:
+        found = self.cache.find(key)
+        if found is None:
+            raise NotCapturedError(f"not captured: {key}")
+        if found[1].outcome in ("failed", "skipped"):
+            raise NotCapturedError(f"{found[1].outcome}: {found[1].note}")
+        return found
+
+
+def _moved(observed: Observation, run: Run) -> Answer:
+    need = memory_needed(observed, device=run.device)
+    scaling = need.scaling
+    notes = [f"caches flushed {need.retries} times"] if need.retries else []
+    if scaling is None or not scaling.blocks_uncertain:
+        return Answer(need.peak_reserved_bytes, not need.fits, note="; ".join(notes))
+    notes.append(f"{scaling.blocks_uncertain} blocks without a polynomial")
+    return Answer(
+        need.peak_reserved_bytes,
+        not need.fits,
+        scaling.peak_reserved_least_bytes,
+        scaling.peak_reserved_most_bytes,
+        "; ".join(notes),
+    )
+
+
+def _last_line(error: CaptureError) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1][-300:] if lines else "no message"

@@ -1,0 +1,172 @@
+"""How far the truth lies from estimates: intervals calibrated on measured runs.
+
+A residual is the truth over the estimate, less 1. For each kind of estimate ``data/calibration.toml`` holds
+the residuals of measured runs. A new run of the same kind is as likely as any of them to have the largest, so
+the k-th smallest of n bounds the new one with probability k / (n + 1) (split conformal prediction): the bound
+for a confidence c is the residual at k = ceil((n + 1) c). Where so many rows are not there (k > n), the
+largest fifth of the residuals is continued as an exponential tail.
+
+Each bound holds by itself with the confidence: the upper one is exceeded with probability at most 1 - c.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+from xmem.errors import ConfigError
+from xmem.estimate_result import Bounds, Interval
+
+DEFAULT_CONFIDENCE = 0.9
+KINDS = ("convolutional", "other")
+_FILE = "calibration.toml"
+_TAIL_SHARE = 5  # the largest fifth
+_LEAST_ROWS = 5
+
+
+@dataclass(frozen=True)
+class Residuals:
+    """What measured runs say of estimates of one kind.
+
+    Attributes:
+        values: Truth over estimate, less 1, ascending.
+    """
+
+    values: tuple[float, ...]
+
+    def upper(self, confidence: float) -> float:
+        """What a new residual exceeds with probability ``1 - confidence`` at most; never negative."""
+        return max(_upper(self.values, confidence), 0.0)
+
+    def lower(self, confidence: float) -> float:
+        """What a new residual stays below with that probability at most; never positive."""
+        return min(-_upper([-value for value in reversed(self.values)], confidence), 0.0)
+
+    def is_continued(self, confidence: float) -> bool:
+        """Whether the rows do not reach so far, and the tail is continued."""
+        return _rank(len(self.values), confidence) > len(self.values)
+
+
+def _rank(rows: int, confidence: float) -> int:
+    return math.ceil(round((rows + 1) * confidence, 9))
+
+
+def _upper(ascending: Sequence[float], confidence: float) -> float:
+    rows, rank = len(ascending), _rank(len(ascending), confidence)
+    if rank <= rows:
+        return ascending[rank - 1]
+    beyond = max(rows // _TAIL_SHARE, 1)
+    threshold = ascending[rows - beyond - 1] if beyond < rows else ascending[0]
+    mean_excess = sum(value - threshold for value in ascending[rows - beyond :]) / beyond
+    continued = threshold + mean_excess * math.log(beyond / ((rows + 1) * (1 - confidence)))
+    return max(continued, ascending[-1])
+
+
+Calibration = Mapping[str, Mapping[str, Residuals]]
+
+
+@cache
+def shipped() -> Calibration:
+    """The residuals that come with xmem, by way and kind; empty of what was never measured."""
+    path = resources.files("xmem") / "data" / _FILE
+    if not path.is_file():
+        return {}
+    return parse(path.read_text(encoding="utf-8"))
+
+
+def parse(text: str) -> Calibration:
+    """Read a calibration.
+
+    Raises:
+        ConfigError: It is no calibration.
+    """
+    try:
+        ways = tomllib.loads(text)
+        return {
+            way: {
+                kind: Residuals(tuple(sorted(float(value) for value in group["residuals"])))
+                for kind, group in kinds.items()
+            }
+            for way, kinds in ways.items()
+        }
+    except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ConfigError(f"the calibration ({error})", "residuals by way and kind") from error
+
+
+def render(calibration: Calibration, source: str) -> str:
+    """A calibration as text that ``parse`` reads.
+
+    Args:
+        calibration: What to write.
+        source: How it was made, for its first lines.
+    """
+    lines = [f"# {line}".rstrip() for line in source.splitlines()]
+    for way, kinds in calibration.items():
+        for kind, group in kinds.items():
+            lines += ["", f"[{way}.{kind}]", "residuals = ["]
+            shown = [f"{value:.5f}" for value in group.values]
+            for start in range(0, len(shown), 10):
+                lines.append("    " + ", ".join(shown[start : start + 10]) + ",")
+            lines.append("]")
+    return "\n".join(lines) + "\n"
+
+
+def require_confidence(confidence: float) -> None:
+    """Check a confidence.
+
+    Raises:
+        ConfigError: It is not between a half and 1.
+    """
+    if not 0.5 <= confidence < 1:
+        raise ConfigError(f"confidence {confidence:g}", "at least 0.5 and less than 1, such as 0.99")
+
+
+def interval(
+    reserved_bytes: int,
+    *,
+    way: str,
+    kind: str,
+    confidence: float,
+    context_bytes: int = 0,
+    least_bytes: int | None = None,
+    most_bytes: int | None = None,
+    bounds: Bounds | None = None,
+    calibration: Calibration | None = None,
+) -> Interval:
+    """What the device peak lies between.
+
+    Args:
+        reserved_bytes: The estimated peak of reserved memory.
+        way: ``phantom``, ``cpu``, ``fitted``; others were never measured.
+        kind: One of ``KINDS``: whether the job has convolutions, whose workspaces are the larger doubt.
+        confidence: Of each bound.
+        context_bytes: Added to both.
+        least_bytes: The least that the estimate itself leaves open, such as blocks without a known size.
+        most_bytes: The most of it.
+        bounds: Of the allocator: all that is said where no run of this kind was measured.
+        calibration: Residuals; by default those that come with xmem.
+
+    Raises:
+        ConfigError: The confidence cannot be meant.
+    """
+    require_confidence(confidence)
+    least = reserved_bytes if least_bytes is None else min(least_bytes, reserved_bytes)
+    most = reserved_bytes if most_bytes is None else max(most_bytes, reserved_bytes)
+    residuals = (shipped() if calibration is None else calibration).get(way, {}).get(kind)
+    if residuals is None or len(residuals.values) < _LEAST_ROWS:
+        low = least if bounds is None else min(bounds.perfect_reuse_bytes, least)
+        high = most if bounds is None else max(bounds.never_reuse_bytes, most)
+        basis = f"allocator bounds: no runs of this kind ({way}, {kind}) were measured"
+        return Interval(confidence, context_bytes + low, context_bytes + high, basis)
+    low = math.floor(least * (1 + residuals.lower(confidence)))
+    high = math.ceil(most * (1 + residuals.upper(confidence)))
+    basis = f"{len(residuals.values)} measured runs ({way}, {kind})"
+    if residuals.is_continued(confidence):
+        basis += ", their tail continued"
+    if most > least:
+        basis += ", and what the estimate itself leaves open"
+    return Interval(confidence, context_bytes + low, context_bytes + high, basis)

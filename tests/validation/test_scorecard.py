@@ -1,0 +1,309 @@
+"""The scorecard as a whole: methods side by side, intervals, and runs of the command."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_samples import MB, RTX_3060, estimates_file, run, runs_file, said
+from typer.testing import CliRunner, Result
+
+from xmem.calibration import parse
+from xmem.cli.main import app
+from xmem.errors import CaptureError, ConfigError
+from xmem.reports.accuracy_page import Explanation, explain, read_explanations, render_markdown
+from xmem.reports.scorecard_html import render_html
+from xmem.validation import laboratory
+from xmem.validation.estimates import RowEstimate
+from xmem.validation.metrics import judge
+from xmem.validation.runs import MeasuredRun
+from xmem.validation.scorecard import Scorecard, calibrate, score
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["validate", *map(str, arguments)])
+
+
+def card_of(errors: dict[str, list[int]], confidence: float = 0.9) -> Scorecard:
+    """Runs of 1000 MB by model, estimated with these errors in per cent."""
+    runs: list[MeasuredRun] = []
+    estimates: list[RowEstimate] = []
+    for model, percents in errors.items():
+        for batch, percent in enumerate(percents, 1):
+            runs.append(run(1000, model=model, batch=batch))
+            estimates.append(said(1000 + 10 * percent, oom=False, of=runs[-1]))
+    return score(runs, estimates, confidence=confidence)
+
+
+def test_calibration_leaves_failures_and_one_model_out() -> None:
+    runs = [run(1000, model="a"), run(1000, model="b", batch=2), run(9000, model="a", failed=True, batch=3)]
+    estimates = [said(800, of=runs[0]), said(1250, of=runs[1]), said(9999, oom=True, of=runs[2])]
+    (result,) = score(runs, estimates).ways
+    assert calibrate([result])["phantom"]["convolutional"].values == pytest.approx((-0.2, 0.25))
+    assert calibrate([result], without_model="a")["phantom"]["convolutional"].values == pytest.approx((-0.2,))
+
+
+def test_coverage_of_models_that_the_calibration_has_not_seen() -> None:
+    # Nine models without error and one whose estimates are a tenth too low: its own rows would cover it.
+    errors = {name: [0, 0] for name in "abcdefghi"} | {"low": [-10, -10]}
+    held_out = card_of(errors).held_out
+    assert held_out.rows == 20
+    assert held_out.safe == pytest.approx(18 / 20)
+    # The other models' bounds know of it: 1/9 above at rank ceil(19 * 0.9) = 18 of 18.
+    assert held_out.median_excess == pytest.approx(1 / 9, abs=1e-6)
+
+
+def test_methods_side_by_side() -> None:
+    runs = [run(2000, xmem_mb=2200, xmem_failed=False)]
+    card = score(runs, [said(2020, oom=False), said(1000, way="static")])
+    data = card.to_json()
+    assert {name: found["median_relative_error"] for name, found in data["methods"].items()} == {
+        "phantom": pytest.approx(0.01),
+        "xMem": pytest.approx(0.1),
+        "static": pytest.approx(0.5),
+    }
+    (row,) = data["rows"]
+    assert row["others"] == {"phantom": 2020 * MB, "xMem": 2200 * MB, "static": 1000 * MB}
+    assert (row["way"], row["estimate_bytes"], row["truth_bytes"]) == ("phantom", 2020 * MB, 2000 * MB)
+
+
+def test_command_prints_json(tmp_path: Path) -> None:
+    estimates = estimates_file(
+        tmp_path,
+        'phantom,4080000000,false,0.5,,,,"{""workspaces"": 12}"',
+        "phantom,1960000000,false,0.5,,,,",
+        "phantom,11000000000,true,0.5,,,,",
+    )
+    result = invoke("--runs", runs_file(tmp_path), "--estimates", estimates, "--json")
+    assert result.exit_code == 0
+    data = json.loads(result.stdout)
+    assert data["median_relative_error"] == pytest.approx(0.02)
+    assert data["p95_relative_error"] == pytest.approx(0.02)
+    # 1960 MB and the card's context: more than 2000 MB.
+    assert data["failures"] == 0
+    assert (data["real_ooms"], data["ooms_foreseen"], data["false_ooms"]) == (1, 1, 0)
+    assert [row["model"] for row in data["rows"]] == ["VGG16", "me/gpt", "VGG16"]
+    assert data["rows"][0]["policies"] == {"workspaces": 12}
+    assert data["rows"][0]["gpu"] == RTX_3060
+    assert data["methods"]["xMem"]["runs"] == 3
+    assert data["methods"]["DNNMem"]["runs"] == 2
+
+
+def test_command_prints_tables(tmp_path: Path) -> None:
+    estimates = estimates_file(tmp_path, "cpu,4080000000,false,0.5,,,,", "cpu,,,,,,not captured,")
+    result = invoke("--runs", runs_file(tmp_path), "--estimates", estimates)
+    assert result.exit_code == 0
+    assert re.search(r"^ours +1 +2\.00%", result.stdout, re.MULTILINE)
+    assert "VGG16 SGD 200, GeForce RTX 3060" in result.stdout
+    assert "gpt Adam 8, GeForce RTX 3060: not captured" in result.stdout
+
+
+def test_command_writes_pages_and_a_calibration(tmp_path: Path) -> None:
+    estimates = estimates_file(tmp_path, "cpu,4000000000,false,0.5,,,,", "cpu,1000000000,false,0.5,,,a|b,")
+    explanations = tmp_path / "why.toml"
+    explanations.write_text('[[explanation]]\nmodel = "gpt"\ntext = "half is\\nmissing"\n')
+    page, docs, calibration = (tmp_path / name for name in ("card.html", "accuracy.md", "calibration.toml"))
+    result = invoke(
+        "--runs", runs_file(tmp_path), "--estimates", estimates, "--explanations", explanations,
+        "--html", page, "--write-docs", docs, "--write-calibration", calibration,
+    )  # fmt: skip
+    assert result.exit_code == 0
+    assert "half is missing" in page.read_text()
+    text = docs.read_text()
+    worst = text.index("gpt Adam 8")
+    assert worst < text.index("VGG16 SGD 200")
+    assert "a\\|b; half is missing" in text
+    assert "<" not in text
+    assert parse(calibration.read_text())["cpu"]["other"].values == (1.0,)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["--list", "--runs", "x.csv"],
+        ["folder", "--runs", "x.csv"],
+        ["--runs", "missing.csv", "--estimates", "x.csv"],
+        ["--runs", "x.csv", "--ways", "guess"],
+        ["--runs", "x.csv", "--confidence", "1"],
+    ],
+)
+def test_usage_errors(arguments: list[str]) -> None:
+    result = invoke(*arguments)
+    assert result.exit_code == 2
+    assert "xmem-fast: " in result.output
+
+
+def test_bad_file_is_bad_input(tmp_path: Path) -> None:
+    result = invoke("--runs", runs_file(tmp_path, "CNN,1"), "--estimates", "x.csv")
+    assert result.exit_code == 3
+    assert "line 2, column zero_grad_mode: missing" in result.output
+
+
+def test_page_is_whole_and_escaped() -> None:
+    card = score([run(1000, model="<b>")], [said(1100)])
+    page = render_html(card, [])
+    assert "<b>" not in page
+    assert "&lt;b&gt;" in page
+    assert not re.search(r'(src|href)="(?!data:)', page)
+
+
+def test_page_is_dated() -> None:
+    page = render_markdown(card_of({"a": [1]}), [], datetime.date(2026, 1, 2))
+    assert "Estimates against 1 measured runs, 2026-01-02." in page
+
+
+def test_explanations_choose_rows() -> None:
+    row = judge(run(1000, model="me/gpt", batch=8), said(1100))
+    known = [
+        Explanation({"model": "gpt", "batch_size": "8"}, "yes"),
+        Explanation({"model": "me/gpt", "gpu": "RTX 3060"}, "this too"),
+        Explanation({"model": "gpt", "batch_size": "9"}, "no"),
+        Explanation({"way": "cpu"}, "no"),
+    ]
+    assert explain(row, known) == "yes; this too"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[[explanation]]\ntext = 'x'\n",
+        "[[explanation]]\nmodel = 'x'\n",
+        "[[explanation]]\nmodle = 'x'\ntext = 'x'\n",
+        "{",
+    ],
+)
+def test_bad_explanations(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "why.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError):
+        read_explanations(path)
+
+
+def test_plots_need_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xmem.reports.scorecard_plots.find_spec", lambda _: None)
+    result = invoke(
+        "--runs", runs_file(tmp_path), "--estimates", estimates_file(tmp_path), "--plots", tmp_path / "p"
+    )
+    assert result.exit_code == 2
+    assert "xmem-fast[plots]" in result.output
+    assert "No plots" in render_html(card_of({"a": [1]}), [])
+
+
+@pytest.mark.skipif(find_spec("matplotlib") is None, reason="needs matplotlib")
+def test_plots_are_written(tmp_path: Path) -> None:
+    folder = tmp_path / "plots"
+    result = invoke(
+        "--runs", runs_file(tmp_path), "--plots", folder,
+        "--estimates", estimates_file(tmp_path, "cpu,4080000000,false,,,,,"),
+    )  # fmt: skip
+    assert result.exit_code == 0
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "errors_by_method.png",
+        "errors_by_model.png",
+        "quadrants.png",
+    ]
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in folder.iterdir())
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout whose two commands note how they were called."""
+    folder = tmp_path / "checkout" / "bench" / "accuracy"
+    folder.mkdir(parents=True)
+    note = (
+        "import json, pathlib, sys\npathlib.Path(__file__ + '.args').write_text(json.dumps(sys.argv[1:]))\n"
+    )
+    (folder / "captures.py").write_text(note + "print('captured')\n")
+    header = "set,family,model,optimizer,batch_size,gpu,zero_grad_mode,way,estimate_bytes,estimated_oom"
+    row = f"001-Anova,CNN,VGG16,SGD,200,{RTX_3060},null,fitted,4040000000,false"
+    write = f"pathlib.Path(sys.argv[sys.argv.index('-o') + 1]).write_text({header + chr(10) + row!r})\n"
+    (folder / "estimates.py").write_text(note + write)
+    monkeypatch.chdir(folder.parents[1])
+    return folder
+
+
+class Build:
+    def __init__(self, cuda: str | None) -> None:
+        self.cuda, self.version = cuda, "2.13.0"
+        self.cuda_major = int(cuda.partition(".")[0]) if cuda else 0
+
+
+def use_torch(monkeypatch: pytest.MonkeyPatch, cuda: str | None) -> None:
+    monkeypatch.setattr(laboratory, "find_torch", lambda *_: Build(cuda))
+
+
+def arguments_of(script: Path) -> list[str]:
+    found: list[str] = json.loads(script.with_name(script.name + ".args").read_text())
+    return found
+
+
+def test_without_estimates_the_jobs_are_captured(
+    bench: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_torch(monkeypatch, None)
+    runs = runs_file(tmp_path)
+    found = laboratory.estimate_rows(runs, cache=tmp_path / "cache")
+    assert [(row.way, row.estimate_bytes) for row in found] == [("fitted", 4_040_000_000)]
+    common = ["--csv", str(runs), "--python", sys.executable, "--cache", str(tmp_path / "cache")]
+    assert arguments_of(bench / "captures.py") == [*common, "--steps", "small"]
+    assert arguments_of(bench / "estimates.py")[:-1] == [*common, "--ways", "fitted", "-o"]
+
+
+def test_a_cuda_build_is_run_on_the_phantom_gpu(
+    bench: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_torch(monkeypatch, "12.4")
+    root = bench.parents[1]
+    cudnn = root / ".venv-cuda12/cudnn/nvidia/cudnn/lib/libcudnn.so.9"
+    python = root / ".venv-cuda12/bin/python"
+    for path in (cudnn, python):
+        path.parent.mkdir(parents=True)
+        path.touch()
+    laboratory.estimate_rows(runs_file(tmp_path))
+    arguments = arguments_of(bench / "captures.py")
+    assert arguments[arguments.index("--steps") + 1] == "phantom"
+    assert arguments[arguments.index("--cudnn") + 1] == str(cudnn)
+    assert arguments[arguments.index("--python") + 1] == str(python)
+
+
+@pytest.mark.parametrize(("cuda", "ways"), [(None, ["phantom"]), ("12.4", ["guess"])])
+def test_ways_that_cannot_be_gone(
+    bench: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cuda: str | None, ways: list[str]
+) -> None:
+    use_torch(monkeypatch, cuda)
+    with pytest.raises(ConfigError):
+        laboratory.estimate_rows(runs_file(tmp_path), ways=ways)
+    assert not list(bench.glob("*.args"))
+
+
+@pytest.mark.usefixtures("bench")
+def test_an_environment_without_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(laboratory, "find_torch", lambda *_: None)
+    with pytest.raises(ConfigError, match="has torch"):
+        laboratory.estimate_rows(runs_file(tmp_path))
+
+
+def test_captures_that_fail(bench: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_torch(monkeypatch, None)
+    (bench / "captures.py").write_text("import sys\nsys.exit('no room')\n")
+    with pytest.raises(CaptureError, match="status 1"):
+        laboratory.estimate_rows(runs_file(tmp_path))
+
+
+def test_command_captures_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def estimates(_runs: Path, **options: Any) -> tuple[RowEstimate, ...]:
+        assert options["python"] == "other/python"
+        return (
+            RowEstimate(("001-Anova", "CNN", "VGG16", "SGD", "200", RTX_3060, "null"), "fitted", 4040 * MB),
+        )
+
+    monkeypatch.setattr(laboratory, "estimate_rows", estimates)
+    result = invoke("--runs", runs_file(tmp_path), "--python", "other/python", "--json")
+    assert json.loads(result.stdout)["median_relative_error"] == pytest.approx(0.01)
