@@ -107,17 +107,31 @@ class TestEstimate:
         xmem_fast(
             *["estimate", "a.json.gz", "--gpu", "A100 80GB", "--capacity", "40GiB", "--torch", "2.6"],
             *["--alloc-conf", "expandable_segments:True", "--what-if", "accumulate=4"],
+            *["--without-policy", "resize_dropout_masks", "--without-policy", "recorded_activations"],
         )
         assert stages.estimates == [
             {
                 "trace": "a.json.gz",
                 "what_if": ["accumulate=4"],
+                "without_policies": ["resize_dropout_masks", "recorded_activations"],
                 "gpu": "A100 80GB",
                 "capacity": 40 * 1024**3,
                 "alloc_conf": "expandable_segments:True",
                 "torch_version": "2.6",
             }
         ]
+
+    def test_an_unknown_policy_is_a_usage_error_that_lists_the_known_ones(self, stages: FakeStages) -> None:
+        result = xmem_fast("estimate", "trace.json", "--without-policy", "resize_dropout_mask")
+        assert result.exit_code == 2
+        assert "resize_dropout_masks, or another of: drop_host_memory, " in result.stderr
+        assert stages.estimates == []
+
+    @pytest.mark.usefixtures("stages")
+    def test_explain_shows_bytes_at_the_peak_in_place_of_the_short_list(self) -> None:
+        result = xmem_fast("estimate", "trace.json", "--explain")
+        assert "Bytes at the peak, by policy" in result.stdout
+        assert "Corrected for CUDA" not in result.stdout
 
     def test_output_file(self, stages: FakeStages, tmp_path: Path) -> None:
         result = xmem_fast("estimate", "trace.json", "-o", str(tmp_path / "estimate.json"))

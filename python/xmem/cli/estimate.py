@@ -13,6 +13,8 @@ def estimate(
     alloc_conf: options.AllocConf = None,
     torch_version: options.TorchVersion = None,
     what_if: options.WhatIfs = None,
+    without_policy: options.WithoutPolicies = None,
+    explain: options.Explain = False,
     as_json: options.Json = False,
     request: options.Format = None,
     output_file: options.EstimateFile = None,
@@ -22,9 +24,13 @@ def estimate(
 
     output.require_one_format(as_json, request)
     target = options.target_options(gpu, capacity, alloc_conf, torch_version)
+    options.require_policies(without_policy)
     output.give_estimate(
-        xmem.estimate(job.observed(trace, at), what_if=what_if or (), **target),
+        xmem.estimate(
+            job.observed(trace, at), what_if=what_if or (), without_policies=without_policy or (), **target
+        ),
         as_json=as_json,
+        explain=explain,
         output=output_file,
         request=request,
     )

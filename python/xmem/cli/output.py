@@ -53,7 +53,12 @@ def require_one_format(as_json: bool, request: Scheduler | None) -> None:
 
 
 def give_estimate(
-    estimate: Estimate, *, as_json: bool, output: Path | None, request: Scheduler | None = None
+    estimate: Estimate,
+    *,
+    as_json: bool,
+    output: Path | None,
+    request: Scheduler | None = None,
+    explain: bool = False,
 ) -> None:
     """Print an estimate, write it to a file if asked to, and end the command with its verdict.
 
@@ -62,6 +67,7 @@ def give_estimate(
         as_json: Print it as JSON.
         output: Where it is also written, as JSON.
         request: Print instead what this scheduler is to be asked for.
+        explain: Also show what each policy changed; JSON always does.
 
     Raises:
         typer.Exit: Always; the status says whether the job fits.
@@ -76,7 +82,7 @@ def give_estimate(
     else:
         from xmem.reports.terminal import render
 
-        render(estimate, console())
+        render(estimate, console(), explain=explain)
     if output is not None:
         _write_json(estimate.to_json(), output)
     raise typer.Exit(ExitCode.DOES_NOT_FIT if estimate.fits is False else ExitCode.DONE)
