@@ -38,11 +38,20 @@ class RunSettings:
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, Any] | None) -> RunSettings:
         """What the capture noted as ``settings``; PyTorch's default for all that it did not."""
-        noted = (metadata or {}).get("settings") or {}
-        known = {entry.name for entry in fields(cls)} - {"environment"}
-        values = {name: value for name, value in noted.items() if name in known}
-        environment = noted.get("environment") or {}
-        return cls(**values, environment=tuple(sorted(environment.items())))
+        noted = (metadata or {}).get("settings")
+        noted = noted if isinstance(noted, dict) else {}
+        flags = {
+            entry.name: noted[entry.name]
+            for entry in fields(cls)
+            if isinstance(entry.default, bool) and isinstance(noted.get(entry.name), bool)
+        }
+        autocast, environment = noted.get("autocast"), noted.get("environment")
+        variables = environment.items() if isinstance(environment, dict) else ()
+        return cls(
+            **flags,
+            autocast=autocast if isinstance(autocast, str) else None,
+            environment=tuple(sorted((name, value) for name, value in variables if isinstance(value, str))),
+        )
 
     def variable(self, name: str) -> str | None:
         """The value of an environment variable, None where it is not set."""
