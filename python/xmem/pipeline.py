@@ -25,7 +25,7 @@ from xmem.blocks import CPU, NEVER, BlockTable, pair_blocks
 from xmem.devices import Device, custom_device, find_device
 from xmem.errors import ConfigError, TraceError
 from xmem.estimate_result import Bounds, Estimate, Measured, PolicyRecord, RankPeak, Scaling, Target, Verdict
-from xmem.orchestration.plan import Plan, plan_for
+from xmem.orchestration.plan import Plan, plan_for, require_policies
 from xmem.orchestration.policy import PolicyChange, Recorded, apply_policies
 from xmem.orchestration.target import RunSettings
 from xmem.orchestration.target import Target as PolicyTarget
@@ -220,10 +220,8 @@ def observe(
         ConfigError: No such policy, or one that an installed package brings is broken.
     """
     clock = _Clock()
-    with clock.stage("orchestrate"):
-        plans = {
-            gpu_trace: plan_for(gpu_trace=gpu_trace, without=without_policies) for gpu_trace in (True, False)
-        }
+    if without_policies:  # before the long part
+        require_policies(without_policies)
     with clock.stage("read"):
         read = trace if isinstance(trace, Trace) else read_trace(trace, progress=progress)
     with clock.stage("pair"):
@@ -234,7 +232,7 @@ def observe(
     with clock.stage("orchestrate"):
         device_type, _ = _traced_device(blocks)
         recorded = Recorded(read, blocks, attribution)
-        plan = plans[device_type != CPU]
+        plan = plan_for(gpu_trace=device_type != CPU, without=without_policies)
         workload, changes = _facts(recorded, plan)
     if len(workload) == 0:
         raise TraceError(

@@ -17,11 +17,17 @@ from xmem.orchestration.lifetimes import (
     PersistentParameters,
     RecordedActivations,
 )
+from xmem.orchestration.norms import DropNormTemporaries, FuseRmsNorm
 from xmem.orchestration.onednn import DropOneDnnTemporaries
 from xmem.orchestration.policy import Context, Policy, Recorded
 from xmem.orchestration.recorded_requests import RecordedRequests
+from xmem.orchestration.scatter_buffers import AddEmbeddingBackwardBuffers, AddIndexBackwardBuffers
 from xmem.orchestration.user_policies import user_policies, user_policy_names
-from xmem.orchestration.workspaces import AddCublasWorkspaces, RecognizeCublasWorkspaces
+from xmem.orchestration.workspaces import (
+    AddCublasLtWorkspaces,
+    AddCublasWorkspaces,
+    RecognizeCublasWorkspaces,
+)
 
 
 @dataclass(frozen=True)
@@ -49,13 +55,18 @@ CPU_TRACE = Plan(
     facts=(DropHostMemory(), AddTensorsBeforeTrace()),
     corrections=(
         DropOneDnnTemporaries(),
+        DropNormTemporaries(),
+        FuseRmsNorm(),
         ResizeDropoutMasks(),
         PersistentParameters(),
         BatchDataPerIteration(),
         RecordedActivations(),
         GradientsUntilZeroGrad(),
         PermanentOptimizerState(),
+        AddEmbeddingBackwardBuffers(),
+        AddIndexBackwardBuffers(),
         AddCublasWorkspaces(),
+        AddCublasLtWorkspaces(),
     ),
     by_gpu=True,
 )

@@ -67,6 +67,15 @@ _INSTALLED_NAMES = frozenset(
 )
 MODULE_FRAME = "nn.Module: "
 
+_WITH_INPUTS = (
+    "aten::_convolution",
+    "aten::convolution_backward",
+    "aten::embedding_dense_backward",
+    "aten::_index_put_impl_",
+    "aten::mkldnn_rnn_layer",
+    "aten::sum",
+)
+
 
 @dataclass(frozen=True)
 class Span:
@@ -228,8 +237,8 @@ def _span(event: Event, kind: str, thread: int) -> Span:
 
 
 def _inputs(name: str, args: Event) -> Any:
-    """Shapes, strides and plain values that a convolution was given."""
-    if name not in ("aten::_convolution", "aten::convolution_backward"):
+    """Shapes, strides and plain values that an operator was given, of those whose inputs are kept."""
+    if name not in _WITH_INPUTS:
         return None
     keys = ("Input Dims", "Input Strides", "Concrete Inputs")
     return [args.get(key) for key in keys] if any(key in args for key in keys) else None

@@ -74,4 +74,4 @@ def _flag(read: Callable[[], bool], *, default: bool) -> bool:
 def _is_channels_last(parameter: torch.Tensor) -> bool:
     if parameter.dim() != 4 or parameter.is_contiguous():
         return False
-    return parameter.is_contiguous(memory_format=torch.channels_last)
+    return bool(parameter.is_contiguous(memory_format=torch.channels_last))

@@ -1,0 +1,78 @@
+"""Blocks that a CUDA kernel allocates where the CPU's needs none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from xmem.attribution import Category
+from xmem.blocks import NEVER
+from xmem.orchestration.workload import MADE_BY_POLICY, Workload, concatenated
+
+
+class AddedBlocks:
+    """Collects blocks that a policy adds to a workload, and adds them all at once.
+
+    Each is made like a row of the workload: it has its operator, module, phase and iteration.
+    """
+
+    def __init__(self, workload: Workload) -> None:
+        self._workload = workload
+        self._like: list[int] = []
+        self._size_bytes: list[int] = []
+        self._alloc_ns: list[int] = []
+        self._free_ns: list[int] = []
+        self._category: list[int] = []
+
+    def add(
+        self,
+        like: int,
+        size_bytes: int,
+        alloc_ns: int,
+        free_ns: int = NEVER,
+        category: Category = Category.WORKSPACE,
+    ) -> None:
+        """Add a block; nothing where it would be empty."""
+        if size_bytes > 0:
+            self._like.append(like)
+            self._size_bytes.append(size_bytes)
+            self._alloc_ns.append(alloc_ns)
+            self._free_ns.append(free_ns)
+            self._category.append(category)
+
+    def add_in_order(self, like: int, begin_ns: int, steps: Iterable[tuple[str, int]]) -> None:
+        """Add the blocks of one kernel, a nanosecond apart: order is all that matters.
+
+        Args:
+            like: Row of the workload.
+            begin_ns: The instant of the first step.
+            steps: A name and a size allocate, the same name and 0 free; what is not freed is at the end.
+        """
+        held: dict[str, tuple[int, int]] = {}
+        time_ns = begin_ns
+        for name, size_bytes in steps:
+            if size_bytes == 0:
+                self.add(like, *held.pop(name), time_ns)
+            else:
+                held[name] = size_bytes, time_ns
+            time_ns += 1
+        for size_bytes, alloc_ns in held.values():
+            self.add(like, size_bytes, alloc_ns, time_ns)
+
+    def added(self) -> Workload:
+        """The workload with these blocks; of those of one time, they are the first."""
+        if not self._like:
+            return self._workload
+        rows = self._workload.select(np.array(self._like, np.intp))
+        blocks = rows.with_columns(
+            block=np.full(len(rows), MADE_BY_POLICY, np.int32),
+            size_bytes=np.array(self._size_bytes, np.int64),
+            alloc_ns=np.array(self._alloc_ns, np.int64),
+            free_ns=np.array(self._free_ns, np.int64),
+            category=np.array(self._category, np.uint8),
+            tensor=np.full(len(rows), -1, np.int32),
+            flags=np.zeros(len(rows), np.uint8),
+            host=np.zeros(len(rows), np.bool_),
+        )
+        return concatenated([blocks, self._workload])
