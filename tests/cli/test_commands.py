@@ -572,3 +572,23 @@ class TestProcess:
                 print([name for name in ("torch", "numpy", "rich") if name in sys.modules], file=sys.stderr)
         """
         assert self.run("-c", script, "--help").stderr == "[]\n"
+
+
+class TestPolicies:
+    def test_lists_all_in_order_with_the_traces_that_they_are_for(self) -> None:
+        lines = xmem_fast("policies").stdout.splitlines()
+        assert lines[0].split() == ["name", "traces", "package", "description"]
+        assert lines[1].split()[:3] == ["drop_host_memory", "CPU", "xmem"]
+        assert any(line.split()[:2] == ["recorded_requests", "GPU"] for line in lines)
+
+    def test_one_says_how_it_is_known(self) -> None:
+        result = xmem_fast("policies", "add_cublas_workspaces")
+        assert "CublasHandlePool.cpp" in result.stdout
+
+    def test_json_has_the_documentation(self) -> None:
+        rows = json.loads(xmem_fast("policies", "--json").stdout)["policies"]
+        assert list(rows[0]) == ["name", "traces", "package", "description", "documentation"]
+        assert all(row["documentation"] for row in rows)
+
+    def test_an_unknown_name_is_a_usage_error(self) -> None:
+        assert xmem_fast("policies", "add_cublas").exit_code == 2

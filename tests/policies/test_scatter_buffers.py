@@ -43,8 +43,12 @@ def embedding(table_rows: int, width: int, count: int, item_bytes: int = 4) -> T
         (5000, 64, 99_327),
         (10_240, 64, 183_807),
         (20_000, 64, 343_039),
-        (10_000, 13, 167_935),  # positions among 4,096 rows
-        (1000, 13, 1),
+        (10_000, 12, 167_935),  # positions among 4,096 rows
+        (2600, 12, 47_615),
+        (2300, 12, 1),
+        (5000, 9, 87_039),
+        (5000, 8, 4607),  # one pass
+        (5000, 17, 89_087),
     ],
 )
 def test_what_cub_sorts_with(count: int, key_bits: int, recorded: int) -> None:

@@ -51,9 +51,9 @@ class FuseRmsNorm:
     """`F.rms_norm` is one kernel on CUDA from torch 2.8 on: it keeps its input and a number a row.
 
     On the CPU `aten::rms_norm` is made of `pow`, `mean`, `rsqrt` and `mul`, and keeps the normalised input
-    too; its backward is six nodes with up to four temporaries of the input's size. CUDA's forward allocates the
-    result, then the reciprocal roots, its backward the two gradients (section 5.2; seen with 2.12.0, while
-    2.6.0 runs the composite). Models that write the norm in Python are the same on both.
+    too; its backward is six nodes with up to four temporaries of the input's size. CUDA's forward allocates
+    the result, then the reciprocal roots, its backward the two gradients (section 5.2; seen with 2.12.0,
+    while 2.6.0 runs the composite). Models that write the norm in Python are the same on both.
     """
 
     name = "fuse_rms_norm"

@@ -22,16 +22,21 @@ class Inputs(NamedTuple):
 
     Attributes:
         shapes: Of tensors, empty for all else and for what the profiler does not look into.
+        strides: The same of their strides, in elements.
         values: Of numbers and flags, as Python writes them; empty for tensors.
     """
 
     shapes: list[Any]
+    strides: list[Any]
     values: list[str]
 
     def shape(self, position: int) -> tuple[int, ...]:
         """The shape of a tensor; empty where there is none."""
-        shape = self.shapes[position] if position < len(self.shapes) else []
-        return tuple(shape) if all(isinstance(size, int) for size in shape) else ()
+        return _integers(self.shapes, position)
+
+    def stride(self, position: int) -> tuple[int, ...]:
+        """The strides of a tensor; empty where there is none."""
+        return _integers(self.strides, position)
 
     def integer(self, position: int) -> int | None:
         """A whole number, None where there is none."""
@@ -123,8 +128,8 @@ class OperatorIndex:
 
         if self.events.inputs[row] < 0:
             return None
-        shapes, _, values = json.loads(self.trace.names[int(self.events.inputs[row])])
-        return Inputs(shapes or [], values or [])
+        texts = json.loads(self.trace.names[int(self.events.inputs[row])])
+        return Inputs(*(text if isinstance(text, list) else [] for text in texts))
 
     def first_input_type(self, rows: NDArray[np.int32]) -> list[str]:
         """The dtype of the first input of each operator as the profiler writes it (``float``), empty =
@@ -139,6 +144,12 @@ class OperatorIndex:
         ids = self.events.input_types[rows].tolist()
         known = {name_id: first(self.trace.names[name_id]) for name_id in set(ids)}
         return [known[name_id] for name_id in ids]
+
+
+def _integers(lists: list[Any], position: int) -> tuple[int, ...]:
+    found = lists[position] if position < len(lists) else []
+    is_plain = isinstance(found, list) and all(isinstance(number, int) for number in found)
+    return tuple(found) if is_plain else ()
 
 
 def _take(column: NDArray[np.bool_], rows: NDArray[np.int32], missing: bool) -> NDArray[np.bool_]:

@@ -21,6 +21,7 @@ from xmem.orchestration.norms import DropNormTemporaries, FuseRmsNorm
 from xmem.orchestration.onednn import DropOneDnnTemporaries
 from xmem.orchestration.policy import Context, Policy, Recorded
 from xmem.orchestration.recorded_requests import RecordedRequests
+from xmem.orchestration.reductions import AddReductionBuffers
 from xmem.orchestration.scatter_buffers import AddEmbeddingBackwardBuffers, AddIndexBackwardBuffers
 from xmem.orchestration.user_policies import user_policies, user_policy_names
 from xmem.orchestration.workspaces import (
@@ -65,6 +66,7 @@ CPU_TRACE = Plan(
         PermanentOptimizerState(),
         AddEmbeddingBackwardBuffers(),
         AddIndexBackwardBuffers(),
+        AddReductionBuffers(),
         AddCublasWorkspaces(),
         AddCublasLtWorkspaces(),
     ),

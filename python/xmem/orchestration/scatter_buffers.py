@@ -9,11 +9,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
-from xmem.orchestration.operators import OperatorIndex
 from xmem.orchestration.policy import Context
-from xmem.orchestration.transients import AddedBlocks
+from xmem.orchestration.transients import AddedBlocks, first_blocks, growth_of
 from xmem.orchestration.workload import Workload
 
 _INDEX_BYTES = 8
@@ -23,7 +21,7 @@ _MOST_UNSORTED_INDICES = 3072
 
 # Onesweep of CUB, for pairs of 64-bit keys and values on compute capability 8.6.
 _SORT_TILE = 3840
-_LARGEST_SINGLE_TILE = 2048
+_LARGEST_SINGLE_TILE = 2304  # 2,300 fit, 2,600 do not
 _DIGITS = 256
 _ALIGNMENT = 256
 
@@ -31,13 +29,13 @@ _ALIGNMENT = 256
 def radix_sort_bytes(count: int, key_bits: int) -> int:
     """What CUB sorts pairs of 64-bit keys and values with: a second copy of both, and counters.
 
-    A counter for each digit and pass, and one for each digit and tile; an input that one tile holds needs a
-    byte. Others' tiles differ by a few KiB.
+    A counter for each digit and pass, and one for each digit and tile; one pass needs no copies, and an input
+    that one tile holds a single byte. The same on compute capability 8.0.
     """
     if count <= _LARGEST_SINGLE_TILE:
         return 1
-    copies = 2 * (-(-count * _INDEX_BYTES // _ALIGNMENT) * _ALIGNMENT)
     passes = -(-key_bits // 8)
+    copies = 2 * (-(-count * _INDEX_BYTES // _ALIGNMENT) * _ALIGNMENT) if passes > 1 else 0
     tiles = -(-count // _SORT_TILE)
     return copies + passes * _DIGITS * 8 + tiles * _DIGITS * 4 + 511
 
@@ -62,8 +60,8 @@ class AddEmbeddingBackwardBuffers:
         if len(rows) == 0:
             return workload
         blocks = AddedBlocks(workload)
-        growth = _growth(workload, context, operators.forward_of(rows))
-        gradients = _first_blocks(workload, operators, rows)
+        growth = growth_of(workload, context, operators.forward_of(rows))
+        gradients = first_blocks(workload, operators, rows)
         for row, gradient, grown in zip(rows, gradients, growth, strict=True):
             inputs = operators.inputs(int(row))
             if inputs is None or gradient < 0 or not inputs.shape(0) or not inputs.shape(1):
@@ -116,7 +114,7 @@ class AddIndexBackwardBuffers:
         if len(rows) == 0:
             return workload
         blocks = AddedBlocks(workload)
-        growth = _growth(workload, context, operators.forward_of(rows))
+        growth = growth_of(workload, context, operators.forward_of(rows))
         for row, grown in zip(rows, growth, strict=True):
             inputs = operators.inputs(int(row))
             if inputs is None or inputs.values[3:4] != ["True"]:  # accumulate
@@ -129,7 +127,7 @@ class AddIndexBackwardBuffers:
             like = int(np.searchsorted(workload.alloc_ns, begin_ns)) - 1  # the tensor that is added into
             positions = count * _INDEX_BYTES
             steps = [(name, positions) for name in ("linear", "sorted", "range", "origins")]
-            sort = radix_sort_bytes(count, table_rows.bit_length())
+            sort = radix_sort_bytes(count, (table_rows - 1).bit_length())
             if like >= 0:
                 blocks.add_in_order(like, begin_ns, [*steps, ("sort", sort), ("sort", 0)])
         return blocks.added()
@@ -142,25 +140,3 @@ def _indexed(shape: tuple[int, ...], values: tuple[int, ...]) -> tuple[int, int]
         if values[len(values) - len(row) :] == row and len(values) >= len(row):
             return math.prod(values[: len(values) - len(row)]), math.prod(shape[:leading])
     return None
-
-
-def _first_blocks(workload: Workload, operators: OperatorIndex, rows: NDArray[np.int32]) -> list[int]:
-    """The first block that each operator allocates, a row of the workload, -1 = none."""
-    owner = operators.rows_owned_by(workload.operator, rows)
-    first = [-1] * len(rows)
-    for block in np.flatnonzero(owner >= 0)[::-1]:
-        first[owner[block]] = int(block)
-    return first
-
-
-def _growth(workload: Workload, context: Context, forward: NDArray[np.int32]) -> list[float]:
-    """By how much what each forward operator made is larger than recorded: at a point of a fitted model."""
-    known = np.unique(forward[forward >= 0])
-    owner = context.operators.rows_owned_by(workload.operator, known)
-    rows = np.flatnonzero((owner >= 0) & (workload.block >= 0))
-    sizes, recorded = np.zeros(len(known)), np.zeros(len(known))
-    np.add.at(sizes, owner[rows], workload.size_bytes[rows])
-    np.add.at(recorded, owner[rows], context.blocks.size_bytes[workload.block[rows]])
-    grown = dict(zip(known.tolist(), zip(sizes, recorded, strict=True), strict=True))
-    found = [grown.get(int(row), (1.0, 1.0)) for row in forward]
-    return [float(size / base) if base else 1.0 for size, base in found]

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from xmem.attribution import Category
 from xmem.blocks import NEVER
+from xmem.orchestration.operators import OperatorIndex
+from xmem.orchestration.policy import Context
 from xmem.orchestration.workload import MADE_BY_POLICY, Workload, concatenated
 
 
@@ -76,3 +79,25 @@ class AddedBlocks:
             host=np.zeros(len(rows), np.bool_),
         )
         return concatenated([blocks, self._workload])
+
+
+def first_blocks(workload: Workload, operators: OperatorIndex, rows: NDArray[np.int32]) -> list[int]:
+    """The first block that each operator allocates, a row of the workload, -1 = none."""
+    owner = operators.rows_owned_by(workload.operator, rows)
+    first = [-1] * len(rows)
+    for block in np.flatnonzero(owner >= 0)[::-1]:
+        first[owner[block]] = int(block)
+    return first
+
+
+def growth_of(workload: Workload, context: Context, forward: NDArray[np.int32]) -> list[float]:
+    """By how much what each forward operator made is larger than recorded: at a point of a fitted model."""
+    known = np.unique(forward[forward >= 0])
+    owner = context.operators.rows_owned_by(workload.operator, known)
+    rows = np.flatnonzero((owner >= 0) & (workload.block >= 0))
+    sizes, recorded = np.zeros(len(known)), np.zeros(len(known))
+    np.add.at(sizes, owner[rows], workload.size_bytes[rows])
+    np.add.at(recorded, owner[rows], context.blocks.size_bytes[workload.block[rows]])
+    grown = dict(zip(known.tolist(), zip(sizes, recorded, strict=True), strict=True))
+    found = [grown.get(int(row), (1.0, 1.0)) for row in forward]
+    return [float(size / base) if base else 1.0 for size, base in found]

@@ -77,6 +77,7 @@ class TraceBuilder:
         forward_thread: int = 0,
         input_types: Sequence[Any] | None = None,
         input_dims: Sequence[Any] | None = None,
+        input_strides: Sequence[Any] | None = None,
         concrete_inputs: Sequence[str] | None = None,
         **args: Any,
     ) -> Self:
@@ -89,6 +90,8 @@ class TraceBuilder:
             recorded |= {"Input type": list(input_types)}
         if input_dims is not None:
             recorded |= {"Input Dims": list(input_dims)}
+        if input_strides is not None:
+            recorded |= {"Input Strides": list(input_strides)}
         if concrete_inputs is not None:
             recorded |= {"Concrete Inputs": list(concrete_inputs)}
         return self.span("cpu_op", name, begin_us, end_us, {**recorded, **args})
