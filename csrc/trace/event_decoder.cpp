@@ -103,8 +103,11 @@ Decision decide_span(std::string_view category, std::string_view name, UserFrame
 // Whose inputs are kept: what CUDA's libraries and kernels take their workspaces by.
 bool needs_inputs(std::string_view name) {
   static constexpr std::string_view kNames[] = {
-      "\"aten::_convolution\"",     "\"aten::convolution_backward\"", "\"aten::embedding_dense_backward\"",
-      "\"aten::_index_put_impl_\"", "\"aten::mkldnn_rnn_layer\"",     "\"aten::sum\"",
+      "\"aten::_convolution\"",
+      "\"aten::convolution_backward\"",
+      "\"aten::embedding_dense_backward\"",
+      "\"aten::_index_put_impl_\"",
+      "\"aten::sum\"",
   };
   return std::ranges::find(kNames, name) != std::end(kNames);
 }

@@ -13,6 +13,8 @@ _KERNELS = frozenset(
     {"aten::native_batch_norm", "aten::native_batch_norm_backward", "aten::native_layer_norm_backward"}
 )
 
+_FUSED_FROM = (2, 8)
+
 
 class DropNormTemporaries:
     """Blocks that are born and die inside one of the CPU's normalisations; CUDA's have results only.
@@ -62,9 +64,7 @@ class FuseRmsNorm:
     def __call__(self, workload: Workload, context: Context) -> Workload:
         """Drop what only the composite makes, in the forward and in its nodes of the backward."""
         operators = context.operators
-        if context.target.torch_version < (2, 8):
-            return workload
-        norms = np.flatnonzero(operators.rows_named({"aten::rms_norm"})).astype(np.int32)
+        norms = fused_norms(context)
         if len(norms) == 0:
             return workload
         forward = operators.rows_owned_by(workload.operator, norms)
@@ -80,8 +80,18 @@ class FuseRmsNorm:
         in_backward = np.flatnonzero(of_norm >= 0)
         ends_ns = _backward_ends_ns(operators, norms)
         drop[in_backward] |= workload.free_ns[in_backward] <= ends_ns[of_norm[in_backward]]
+        for norm in range(len(norms)):  # the gradient of the input, the last to be made, comes first
+            gradients = np.flatnonzero((of_norm == norm) & ~drop)
+            alloc_ns[gradients[-1:]] = workload.alloc_ns[gradients[:1]] - 1
         kept = workload.with_columns(alloc_ns=alloc_ns).select(~drop)
         return kept.select(np.argsort(kept.alloc_ns, kind="stable"))
+
+
+def fused_norms(context: Context) -> NDArray[np.int32]:
+    """Rows of the operators that are one kernel on the target and several on the CPU."""
+    if context.target.torch_version < _FUSED_FROM:
+        return np.zeros(0, np.int32)
+    return np.flatnonzero(context.operators.rows_named({"aten::rms_norm"})).astype(np.int32)
 
 
 def _made_by(

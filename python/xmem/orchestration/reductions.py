@@ -10,6 +10,7 @@ import numpy as np
 
 from xmem.device_description import Device
 from xmem.devices import UNKNOWN_IS_LIKE, find_device
+from xmem.orchestration.norms import fused_norms
 from xmem.orchestration.operators import HOST, Inputs, covered
 from xmem.orchestration.policy import Context
 from xmem.orchestration.transients import AddedBlocks, first_blocks, growth_of
@@ -104,11 +105,14 @@ class AddReductionBuffers:
         rows = np.flatnonzero(operators.rows_named({"aten::sum"}) & (events.inputs >= 0)).astype(np.int32)
         hosts = np.flatnonzero(events.kind == HOST)
         rows = rows[~covered(events.begin_ns[rows], events.begin_ns[hosts], events.end_ns[hosts])]
+        forward = operators.forward_of(rows)
+        in_one_kernel = operators.rows_owned_by(forward, fused_norms(context)) >= 0
+        rows, forward = rows[~in_one_kernel], forward[~in_one_kernel]
         if len(rows) == 0:
             return workload
         multiprocessors, threads = _size_of(context.target.device)
         blocks = AddedBlocks(workload)
-        growth = growth_of(workload, context, operators.forward_of(rows))
+        growth = growth_of(workload, context, forward)
         results = first_blocks(workload, operators, rows)
         types = operators.first_input_type(rows)
         for row, result, grown, item in zip(rows, results, growth, types, strict=True):

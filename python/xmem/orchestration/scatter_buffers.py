@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from xmem.orchestration.policy import Context
-from xmem.orchestration.transients import AddedBlocks, first_blocks, growth_of
+from xmem.orchestration.transients import ELSEWHERE, AddedBlocks, first_blocks, growth_of
 from xmem.orchestration.workload import Workload
 
 _INDEX_BYTES = 8
@@ -73,8 +73,14 @@ class AddEmbeddingBackwardBuffers:
             at_ns = int(workload.alloc_ns[gradient])
             indices, segments = count * _INDEX_BYTES, min(count, table_rows)
             partials = count // _ROWS_PER_PARTIAL_SUM + segments
-            sort = radix_sort_bytes(count, 64)
-            before = [("sorted", indices), ("origins", indices), ("range", indices), ("sort", sort)]
+            before = [
+                ("sorted", indices),
+                ("origins", indices),
+                ("range", indices),
+                ("sort", radix_sort_bytes(count, 64)),
+                ("sort", 0),
+                ("range", 0),
+            ]
             after = [
                 ("counts", indices),
                 ("segments", 8),
@@ -86,12 +92,7 @@ class AddEmbeddingBackwardBuffers:
                 ("partials", partials * _INDEX_BYTES),
                 ("sums", partials * width * _SUM_BYTES),
             ]
-            end_ns = at_ns + 1 + len(after)
-            for offset, (name, size_bytes) in enumerate(before):
-                begin_ns = at_ns - len(before) - 2 + offset
-                freed_ns = {"sort": at_ns - 2, "range": at_ns - 1}.get(name, end_ns)
-                blocks.add(gradient, size_bytes, begin_ns, freed_ns)
-            blocks.add_in_order(gradient, at_ns + 1, after)
+            blocks.add_in_order(gradient, at_ns - len(before), [*before, ELSEWHERE, *after])
         return blocks.added()
 
 
@@ -126,10 +127,16 @@ class AddIndexBackwardBuffers:
             begin_ns = int(operators.events.begin_ns[row])
             like = int(np.searchsorted(workload.alloc_ns, begin_ns)) - 1  # the tensor that is added into
             positions = count * _INDEX_BYTES
-            steps = [(name, positions) for name in ("linear", "sorted", "range", "origins")]
-            sort = radix_sort_bytes(count, (table_rows - 1).bit_length())
+            steps = [
+                ("linear", positions),
+                ("product", positions),
+                ("product", 0),
+                *((name, positions) for name in ("sorted", "range", "origins")),
+                ("sort", radix_sort_bytes(count, (table_rows - 1).bit_length())),
+                ("sort", 0),
+            ]
             if like >= 0:
-                blocks.add_in_order(like, begin_ns, [*steps, ("sort", sort), ("sort", 0)])
+                blocks.add_in_order(like, begin_ns, steps)
         return blocks.added()
 
 

@@ -13,6 +13,9 @@ from xmem.orchestration.operators import OperatorIndex
 from xmem.orchestration.policy import Context
 from xmem.orchestration.workload import MADE_BY_POLICY, Workload, concatenated
 
+ELSEWHERE = ("", 0)
+"""A step of ``AddedBlocks.add_in_order``."""
+
 
 class AddedBlocks:
     """Collects blocks that a policy adds to a workload, and adds them all at once.
@@ -50,18 +53,22 @@ class AddedBlocks:
         Args:
             like: Row of the workload.
             begin_ns: The instant of the first step.
-            steps: A name and a size allocate, the same name and 0 free; what is not freed is at the end.
+            steps: A name and a size allocate, the same name and 0 free; ``ELSEWHERE`` is a nanosecond in
+                which the kernel allocates a block that is there. What is left is freed at the end, the
+                youngest first, as C++ leaves a scope.
         """
         held: dict[str, tuple[int, int]] = {}
         time_ns = begin_ns
-        for name, size_bytes in steps:
-            if size_bytes == 0:
-                self.add(like, *held.pop(name), time_ns)
-            else:
+        for step in steps:
+            name, size_bytes = step
+            if size_bytes > 0:
                 held[name] = size_bytes, time_ns
+            elif step != ELSEWHERE:
+                self.add(like, *held.pop(name), time_ns)
             time_ns += 1
-        for size_bytes, alloc_ns in held.values():
+        for size_bytes, alloc_ns in reversed(held.values()):
             self.add(like, size_bytes, alloc_ns, time_ns)
+            time_ns += 1
 
     def added(self) -> Workload:
         """The workload with these blocks; of those of one time, they are the first."""

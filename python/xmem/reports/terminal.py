@@ -200,8 +200,8 @@ def _print_policies(estimate: Estimate, console: Console) -> None:
 
 def _print_policy(name: str, size: str, rest: str, console: Console) -> None:
     width = max(min(console.width, _MAX_WIDTH) // 2 - _SIZE_WIDTH, _LABEL_WIDTH)
-    label = f"  {_shorten(name, width, console):<{width}}{size:>{_SIZE_WIDTH}}  "
-    _print_hanging(Text(label), Text(rest, "dim"), console)
+    label = f"  {_shorten(name, width, console):<{width}}{size:>{_SIZE_WIDTH}}"
+    _print_hanging(Text(f"{label}  " if rest else label), Text(rest, "dim"), console)
 
 
 def _policy_name(policy: PolicyRecord) -> str:

@@ -72,7 +72,6 @@ _WITH_INPUTS = (
     "aten::convolution_backward",
     "aten::embedding_dense_backward",
     "aten::_index_put_impl_",
-    "aten::mkldnn_rnn_layer",
     "aten::sum",
 )
 
