@@ -22,6 +22,7 @@ from xmem.orchestration.onednn import DropOneDnnTemporaries
 from xmem.orchestration.policy import Context, Policy, Recorded
 from xmem.orchestration.recorded_requests import RecordedRequests
 from xmem.orchestration.reductions import AddReductionBuffers
+from xmem.orchestration.scalars import DropWrappedNumbers
 from xmem.orchestration.scatter_buffers import AddEmbeddingBackwardBuffers, AddIndexBackwardBuffers
 from xmem.orchestration.user_policies import user_policies, user_policy_names
 from xmem.orchestration.workspaces import (
@@ -56,6 +57,7 @@ CPU_TRACE = Plan(
     facts=(DropHostMemory(), AddTensorsBeforeTrace()),
     corrections=(
         DropOneDnnTemporaries(),
+        DropWrappedNumbers(),
         DropNormTemporaries(),
         FuseRmsNorm(),
         ResizeDropoutMasks(),
