@@ -40,11 +40,12 @@ class DropNormTemporaries:
             return workload
         alloc_ns = workload.alloc_ns.copy()
         backward = operators.rows_named({"aten::native_batch_norm_backward"})
-        for block in np.flatnonzero(temporary & owned & backward[rows[owner]]):
-            results = (
-                (owner == owner[block]) & ~temporary & (workload.size_bytes == workload.size_bytes[block])
-            )
-            alloc_ns[np.flatnonzero(results)[-1:]] = workload.alloc_ns[block]
+        in_backward = np.flatnonzero(owned & backward[rows[owner]])
+        key = list(zip(owner[in_backward].tolist(), workload.size_bytes[in_backward].tolist(), strict=True))
+        last = {key[at]: row for at, row in enumerate(in_backward) if not temporary[row]}
+        for at, row in enumerate(in_backward):
+            if temporary[row] and key[at] in last:
+                alloc_ns[last[key[at]]] = workload.alloc_ns[row]
         kept = workload.with_columns(alloc_ns=alloc_ns).select(~temporary)
         return kept.select(np.argsort(kept.alloc_ns, kind="stable"))
 
@@ -73,16 +74,18 @@ class FuseRmsNorm:
         drop = forward >= 0
         drop[[*result.values(), *roots.values()]] = False
         alloc_ns = workload.alloc_ns.copy()
+        first = _first_of_each(forward)
         for norm, block in result.items():
-            alloc_ns[block] = workload.alloc_ns[np.flatnonzero(forward == norm)[0]]
+            alloc_ns[block] = workload.alloc_ns[first[norm]]
 
         of_norm = operators.rows_owned_by(operators.forward_of(workload.operator), norms)
         in_backward = np.flatnonzero(of_norm >= 0)
         ends_ns = _backward_ends_ns(operators, norms)
         drop[in_backward] |= workload.free_ns[in_backward] <= ends_ns[of_norm[in_backward]]
-        for norm in range(len(norms)):  # the gradient of the input, the last to be made, comes first
-            gradients = np.flatnonzero((of_norm == norm) & ~drop)
-            alloc_ns[gradients[-1:]] = workload.alloc_ns[gradients[:1]] - 1
+        gradients = np.where(drop, -1, of_norm)
+        first, last = _first_of_each(gradients), _last_of_each(gradients)
+        for norm in first:  # the gradient of the input, the last to be made, comes first
+            alloc_ns[last[norm]] = workload.alloc_ns[first[norm]] - 1
         kept = workload.with_columns(alloc_ns=alloc_ns).select(~drop)
         return kept.select(np.argsort(kept.alloc_ns, kind="stable"))
 
@@ -100,6 +103,11 @@ def _made_by(
     """The owners of the blocks that an operator of this name makes, -1 for all others."""
     made = operators.enclosing(workload.operator, operators.rows_named({maker})) >= 0
     return np.where(made, owner, -1)
+
+
+def _first_of_each(owner: NDArray[np.int32]) -> dict[int, int]:
+    """The first row of each owner, of those that have one."""
+    return {int(owner[row]): int(row) for row in np.flatnonzero(owner >= 0)[::-1]}
 
 
 def _last_of_each(owner: NDArray[np.int32]) -> dict[int, int]:
