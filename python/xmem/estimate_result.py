@@ -59,6 +59,8 @@ class Peak:
 
     Attributes:
         request_index: The request of the replayed sequence that raised it.
+        requested_bytes: What the blocks alive at that instant were asked for with, before rounding; -1 in
+            estimates of earlier versions.
     """
 
     iteration: int
@@ -68,6 +70,7 @@ class Peak:
     source_line: str | None
     time_ns: int
     request_index: int
+    requested_bytes: int = -1
 
 
 @dataclass(frozen=True)
@@ -111,12 +114,20 @@ class PolicyRecord:
 
     Attributes:
         bytes_changed: Sum over the blocks of new size less old size, plus the bytes of blocks added.
+        bytes_at_peak: Bytes asked for by the blocks alive at the instant of the peak, after less before the
+            policy: what was recorded of that instant plus these is ``Peak.requested_bytes``. None where the
+            instant is not one of the recorded run: a what-if raised the peak.
+        package: The package that brought the policy, None for a built-in one.
+        applied: False for a policy that was switched off.
     """
 
     name: str
     blocks_changed: int
     bytes_changed: int
     description: str
+    bytes_at_peak: int | None = None
+    package: str | None = None
+    applied: bool = True
 
 
 @dataclass(frozen=True)

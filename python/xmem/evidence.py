@@ -46,7 +46,7 @@ class Witness:
     def peak(self, replay: Replay) -> Peak:
         """The instant of the peak of allocated bytes, the first of equal ones."""
         request = replay.peak_allocated.request
-        block = int(self.requests.block[request])
+        block = self.peak_block(replay)
         return Peak(
             iteration=int(self.workload.iteration[block]),
             phase=Phase(int(self.workload.phase[block])).label,
@@ -55,7 +55,12 @@ class Witness:
             source_line=self._lines[self.workload.source_line[block]] or None,
             time_ns=int(self.requests.time_ns[request]),
             request_index=request,
+            requested_bytes=int(replay.timeline.requested_bytes[request]),
         )
+
+    def peak_block(self, replay: Replay) -> int:
+        """Row of the workload whose allocation raised the peak."""
+        return int(self.requests.block[replay.peak_allocated.request])
 
     def breakdown(self, replay: Replay) -> Breakdown:
         """Who holds the bytes allocated at the peak, by category, module, operator and source line.

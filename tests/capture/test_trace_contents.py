@@ -8,6 +8,8 @@ from itertools import pairwise
 
 import pytest
 
+from xmem.orchestration import RunSettings
+
 from .conftest import TARGETS, Captured, needs_torch
 
 pytestmark = needs_torch
@@ -291,3 +293,23 @@ def test_hugging_face_trainer(captured: Capturing) -> None:
     assert {"trainer.train()"} == {source_line(row["name"]) for row in run.tensors("input")}
     for row in run.tensors("gradient"):
         assert run.block_of(row).size_bytes == row["size_bytes"]
+
+
+def test_what_the_script_set_of_torch_is_noted_when_the_recording_ends(captured: Capturing) -> None:
+    run = captured("sets_backends.py")
+    assert run.xmem["settings"] == {
+        "cudnn_enabled": True,
+        "cudnn_allow_tf32": False,
+        "cudnn_benchmark": True,
+        "cudnn_deterministic": True,
+        "matmul_allow_tf32": True,
+        "deterministic_algorithms": False,
+        "autocast": "bfloat16",
+        "channels_last": True,
+        "environment": {"CUBLAS_WORKSPACE_CONFIG": ":16:8"},
+    }
+
+
+def test_a_script_that_sets_nothing_has_the_defaults_of_torch(captured: Capturing) -> None:
+    noted = captured(EVERYDAY).xmem["settings"]
+    assert RunSettings.from_metadata({"settings": {**noted, "environment": {}}}) == RunSettings()

@@ -318,10 +318,12 @@ def test_forward_and_backward_take_a_cublas_workspace_each_at_their_first_produc
         .backward("AddmmBackward0", 60, 80, sequence_number=0)
         .operator("aten::mm", 65, 75)
         .alloc(0x20, 64, 70)
+        .free(0x10, 90)
+        .free(0x20, 91)
     )
     _, change, after = applied(AddCublasWorkspaces(), trace)
     workspaces = after.select(after.category == Category.WORKSPACE)
-    assert workspaces.alloc_ns.tolist() == [20_001, 70_001]  # behind the product's result
+    assert workspaces.alloc_ns.tolist() == [20_001, 70_001]  # each after the result of its product
     assert workspaces.free_ns.tolist() == [NEVER, NEVER]
     assert (change.blocks_changed, change.bytes_changed) == (2, 2 * 8_519_680)
 

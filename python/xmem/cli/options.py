@@ -63,6 +63,18 @@ WhatIfs = Annotated[
     ),
 ]
 
+WithoutPolicies = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--without-policy",
+        metavar="NAME",
+        help="Switch a policy off: a name that `xmem-fast policies` lists; may be given several times.",
+    ),
+]
+Explain = Annotated[
+    bool, typer.Option("--explain", help="Also show what each policy changed, in bytes at the peak.")
+]
+
 Iterations = Annotated[int, typer.Option("--iterations", min=1, help="Optimizer steps to record.")]
 Timeout = Annotated[
     float | None,
@@ -166,6 +178,18 @@ class TargetOptions(TypedDict):
     capacity: int | None
     alloc_conf: str | None
     torch_version: str | None
+
+
+def require_policies(names: list[str] | None) -> None:
+    """Check the names of policies now, rather than after minutes of capture.
+
+    Raises:
+        ConfigError: No such policy.
+    """
+    if names:
+        from xmem.orchestration import plan
+
+        plan.require_policies(names)
 
 
 def target_options(
