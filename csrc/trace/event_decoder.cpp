@@ -29,7 +29,7 @@ class EventDecoder::Parser {
 struct EventDecoder::Arguments {
   std::string_view bytes, address, device_type, device_id, total_allocated, total_reserved;
   std::string_view event_index, sequence_number, forward_thread, input_types;
-  std::string_view input_dims, input_strides, concrete_inputs;  // of convolutions alone
+  std::string_view input_dims, input_strides, concrete_inputs;  // of a few operators alone
 
   std::string_view* nested(std::string_view key) {
     return key == "Input Dims"        ? &input_dims
@@ -100,9 +100,10 @@ Decision decide_span(std::string_view category, std::string_view name, UserFrame
   return {Keep::skip};
 }
 
-// Whose inputs are kept: what cuDNN needs to know to plan them.
-bool is_convolution(std::string_view name) {
-  return name == "\"aten::_convolution\"" || name == "\"aten::convolution_backward\"";
+// Operators whose inputs are kept: what decides about the workspaces of their CUDA kernels.
+bool has_kept_inputs(std::string_view name) {
+  return name == "\"aten::_convolution\"" || name == "\"aten::convolution_backward\"" ||
+         name == "\"aten::scaled_dot_product_attention\"";
 }
 
 // An integer of fewer than 64 bits; `missing` where it does not fit.
@@ -215,7 +216,7 @@ simdjson::error_code read_fields(od::object object, Fields& fields, od::parser& 
           if (decision.keep == Keep::undecided) {
             if (const auto error = field.value().raw_json().get(deferred_args)) return error;
           } else if (od::object args; field.value().get_object().get(args) == simdjson::SUCCESS) {
-            if (const auto error = read_arguments(args, fields.args, is_convolution(fields.name))) return error;
+            if (const auto error = read_arguments(args, fields.args, has_kept_inputs(fields.name))) return error;
           }
           continue;
         }
@@ -240,7 +241,7 @@ simdjson::error_code read_fields(od::object object, Fields& fields, od::parser& 
     Fields copy = fields;
     if (const auto error = deferred_parser.iterate(padded).get(document)) return error;
     if (document.get_object().get(args) != simdjson::SUCCESS) return simdjson::SUCCESS;
-    if (const auto error = read_arguments(args, copy.args, is_convolution(fields.name))) return error;
+    if (const auto error = read_arguments(args, copy.args, has_kept_inputs(fields.name))) return error;
     for (std::string_view* token : {&copy.args.bytes, &copy.args.address, &copy.args.device_type, &copy.args.device_id,
                                     &copy.args.total_allocated, &copy.args.total_reserved, &copy.args.event_index,
                                     &copy.args.sequence_number, &copy.args.forward_thread, &copy.args.input_types,
@@ -407,7 +408,7 @@ void EventDecoder::keep_span(const Fields& fields, SpanKind kind, std::int64_t o
   row.sequence_number = parse_integer(fields.args.sequence_number).value_or(-1);
   row.forward_thread = parse_integer(fields.args.forward_thread).value_or(-1);
   if (!fields.args.input_types.empty()) row.input_types = fragment_.names.intern(fields.args.input_types);
-  if (is_convolution(fields.name)) row.inputs = intern_inputs(fields.args);
+  if (has_kept_inputs(fields.name)) row.inputs = intern_inputs(fields.args);
   fragment_.events.append(row);
   fragment_.span_index.push_back(parse_integer(fields.args.event_index).value_or(-1));
 }

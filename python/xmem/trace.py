@@ -60,9 +60,9 @@ class EventTable:
         sequence_number: int64, autograd's number of the node, -1 = none.
         forward_thread: int64, -1 = none.
         input_types: int32, id for ``Trace.name`` of the raw JSON text of ``Input type``, -1 = none.
-        inputs: int32, id for ``Trace.name`` of ``[Input Dims, Input Strides, Concrete Inputs]`` of a
-            convolution (``aten::_convolution``, ``aten::convolution_backward``) as raw JSON, null for one
-            that was not recorded; -1 = none was, or another operator.
+        inputs: int32, id for ``Trace.name`` of ``[Input Dims, Input Strides, Concrete Inputs]`` of
+            ``aten::_convolution``, ``aten::convolution_backward`` and ``aten::scaled_dot_product_attention``
+            as raw JSON, null for one that was not recorded; -1 = none was, or another operator.
     """
 
     kind: NDArray[np.uint8]

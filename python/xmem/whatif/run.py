@@ -17,6 +17,7 @@ from xmem.attribution import Category, Phase
 from xmem.blocks import NEVER
 from xmem.errors import TraceError
 from xmem.orchestration.operators import ANNOTATION, OPERATOR
+from xmem.orchestration.optimizer_steps import Parameter
 from xmem.orchestration.policy import Recorded
 from xmem.orchestration.workload import MADE_BY_POLICY, Workload, concatenated
 from xmem.trace import SPAN_KINDS
@@ -39,27 +40,6 @@ class WhatIf(Protocol):
             TraceError: The trace does not hold what the change needs to know.
             ConfigError: It cannot follow the changes made before it.
         """
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """A parameter with a gradient at a step of the optimizer.
-
-    Attributes:
-        name: As the capture names it.
-        shape: Elements in each dimension, None where it has another size than in the recorded run.
-        size_bytes: Of its gradient, and so of its state.
-        dtype: In the recorded run, such as ``float32``.
-        group: Index of the optimizer's parameter group.
-        gradient: Row of the workload.
-    """
-
-    name: str
-    shape: tuple[int, ...] | None
-    size_bytes: int
-    dtype: str
-    group: int
-    gradient: int
 
 
 @dataclass(frozen=True)

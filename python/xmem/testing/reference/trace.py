@@ -228,8 +228,12 @@ def _span(event: Event, kind: str, thread: int) -> Span:
 
 
 def _inputs(name: str, args: Event) -> Any:
-    """Shapes, strides and plain values that a convolution was given."""
-    if name not in ("aten::_convolution", "aten::convolution_backward"):
+    """Shapes, strides and plain values that a convolution or an attention was given."""
+    if name not in (
+        "aten::_convolution",
+        "aten::convolution_backward",
+        "aten::scaled_dot_product_attention",
+    ):
         return None
     keys = ("Input Dims", "Input Strides", "Concrete Inputs")
     return [args.get(key) for key in keys] if any(key in args for key in keys) else None

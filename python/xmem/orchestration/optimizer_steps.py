@@ -13,12 +13,32 @@ from dataclasses import dataclass
 from math import prod
 
 from xmem.errors import TraceError
-from xmem.whatif.run import Parameter
-from xmem.whatif.tape import Tape
+from xmem.orchestration.tape import Tape
 
 LOOP, FOREACH, FUSED = "for-loop", "foreach", "fused"
 
 _SCALAR_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter with a gradient at a step of the optimizer.
+
+    Attributes:
+        name: As the capture names it.
+        shape: Elements in each dimension, None where it has another size than in the recorded run.
+        size_bytes: Of its gradient, and so of its state.
+        dtype: In the recorded run, such as ``float32``.
+        group: Index of the optimizer's parameter group.
+        gradient: Row of the workload.
+    """
+
+    name: str
+    shape: tuple[int, ...] | None
+    size_bytes: int
+    dtype: str
+    group: int
+    gradient: int
 
 
 @dataclass(frozen=True)
