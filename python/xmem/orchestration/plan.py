@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from xmem.orchestration.attention import ReplaceAttention
 from xmem.orchestration.dropout import ResizeDropoutMasks
 from xmem.orchestration.host_memory import AddMemoryBeforeTrace, AddTensorsBeforeTrace, DropHostMemory
 from xmem.orchestration.lifetimes import (
@@ -35,6 +36,7 @@ class Plan:
 CPU_TRACE = Plan(
     facts=(DropHostMemory(), AddTensorsBeforeTrace()),
     corrections=(
+        ReplaceAttention(),
         DropOneDnnTemporaries(),
         ResizeDropoutMasks(),
         PersistentParameters(),
