@@ -15,6 +15,7 @@ from xmem.orchestration.lifetimes import (
     RecordedActivations,
 )
 from xmem.orchestration.onednn import DropOneDnnTemporaries
+from xmem.orchestration.optimizers import DropStepCounters, ReplaceOptimizerTemporaries
 from xmem.orchestration.policy import Context, Policy, Recorded
 from xmem.orchestration.recorded_requests import RecordedRequests
 from xmem.orchestration.workspaces import AddCublasWorkspaces, RecognizeCublasWorkspaces
@@ -39,6 +40,8 @@ CPU_TRACE = Plan(
         ReplaceAttention(),
         DropOneDnnTemporaries(),
         ResizeDropoutMasks(),
+        DropStepCounters(),
+        ReplaceOptimizerTemporaries(),
         PersistentParameters(),
         BatchDataPerIteration(),
         RecordedActivations(),
