@@ -228,7 +228,9 @@ def _replace(
     if len(recorded.nodes):
         saved_until_ns = int(events.end_ns[recorded.nodes].max())
     else:
-        saved_until_ns = int(workload.free_ns[result]) if events.sequence_number[recorded.row] >= 0 else end_ns
+        saved_until_ns = (
+            int(workload.free_ns[result]) if events.sequence_number[recorded.row] >= 0 else end_ns
+        )
     tape = Tape()
     forward = write_forward(tape, call, kernel, context.target)
     rewriting.drop([row for row in recorded.made.tolist() if row != result])

@@ -202,9 +202,7 @@ def _options(step: _Recorded) -> frozenset[str]:
     return frozenset(options)
 
 
-def _replace(
-    rewriting: Rewriting, step: _Recorded, sizes: Sequence[int], groups: Sequence[int]
-) -> None:
+def _replace(rewriting: Rewriting, step: _Recorded, sizes: Sequence[int], groups: Sequence[int]) -> None:
     workload = rewriting.workload
     options = _options(step)
     if step.name == "sgd" and len(step.state):
@@ -214,9 +212,7 @@ def _replace(
     state = step.state
     tape = _tape(step.name, sizes, groups, options, fresh=len(state) > 0)
     kept = [
-        number
-        for number, keeps in enumerate(tape.kept)
-        if keeps and tape.size_bytes[number] > _NUMBER_BYTES
+        number for number, keeps in enumerate(tape.kept) if keeps and tape.size_bytes[number] > _NUMBER_BYTES
     ]
     begin_ns = step.begin_ns
     if [tape.size_bytes[number] for number in kept] == workload.size_bytes[state].tolist():

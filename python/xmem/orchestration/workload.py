@@ -132,9 +132,9 @@ def made_by_policy(count: int, **columns: NDArray[Any]) -> Workload:
     }
     return Workload(
         **{
-            field.name: np.asarray(columns.get(field.name, np.full(count, unknown.get(field.name, -1)))).astype(
-                _DTYPES.get(field.name, np.int32)
-            )
+            field.name: np.asarray(
+                columns.get(field.name, np.full(count, unknown.get(field.name, -1)))
+            ).astype(_DTYPES.get(field.name, np.int32))
             for field in fields(Workload)
         }
     )
