@@ -268,7 +268,7 @@ def _replace(
 def _leave_out_copy(
     rewriting: Rewriting, block: int, copy: int, context: Context, copies: NDArray[np.bool_]
 ) -> None:
-    """Where ``copy`` brings a block of the CPU's layout into order of positions, the block takes its place."""
+    """Where ``copy`` brings a block of the CPU's layout into order of positions, the block replaces it."""
     workload = rewriting.workload
     if copy >= len(workload) or workload.size_bytes[copy] != workload.size_bytes[block]:
         return

@@ -95,7 +95,7 @@ def kernel_of(call: AttentionCall, target: Target) -> Kernel:
     comes first on compute capability 9 and 10 where PyTorch brings cuDNN newer than 9.15, seen in 2.12.
     """
     half = call.item_bytes == 2
-    major, minor = target.compute_capability
+    major, _ = target.compute_capability
     grouped = call.key_heads != call.heads
     same_width = call.width == call.value_width
     masked = call.mask_elements > 0
@@ -279,12 +279,12 @@ _WIDE_HALF = _Tiles(_ANY_WIDTH, 128, 64, 64, accumulates_keys=True)
 _HALF_BY_64 = _Tiles(128, 64, 64, 64, accumulates_keys=True)
 _HALF_BY_128 = _Tiles(128, 128, 64, 64)
 
-_FLOAT_TILES = (_Tiles(_ANY_WIDTH, 64, 64, 64),)
-_FLOAT_TILES_SM80 = (_NARROW, _Tiles(_ANY_WIDTH, 128, 64, 64))
-_HALF_TILES_BEFORE_SM80 = (_NARROW, _HALF_BY_128, _WIDE_HALF)
-_HALF_TILES_SM80 = (_NARROW, _Tiles(128, 128, 128, 128), _WIDE_HALF)
-_HALF_TILES_SM86 = (_NARROW, _Tiles(96, 128, 64, 64), _HALF_BY_64, _WIDE_HALF)
-_HALF_TILES_SM120 = (_NARROW, _HALF_BY_64, _WIDE_HALF)
+_FLOAT_TILES: tuple[_Tiles, ...] = (_Tiles(_ANY_WIDTH, 64, 64, 64),)
+_FLOAT_TILES_SM80: tuple[_Tiles, ...] = (_NARROW, _Tiles(_ANY_WIDTH, 128, 64, 64))
+_HALF_TILES_BEFORE_SM80: tuple[_Tiles, ...] = (_NARROW, _HALF_BY_128, _WIDE_HALF)
+_HALF_TILES_SM80: tuple[_Tiles, ...] = (_NARROW, _Tiles(128, 128, 128, 128), _WIDE_HALF)
+_HALF_TILES_SM86: tuple[_Tiles, ...] = (_NARROW, _Tiles(96, 128, 64, 64), _HALF_BY_64, _WIDE_HALF)
+_HALF_TILES_SM120: tuple[_Tiles, ...] = (_NARROW, _HALF_BY_64, _WIDE_HALF)
 
 
 def _tiles(call: AttentionCall, target: Target) -> _Tiles:

@@ -164,7 +164,8 @@ def _parameters(
     parameter, one after the other, be it state or temporaries.
     """
     alive = (workload.alloc_ns < begin_ns) & (workload.free_ns > begin_ns)
-    sizes = workload.size_bytes[alive & (workload.category == Category.GRADIENT)][::-1]
+    gradients = alive & (workload.category == Category.GRADIENT)
+    sizes: NDArray[np.int64] = workload.size_bytes[gradients][::-1]
     for tensors in (state, temporary):
         made = workload.size_bytes[tensors]
         each, rest = divmod(len(made), max(len(sizes), 1))
@@ -173,7 +174,8 @@ def _parameters(
         by_parameter = made.reshape(-1, each)
         alike = (by_parameter == by_parameter[:, :1]).all()
         if alike and sorted(by_parameter[:, 0].tolist()) == sorted(sizes.tolist()):
-            return by_parameter[:, 0]
+            sizes = by_parameter[:, 0]
+            break
     return sizes
 
 

@@ -1,4 +1,4 @@
-"""Replacing what a stretch of the run allocates: blocks dropped, given other times, and played from a tape."""
+"""Replacing what a stretch of the run allocates: blocks dropped, given other times, played from a tape."""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ from xmem.attribution import Category, Phase
 from xmem.blocks import NEVER
 from xmem.errors import ConfigError
 from xmem.orchestration.optimizer_steps import ALGORITHMS, Step, construct_state
-from xmem.whatif.run import Run
 from xmem.orchestration.tape import Tape
+from xmem.whatif.run import Run
 
 
 @dataclass(frozen=True)
