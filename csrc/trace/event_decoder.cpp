@@ -108,6 +108,7 @@ bool needs_inputs(std::string_view name) {
       "\"aten::embedding_dense_backward\"",
       "\"aten::_index_put_impl_\"",
       "\"aten::sum\"",
+      "\"aten::scaled_dot_product_attention\"",
   };
   return std::ranges::find(kNames, name) != std::end(kNames);
 }

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from xmem.errors import ConfigError
+from xmem.orchestration.attention import ReplaceAttention
 from xmem.orchestration.cpu_kernels import DropCpuKernelTemporaries
 from xmem.orchestration.dropout import ResizeDropoutMasks
 from xmem.orchestration.gradient_order import OrderBatchNormGradients
@@ -22,6 +23,7 @@ from xmem.orchestration.lifetimes import (
 from xmem.orchestration.norms import FuseRmsNorm
 from xmem.orchestration.onednn import DropOneDnnTemporaries
 from xmem.orchestration.operands import DropConvertedOperands
+from xmem.orchestration.optimizers import DropStepCounters, ReplaceOptimizerTemporaries
 from xmem.orchestration.policy import Context, Policy, Recorded
 from xmem.orchestration.recorded_requests import RecordedRequests
 from xmem.orchestration.reductions import AddReductionBuffers
@@ -59,12 +61,15 @@ class Plan:
 CPU_TRACE = Plan(
     facts=(DropHostMemory(), AddTensorsBeforeTrace()),
     corrections=(
+        ReplaceAttention(),
         DropOneDnnTemporaries(),
         DropCpuKernelTemporaries(),
         DropConvertedOperands(),
         OrderBatchNormGradients(),
         FuseRmsNorm(),
         ResizeDropoutMasks(),
+        DropStepCounters(),
+        ReplaceOptimizerTemporaries(),
         PersistentParameters(),
         BatchDataPerIteration(),
         RecordedActivations(),

@@ -16,6 +16,19 @@ MADE_BY_POLICY = -1
 """Value of ``Workload.block`` for memory that the trace does not hold."""
 
 
+_DTYPES = {
+    "size_bytes": np.int64,
+    "stream": np.int64,
+    "alloc_ns": np.int64,
+    "free_ns": np.int64,
+    "category": np.uint8,
+    "phase": np.uint8,
+    "flags": np.uint8,
+    "host": np.bool_,
+}
+"""Of columns that are not int32."""
+
+
 @dataclass(frozen=True)
 class Workload:
     """Device memory over the run, one row a block, in order of allocation.
@@ -100,6 +113,31 @@ class Workload:
         }
         at = int(np.searchsorted(self.alloc_ns, alloc_ns, side="left"))
         return Workload(**{name: np.insert(getattr(self, name), at, value) for name, value in row.items()})
+
+
+def made_by_policy(count: int, **columns: NDArray[Any]) -> Workload:
+    """Blocks that the trace does not hold; columns not given say that nothing is known.
+
+    Args:
+        count: How many.
+        columns: Of :class:`Workload`, one entry a block.
+    """
+    unknown = {
+        "block": MADE_BY_POLICY,
+        "stream": 0,
+        "category": Category.TEMPORARY,
+        "phase": Phase.OTHER,
+        "flags": 0,
+        "host": False,
+    }
+    return Workload(
+        **{
+            field.name: np.asarray(
+                columns.get(field.name, np.full(count, unknown.get(field.name, -1)))
+            ).astype(_DTYPES.get(field.name, np.int32))
+            for field in fields(Workload)
+        }
+    )
 
 
 def concatenated(parts: Sequence[Workload]) -> Workload:

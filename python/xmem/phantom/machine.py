@@ -33,8 +33,8 @@ def write_machine(
         devices: The GPUs; the same one may stand there several times.
         driver_version: As ``cudaDriverGetVersion`` gives it: 13000 for CUDA 13.0.
         limit_bytes: What each GPU gives out before it is out of memory; its size by default.
-        cudnn_library: A ``libcudnn.so.9``, for the CUDA of the environment, that plans convolutions in place of
-            the environment's own.
+        cudnn_library: A ``libcudnn.so.9``, for the CUDA of the environment, that plans convolutions in
+            place of the environment's own.
 
     Raises:
         ConfigError: A GPU has no CUDA.

@@ -20,6 +20,7 @@ from xmem.testing.trace_builder import Format, Numbering, TraceBuilder
 
 OPERATORS = (
     "aten::_convolution",
+    "aten::scaled_dot_product_attention",
     "aten::linear",
     "aten::addmm",
     "aten::empty",

@@ -73,6 +73,7 @@ _WITH_INPUTS = (
     "aten::embedding_dense_backward",
     "aten::_index_put_impl_",
     "aten::sum",
+    "aten::scaled_dot_product_attention",
 )
 
 
