@@ -16,6 +16,7 @@ class Trace:
     span_sequence_number: NDArray[np.int64]
     span_forward_thread: NDArray[np.int64]
     span_input_types: NDArray[np.int32]
+    span_inputs: NDArray[np.int32]
     memory_time_ns: NDArray[np.int64]
     memory_address: NDArray[np.int64]
     memory_bytes: NDArray[np.int64]

@@ -80,6 +80,7 @@ class Span:
     sequence_number: int = NONE
     forward_thread: int = NONE
     input_types: Any = None
+    inputs: Any = None
     row: int = NONE
 
     def holds(self, time_ns: int) -> bool:
@@ -222,7 +223,16 @@ def _span(event: Event, kind: str, thread: int) -> Span:
         sequence_number=_integer(args, "Sequence number", NONE),
         forward_thread=_integer(args, "Fwd thread id", NONE),
         input_types=args.get("Input type"),
+        inputs=_inputs(event["name"], args),
     )
+
+
+def _inputs(name: str, args: Event) -> Any:
+    """Shapes, strides and plain values that a convolution was given."""
+    if name not in ("aten::_convolution", "aten::convolution_backward"):
+        return None
+    keys = ("Input Dims", "Input Strides", "Concrete Inputs")
+    return [args.get(key) for key in keys] if any(key in args for key in keys) else None
 
 
 def _memory_event(event: Event, thread: int) -> MemoryEvent:
