@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from xmem.alloc_conf import AllocatorOptions
 from xmem.allocators import replay_through
 from xmem.attribution import Attribution, Phase, attribute
 from xmem.blocks import CPU, NEVER, BlockTable, pair_blocks
+from xmem.cudnn.workspaces import workspaces_for
 from xmem.devices import Device, custom_device, find_device
 from xmem.errors import TraceError
 from xmem.estimate_result import Bounds, Estimate, Measured, PolicyRecord, RankPeak, Scaling, Target, Verdict
@@ -29,7 +31,7 @@ from xmem.orchestration.plan import CPU_TRACE, GPU_TRACE, Plan
 from xmem.orchestration.policy import PolicyChange, Recorded, apply_policies
 from xmem.orchestration.policy import Target as PolicyTarget
 from xmem.orchestration.workload import Workload, workload_of
-from xmem.simulation import Replay, Requests, make_requests
+from xmem.simulation import NO_ALTERNATIVES, Alternatives, Replay, Requests, make_requests
 from xmem.simulation import replay as replay_requests
 from xmem.sources import TraceSource
 from xmem.trace import Progress, Trace, read_trace
@@ -270,7 +272,12 @@ def policy_target(observed: Observation, device: Device | None, torch_version: s
     """
     version = _torch_version(observed.recorded.trace, torch_version)
     capability = (device.compute_capability if device else None) or _UNKNOWN_COMPUTE_CAPABILITY
-    return PolicyTarget(compute_capability=capability, torch_version=allocator_settings.release_of(version))
+    release = allocator_settings.release_of(version)
+    return PolicyTarget(
+        compute_capability=capability,
+        torch_version=release,
+        convolutions=workspaces_for(device, release) if observed.device_type == CPU else None,
+    )
 
 
 def move(
@@ -316,7 +323,16 @@ def _requests(run: Run, corrected: Workload) -> Requests:
         workload.size_bytes,
         workload.stream,
         empty_cache_ns=run.clock(emptied_ns),
+        alternatives=_alternatives(workload),
     )
+
+
+def _alternatives(workload: Workload) -> Alternatives:
+    if not workload.choices:
+        return NO_ALTERNATIVES
+    ends = np.cumsum([len(sizes) for sizes in workload.choices])
+    sizes = np.fromiter(chain.from_iterable(workload.choices), np.int64)
+    return Alternatives(workload.choice, np.concatenate([[0], ends]).astype(np.int64), sizes)
 
 
 def _scaling(moved: Moved, most: Replay, options: AllocatorOptions) -> Scaling | None:

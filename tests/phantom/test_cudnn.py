@@ -112,11 +112,11 @@ def test_workspaces_are_those_of_the_library(phantom):
 def test_without_a_library_that_plans_no_workspace_is_taken(phantom, monkeypatch):
     """An old cuDNN, or one that refuses the description of the device: said, and convolutions still run."""
     old = bundled_version(phantom.python) < FIRST_DEVICELESS
-    whole = machine._cudnn_description
+    whole = machine.cudnn_description
     if not old:
         monkeypatch.setattr(
             machine,
-            "_cudnn_description",
+            "cudnn_description",
             lambda *of: {name: value for name, value in whole(*of).items() if name != "multiProcessorCount"},
         )
     ran = phantom.run(program("import json; print(json.dumps(workspaces(32, 64, 64, 3, 56)))", WORKSPACES))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from xmem.orchestration.convolutions import AddConvolutionWorkspaces, OrderConvolutionBlocks
 from xmem.orchestration.dropout import ResizeDropoutMasks
 from xmem.orchestration.host_memory import AddMemoryBeforeTrace, AddTensorsBeforeTrace, DropHostMemory
 from xmem.orchestration.lifetimes import (
@@ -36,12 +37,14 @@ CPU_TRACE = Plan(
     facts=(DropHostMemory(), AddTensorsBeforeTrace()),
     corrections=(
         DropOneDnnTemporaries(),
+        OrderConvolutionBlocks(),
         ResizeDropoutMasks(),
         PersistentParameters(),
         BatchDataPerIteration(),
         RecordedActivations(),
         GradientsUntilZeroGrad(),
         PermanentOptimizerState(),
+        AddConvolutionWorkspaces(),
         AddCublasWorkspaces(),
     ),
 )

@@ -7,7 +7,7 @@ behaviour that it reproduces and how we know; each is listed in the result with 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from xmem.attribution import Attribution
 from xmem.blocks import BlockTable
+from xmem.cudnn.workspaces import Workspaces
+from xmem.orchestration.convolution_calls import InputDims
 from xmem.orchestration.operators import OperatorIndex
 from xmem.orchestration.workload import Workload
 from xmem.trace import Trace
@@ -30,10 +32,12 @@ class Target:
     Attributes:
         compute_capability: CUDA compute capability, (8, 6) for an RTX 3060.
         torch_version: (major, minor) of the PyTorch that will run the job.
+        convolutions: Who says what workspaces cuDNN takes there, None to count none.
     """
 
     compute_capability: tuple[int, int]
     torch_version: tuple[int, int]
+    convolutions: Workspaces | None = None
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,7 @@ class Recorded:
     trace: Trace
     blocks: BlockTable
     attribution: Attribution
+    input_dims: InputDims | None = None  # at a point of a fitted model
 
     @cached_property
     def operators(self) -> OperatorIndex:
@@ -63,7 +68,7 @@ class Recorded:
 
     def on(self, target: Target) -> Context:
         """The same run, for policies that move it to a target."""
-        context = Context(self.trace, self.blocks, self.attribution, target)
+        context = Context(self.trace, self.blocks, self.attribution, self.input_dims, target=target)
         context.__dict__["operators"] = self.operators  # indexed once for all targets
         return context
 
@@ -72,7 +77,7 @@ class Recorded:
 class Context(Recorded):
     """The run, and the target that it is moved to."""
 
-    target: Target
+    target: Target = field(kw_only=True)
 
 
 class Policy(Protocol[_Seen]):

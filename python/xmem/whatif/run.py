@@ -6,7 +6,7 @@ the order of times matters from here on, so a nanosecond is as good as what real
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -18,7 +18,7 @@ from xmem.blocks import NEVER
 from xmem.errors import TraceError
 from xmem.orchestration.operators import ANNOTATION, OPERATOR
 from xmem.orchestration.policy import Recorded
-from xmem.orchestration.workload import MADE_BY_POLICY, Workload, concatenated
+from xmem.orchestration.workload import COLUMNS, MADE_BY_POLICY, Workload, concatenated
 from xmem.trace import SPAN_KINDS
 
 _ITERATION = SPAN_KINDS.index("iteration")
@@ -125,11 +125,11 @@ class Run:
             "flags": 0,
             "host": False,
         }
-        added = {
-            column.name: columns.get(column.name, np.full(count, unknown.get(column.name, -1))).astype(
-                getattr(self.workload, column.name).dtype
+        added: dict[str, Any] = {
+            name: columns.get(name, np.full(count, unknown.get(name, -1))).astype(
+                getattr(self.workload, name).dtype
             )
-            for column in fields(Workload)
+            for name in COLUMNS
         }
         return self.with_workload(concatenated([Workload(**added), self.workload]))
 
