@@ -15,7 +15,8 @@ from xmem.errors import ConfigError
 LIBRARY_VARIABLE = "XMEM_CUDNN"
 """Environment variable that names the library to ask; empty: none, and nothing is asked."""
 
-FIRST_DEVICELESS = (9, 8)
+FIRST_ABLE = (9, 0)
+"""Since then cuDNN plans without a device: described, or from 9.0 to 9.7 by the handle that it is given."""
 
 _LIBRARY = "libcudnn.so.9"
 # What cuDNN opens by name; the dynamic linker finds it once it is loaded.
@@ -35,8 +36,8 @@ class Bundled:
     cuda_major: int
 
 
-# What the default Linux wheels of the package index require (`Requires-Dist: nvidia-cudnn-cu12==9.1.0.70`), by
-# the first release that does; wheels for another CUDA may bring another. 2.13: as installed.
+# What the default Linux wheels of the package index require (`Requires-Dist: nvidia-cudnn-cu12==9.1.0.70`),
+# by the first release that does; wheels for another CUDA may bring another. 2.13: as installed.
 _BUNDLED = (
     ((2, 12), Bundled((9, 20, 0), 13)),
     ((2, 11), Bundled((9, 19, 0), 13)),
@@ -83,7 +84,7 @@ def find_library(torch_version: tuple[int, int]) -> CudnnLibrary | None:
     if named is not None:
         return library_at(named) if named else None
     wanted = bundled_with(torch_version).version
-    able = [library for library in installed_libraries() if (library.version or (0,)) >= FIRST_DEVICELESS]
+    able = [library for library in installed_libraries() if (library.version or (0,)) >= FIRST_ABLE]
     return min(able, key=lambda library: _distance(library.version, wanted), default=None)
 
 

@@ -64,7 +64,7 @@ def workspaces_for(device: Device | None, torch_version: tuple[int, int]) -> Wor
 def _ask(workspaces: Workspaces, problems: tuple[Problem, ...], settings: Settings) -> Answer:
     bundled = ".".join(map(str, bundled_with(workspaces.torch_version).version))
     if workspaces.library is None:
-        return _nothing(problems, f"no cuDNN of 9.8 or newer is installed to ask for the job's {bundled}")
+        return _nothing(problems, f"no cuDNN is installed to ask for the job's {bundled}")
     planner = Planner.for_device(workspaces.library, workspaces.device)
     try:
         plans = planner.plans(problems)

@@ -19,6 +19,7 @@ ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}
 _DTYPES = {"float": "float32", "c10::Half": "float16", "c10::BFloat16": "bfloat16", "double": "float64"}
 _DIMS, _STRIDES, _CONCRETE = 0, 1, 2
 _MOST_SPACE = 3
+_GRADIENTS = (Operation.DATA_GRADIENT, Operation.FILTER_GRADIENT)
 
 InputDims = Mapping[int, list[list[int]]]
 """Sizes of the inputs by ``EventTable.inputs``, where they are not those of the trace."""
@@ -63,7 +64,8 @@ class Call:
 
     Attributes:
         results: Bytes of what it returns, in the order of allocation: the output; or the gradients of
-            input, filter and bias, None for those that are not asked for.
+            input, filter and bias, None for those that are not asked for. The kernels of a depthwise
+            convolution allocate the gradient of the filter first.
         problems: Of cuDNN, one a result in the same order; None where a result needs no plan.
         copies: Bytes of contiguous copies of its inputs, alive while it runs.
     """
@@ -143,15 +145,14 @@ class _Shape:
         wanted = [*mask, False, False, False][:3]
         sizes = (self.x.sizes, self.w.sizes, (gradient.sizes[1],))
         is_cudnn = enabled and self._is_cudnn
-        operations = (Operation.DATA_GRADIENT, Operation.FILTER_GRADIENT, None)
-        return Call(
-            tuple(self._bytes(size) if want else None for size, want in zip(sizes, wanted, strict=True)),
-            tuple(
-                self._problem(operation, gradient.sizes) if want and operation and is_cudnn else None
-                for operation, want in zip(operations, wanted, strict=True)
-            ),
-            self._copies(gradient, self.x, self.w),
-        )
+        results = [self._bytes(size) if want else None for size, want in zip(sizes, wanted, strict=True)]
+        problems = [
+            self._problem(operation, gradient.sizes) if want and is_cudnn else None
+            for operation, want in zip(_GRADIENTS, wanted[:2], strict=True)
+        ]
+        if not is_cudnn:
+            results[:2] = reversed(results[:2])
+        return Call(tuple(results), (*problems, None), self._copies(gradient, self.x, self.w))
 
     @property
     def channels_last(self) -> bool:

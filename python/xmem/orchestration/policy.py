@@ -7,7 +7,7 @@ behaviour that it reproduces and how we know; each is listed in the result with 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
@@ -71,6 +71,12 @@ class Recorded:
         context = Context(self.trace, self.blocks, self.attribution, self.input_dims, target=target)
         context.__dict__["operators"] = self.operators  # indexed once for all targets
         return context
+
+    def with_input_dims(self, dims: InputDims | None) -> Recorded:
+        """The same run with convolutions of other sizes."""
+        recorded = replace(self, input_dims=dims)
+        recorded.__dict__["operators"] = self.operators
+        return recorded
 
 
 @dataclass(frozen=True)
