@@ -206,10 +206,6 @@ def _cudnn_planned(planner: Mapping[str, str]) -> Iterator[str]:
         )
 
 
-def _is_convolution(operator: str) -> bool:
-    return operator.startswith(("aten::conv", "aten::_conv", "aten::mkldnn_conv"))
-
-
 def _is_recurrent(operator: str) -> bool:
     return operator in ("aten::lstm", "aten::gru", "aten::rnn_tanh", "aten::rnn_relu")
 
@@ -281,8 +277,6 @@ def assumptions(context: Recorded, device_type: int, device: Device | None) -> I
         yield "the script never asks for a GPU: all its tensors were taken as GPU memory"
     if metadata is not None:
         yield from metadata.get("assumptions", ())
-    if device_type == CPU and context.operators.rows_named(_is_convolution).any():
-        yield "cuDNN workspaces of convolutions are not counted yet"
     if device_type == CPU and context.operators.rows_named(_is_recurrent).any():
         yield "what cuDNN's recurrent layers keep (reserve space, flattened weights) is not counted yet"
     if device is not None and device.context_basis == "assumed":

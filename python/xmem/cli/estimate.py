@@ -12,6 +12,7 @@ def estimate(
     capacity: options.Capacity = None,
     alloc_conf: options.AllocConf = None,
     torch_version: options.TorchVersion = None,
+    cudnn: options.PlannedBy = None,
     what_if: options.WhatIfs = None,
     as_json: options.Json = False,
     request: options.Format = None,
@@ -21,7 +22,7 @@ def estimate(
     import xmem
 
     output.require_one_format(as_json, request)
-    target = options.target_options(gpu, capacity, alloc_conf, torch_version)
+    target = options.target_options(gpu, capacity, alloc_conf, torch_version, cudnn)
     output.give_estimate(
         xmem.estimate(job.observed(trace, at), what_if=what_if or (), **target),
         as_json=as_json,

@@ -47,7 +47,7 @@ def run(
     import xmem
 
     output.require_one_format(as_json, request)
-    target = options.target_options(gpu, capacity, alloc_conf, torch_version)
+    target = options.target_options(gpu, capacity, alloc_conf, torch_version, cudnn)
     settings = CaptureSettings(
         mode=mode,
         no_gpu=no_gpu,

@@ -59,7 +59,7 @@ class CudnnLibrary:
 
     Attributes:
         path: Of ``libcudnn.so.9``.
-        version: As its package says, None where it was named by its path: the library says it itself.
+        version: As its package says, None where it has none: the library says it itself.
     """
 
     path: Path
@@ -97,7 +97,7 @@ def library_at(path: str | os.PathLike[str]) -> CudnnLibrary:
     found = Path(path)
     if not found.is_file():
         raise ConfigError(f"cuDNN {path}", f"the path of a {_LIBRARY}, such as nvidia/cudnn/lib/{_LIBRARY}")
-    return CudnnLibrary(found.absolute(), None)
+    return CudnnLibrary(found.absolute(), _version_of_wheel(found.absolute()))
 
 
 def installed_libraries() -> list[CudnnLibrary]:
@@ -111,6 +111,13 @@ def installed_libraries() -> list[CudnnLibrary]:
         files = [Path(str(file.locate())) for file in distribution.files or [] if file.name == _LIBRARY]
         found += [CudnnLibrary(file, _version_of(distribution.version)) for file in files if file.is_file()]
     return found
+
+
+def _version_of_wheel(path: Path) -> tuple[int, int, int] | None:
+    """By the metadata beside ``nvidia/cudnn/lib/libcudnn.so.9``, where a wheel brought it."""
+    packages = path.parents[3] if len(path.parents) > 3 else path.parent
+    wheels = [folder.name for folder in packages.glob("nvidia_cudnn_cu*-*.dist-info")]
+    return _version_of(wheels[0].partition("-")[2]) if len(wheels) == 1 else None
 
 
 def _version_of(text: str) -> tuple[int, int, int]:

@@ -22,11 +22,13 @@ class Answer:
             nothing is known.
         source: Who says so, in words.
         version: Of the library that was asked, empty where none was.
+        exact: Whether that is the version that the job's PyTorch brings.
     """
 
     tried: Mapping[Problem, tuple[int, ...]]
     source: str
     version: str
+    exact: bool
 
 
 @dataclass(frozen=True)
@@ -72,9 +74,12 @@ def _ask(workspaces: Workspaces, problems: tuple[Problem, ...], settings: Settin
     except PlannerError as error:
         return _nothing(problems, str(error))
     tried = {problem: sizes_tried(plans[problem], problem.dtype, settings) for problem in problems}
-    same = "the job's own" if version == bundled else f"for the job's {bundled}"
-    return Answer(tried, f"cuDNN {version} planned the convolutions, {same}", version)
+    exact = version == bundled
+    whose = "the job's own" if exact else f"for the job's {bundled}"
+    return Answer(tried, f"cuDNN {version} planned the convolutions, {whose}", version, exact)
 
 
 def _nothing(problems: tuple[Problem, ...], reason: str) -> Answer:
-    return Answer(dict.fromkeys(problems, ()), reason, "")
+    return Answer(
+        dict.fromkeys(problems, ()), f"{reason}: convolutions are counted without workspaces", "", False
+    )

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from xmem.attribution import Category
 from xmem.cudnn.planner import Settings
 from xmem.cudnn.problems import Problem
+from xmem.cudnn.workspaces import Answer
 from xmem.orchestration.convolution_calls import BACKWARD, FORWARD, Call, read_call, settings_of
 from xmem.orchestration.policy import Context
 from xmem.orchestration.workload import MADE_BY_POLICY, Workload, concatenated
@@ -149,12 +150,10 @@ class AddConvolutionWorkspaces:
 
     def __call__(self, workload: Workload, context: Context) -> Workload:
         """Add a block for each workspace."""
-        if context.target.convolutions is None:
+        planned = plan_convolutions(workload, context)
+        if planned is None:
             return workload
-        convolutions = _Convolutions(workload, context)
-        uses = sorted(self._uses(convolutions, context.trace.events.begin_ns), key=lambda use: use.at_ns)
-        settings = convolutions.settings
-        answer = context.target.convolutions.ask(tuple(dict.fromkeys(use.problem for use in uses)), settings)
+        uses, settings, answer = planned
         keys: dict[tuple[Problem, bool], int] = {}
         choices: list[tuple[int, ...]] = []
         blocks = []
@@ -175,26 +174,41 @@ class AddConvolutionWorkspaces:
         added = _added(workload, blocks, Category.WORKSPACE)
         return concatenated([workload, replace(added, choices=tuple(choices))])
 
-    @staticmethod
-    def _uses(convolutions: _Convolutions, begin_ns: NDArray[np.int64]) -> Iterator[_Use]:
-        for found in convolutions:
-            somewhere = max(found.results, default=-1)
-            if found.call is None or somewhere < 0:
-                continue
-            for place, problem in enumerate(found.call.problems):
-                if problem is not None:
-                    row = found.results[place] if found.results[place] >= 0 else somewhere
-                    at_ns = int(begin_ns[found.operator]) + place * _STEP_NS + _WORKSPACE_NS
-                    yield _Use(problem, row, at_ns)
-
 
 @dataclass(frozen=True)
-class _Use:
-    """A convolution that a plan is run for, the block of its result, and when."""
+class Use:
+    """A convolution that a plan is run for, the row of its result in the workload, and when."""
 
     problem: Problem
     row: int
     at_ns: int
+
+
+def plan_convolutions(workload: Workload, context: Context) -> tuple[list[Use], Settings, Answer] | None:
+    """Every use of a plan in order of time, what the job set for cuDNN, and what is known of the plans; None
+    where nothing is asked: on a GPU without CUDA, or without convolutions that are cuDNN's.
+    """
+    if context.target.convolutions is None:
+        return None
+    convolutions = _Convolutions(workload, context)
+    uses = sorted(_uses(convolutions, context.trace.events.begin_ns), key=lambda use: use.at_ns)
+    if not uses:
+        return None
+    settings = convolutions.settings
+    problems = tuple(dict.fromkeys(use.problem for use in uses))
+    return uses, settings, context.target.convolutions.ask(problems, settings)
+
+
+def _uses(convolutions: _Convolutions, begin_ns: NDArray[np.int64]) -> Iterator[Use]:
+    for found in convolutions:
+        somewhere = max(found.results, default=-1)
+        if found.call is None or somewhere < 0:
+            continue
+        for place, problem in enumerate(found.call.problems):
+            if problem is not None:
+                row = found.results[place] if found.results[place] >= 0 else somewhere
+                at_ns = int(begin_ns[found.operator]) + place * _STEP_NS + _WORKSPACE_NS
+                yield Use(problem, row, at_ns)
 
 
 @dataclass(frozen=True)
