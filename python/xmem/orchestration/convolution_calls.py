@@ -18,7 +18,6 @@ ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}
 
 _DTYPES = {"float": "float32", "c10::Half": "float16", "c10::BFloat16": "bfloat16", "double": "float64"}
 _DIMS, _STRIDES, _CONCRETE = 0, 1, 2
-_MOST_SPACE = 3
 _GRADIENTS = (Operation.DATA_GRADIENT, Operation.FILTER_GRADIENT)
 
 InputDims = Mapping[int, list[list[int]]]
@@ -97,30 +96,28 @@ def read_call(
         backward: Whether it is ``aten::convolution_backward``.
         dims: Sizes to take in place of those of the trace.
     """
-    sizes, strides, concrete = _parsed(trace, inputs)
-    types = json.loads(trace.names[input_types]) if input_types >= 0 else []
-    if dims is not None:
-        sizes = dims.get(inputs, sizes)
     try:
-        dtype = _DTYPES[types[0]]
-        tensors = [_tensor(sizes[i], strides, i) for i in range(3 if backward else 2)]
-        first = 4 if backward else 3
-        stride, padding, dilation = (_space(concrete[first + i], fill) for i, fill in enumerate((1, 0, 1)))
-        transposed = concrete[first + 3] == "True"
-        output_padding = _space(concrete[first + 4], 0)
-        groups = int(concrete[first + 5])
-        enabled = backward or len(concrete) < 12 or concrete[11] == "True"
-        mask = json.loads(concrete[first + 6].lower()) if backward else []
-    except (KeyError, IndexError, TypeError, ValueError):
+        sizes, strides, concrete = _parsed(trace, inputs)
+        types = json.loads(trace.names[input_types]) if input_types >= 0 else []
+        if dims is not None:
+            sizes = dims.get(inputs, sizes)
+        return _read(types[0], sizes, strides, concrete, backward=backward)
+    except (KeyError, IndexError, TypeError, ValueError, ZeroDivisionError):
         return None
-    if any(len(tensor.sizes) - 2 not in (2, _MOST_SPACE) or 0 in tensor.sizes for tensor in tensors):
-        return None
-    gradient = tensors[0] if backward else None
+
+
+def _read(dtype: str, sizes: Any, strides: Any, concrete: Any, *, backward: bool) -> Call:
+    tensors = [_tensor(sizes[i], strides, i) for i in range(3 if backward else 2)]
+    first = 4 if backward else 3
+    stride, padding, dilation = (_space(concrete[first + i], fill) for i, fill in enumerate((1, 0, 1)))
+    transposed = concrete[first + 3] == "True"
+    output_padding = _space(concrete[first + 4], 0)
+    groups = int(concrete[first + 5])
     x, w = tensors[-2:]
-    shape = _Shape(dtype, x, w, stride, padding, dilation, transposed, output_padding, groups)
+    shape = _Shape(_DTYPES[dtype], x, w, stride, padding, dilation, transposed, output_padding, groups)
     if backward:
-        assert gradient is not None
-        return shape.backward(gradient, mask, enabled)
+        return shape.backward(tensors[0], json.loads(concrete[first + 6].lower()))
+    enabled = len(concrete) < 12 or concrete[11] == "True"
     return shape.forward(enabled)
 
 
@@ -141,10 +138,10 @@ class _Shape:
         problem = self._problem(Operation.FORWARD, y) if enabled and self._is_cudnn else None
         return Call((self._bytes(y),), (problem,), self._copies(self.x, self.w))
 
-    def backward(self, gradient: Tensor, mask: Sequence[bool], enabled: bool) -> Call:
+    def backward(self, gradient: Tensor, mask: Sequence[bool]) -> Call:
         wanted = [*mask, False, False, False][:3]
         sizes = (self.x.sizes, self.w.sizes, (gradient.sizes[1],))
-        is_cudnn = enabled and self._is_cudnn
+        is_cudnn = self._is_cudnn
         results = [self._bytes(size) if want else None for size, want in zip(sizes, wanted, strict=True)]
         problems = [
             self._problem(operation, gradient.sizes) if want and is_cudnn else None
@@ -236,6 +233,8 @@ def _parsed(trace: Trace, inputs: int) -> list[Any]:
 
 
 def _tensor(sizes: Sequence[int], strides: Sequence[Any] | None, number: int) -> Tensor:
+    if len(sizes) not in (3, 4, 5) or not all(type(size) is int and size > 0 for size in sizes):
+        raise ValueError(f"no tensor of a convolution: {sizes}")
     given = strides[number] if strides and strides[number] else None
     if given is None or len(given) != len(sizes):
         given = [prod(sizes[i + 1 :]) for i in range(len(sizes))]
