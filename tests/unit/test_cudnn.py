@@ -20,6 +20,7 @@ from xmem.cudnn.libraries import CudnnLibrary, bundled_with, find_library, libra
 from xmem.cudnn.planner import Planner, PlannerError, Settings, sizes_tried
 from xmem.cudnn.planner_process import DeviceProperties, strides
 from xmem.cudnn.problems import Operation, Problem
+from xmem.cudnn.shares import kind_of, tensor_bytes, typical_sizes
 from xmem.cudnn.workspaces import Workspaces, workspaces_for
 from xmem.devices import Device, devices, find_device
 from xmem.errors import ConfigError
@@ -190,8 +191,8 @@ def test_a_library_that_fails_says_why_and_what_to_do(
         failing.plans([VGG], tmp_path / "cache")
     assert "pip install xmem-fast[cudnn]" in str(raised.value)
     answer = Workspaces(RTX_3060, (2, 12), failing.library).ask((VGG,), Settings())
-    assert answer.tried == {VGG: ()}
-    assert "counted without workspaces" in answer.source
+    assert answer.tried == {VGG: typical_sizes(VGG, (8, 6), Settings())}
+    assert "typical" in answer.source
 
 
 def test_without_a_library_the_answer_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,9 +200,37 @@ def test_without_a_library_the_answer_says_so(monkeypatch: pytest.MonkeyPatch) -
     found = workspaces_for(RTX_3060, (2, 6))
     assert found is not None
     answer = found.ask((VGG,), Settings())
-    assert (answer.tried[VGG], answer.version, answer.exact) == ((), "", False)
+    assert (answer.tried[VGG], answer.version, answer.exact) == (
+        typical_sizes(VGG, (8, 6), Settings()),
+        "",
+        False,
+    )
     assert "9.1.0" in answer.source
     assert workspaces_for(find_device("mi300x"), (2, 6)) is None
+
+
+def test_typical_workspaces_are_shares_of_the_tensors() -> None:
+    x_bytes, w_bytes = 8 * 64 * 86 * 86 * 4, 64 * 64 * 9 * 4
+    assert tensor_bytes(VGG) == 2 * x_bytes + w_bytes
+    typical, most, least = typical_sizes(VGG, (8, 6), Settings())
+    assert least == 0 < typical < most < 2 * tensor_bytes(VGG)
+    assert typical_sizes(VGG, (8, 6), Settings(allow_tf32=False)) == (0,)
+    assert typical_sizes(VGG, (8, 8), Settings()) == (typical, most, least)  # as 8.6 does
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "y", "kind"),
+    [
+        ((2, 64, 8, 8), (64, 64, 3, 3), (2, 64, 8, 8), "wide"),
+        ((2, 64, 8, 8), (32, 64, 1, 1), (2, 32, 8, 8), "1x1"),
+        ((2, 64, 8, 8), (64, 8, 3, 3), (2, 64, 8, 8), "grouped"),
+    ],
+)
+def test_the_kind_of_a_convolution(
+    x: tuple[int, ...], w: tuple[int, ...], y: tuple[int, ...], kind: str
+) -> None:
+    problem = Problem(Operation.FORWARD, "bfloat16", x, w, y, (1, 1), (1, 1), (1, 1), channels_last=True)
+    assert kind_of(problem) == f"forward {kind} float16 channels_last"
 
 
 def test_strides_of_both_orders() -> None:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ _PROGRAM = Path(__file__).with_name("planner_process.py")
 _DRIVER_VERSION = 13000
 _START_S = 60.0
 _SILENCE_S = 120.0
+_MOST_FAULTS = 8  # each is a new process
 
 # cudnnBackendNumericalNote_t
 _TENSOR_CORE, _DOWN_CONVERT_INPUTS, _NONDETERMINISTIC = 0, 1, 4
@@ -83,7 +84,8 @@ class Planner:
         return cls(library, json.dumps(described, separators=(",", ":")))
 
     def plans(self, problems: Iterable[Problem], cache: Path | None = None) -> dict[Problem, Plans]:
-        """What cuDNN says of each problem: of those that it refuses, nothing.
+        """What cuDNN says of each problem: no plans of those that it refuses; those at which its process ends
+        are left out, as long as they are few.
 
         Args:
             problems: Asked about, each once.
@@ -99,11 +101,10 @@ class Planner:
         known = kept.read(by_key)
         missing = [key for key in by_key if key not in known]
         if missing:
-            with _asking(self.library, self.device) as ask:
-                said = {key: ask(key) for key in missing}
+            said = _ask_all(self.library, self.device, missing)
             kept.write(said)
             known |= said
-        return {problem: known[key] for key, problem in by_key.items()}
+        return {problem: known[key] for key, problem in by_key.items() if key in known}
 
     def version(self) -> str:
         """Of the library, such as ``9.20.0``.
@@ -112,6 +113,24 @@ class Planner:
             PlannerError: It cannot be asked.
         """
         return _version(self.library, self.device)
+
+
+def _ask_all(library: CudnnLibrary, device: str, problems: Sequence[str]) -> dict[str, Plans]:
+    said: dict[str, Plans] = {}
+    left = list(problems)
+    faults = 0
+    while left:
+        with _asking(library, device) as ask:
+            try:
+                while left:
+                    said[left[0]] = ask(left[0])
+                    left.pop(0)
+            except PlannerError:
+                faults += 1
+                if faults > _MOST_FAULTS or not said:
+                    raise
+                left.pop(0)
+    return said
 
 
 def _version(library: CudnnLibrary, device: str) -> str:

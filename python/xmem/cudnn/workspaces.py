@@ -9,6 +9,7 @@ from functools import lru_cache
 from xmem.cudnn.libraries import CudnnLibrary, bundled_with, find_library
 from xmem.cudnn.planner import Planner, PlannerError, Settings, sizes_tried
 from xmem.cudnn.problems import Problem
+from xmem.cudnn.shares import typical_sizes
 from xmem.device_description import Device
 from xmem.devices import UNKNOWN_IS_LIKE, find_device
 
@@ -18,8 +19,8 @@ class Answer:
     """What was found out about some convolutions.
 
     Attributes:
-        tried: Workspaces in bytes of each, in the order in which PyTorch tries its plans; empty where
-            nothing is known.
+        tried: Workspaces in bytes of each, in the order in which PyTorch tries its plans; empty where cuDNN
+            has none. Of a typical one: itself, the most and the least.
         source: Who says so, in words.
         version: Of the library that was asked, empty where none was.
         exact: Whether that is the version that the job's PyTorch brings.
@@ -66,20 +67,32 @@ def workspaces_for(device: Device | None, torch_version: tuple[int, int]) -> Wor
 def _ask(workspaces: Workspaces, problems: tuple[Problem, ...], settings: Settings) -> Answer:
     bundled = ".".join(map(str, bundled_with(workspaces.torch_version).version))
     if workspaces.library is None:
-        return _nothing(problems, f"no cuDNN is installed to ask for the job's {bundled}")
+        return _typical(
+            workspaces, problems, settings, f"no cuDNN is installed to ask for the job's {bundled}"
+        )
     planner = Planner.for_device(workspaces.library, workspaces.device)
     try:
         plans = planner.plans(problems)
         version = planner.version()
     except PlannerError as error:
-        return _nothing(problems, str(error))
-    tried = {problem: sizes_tried(plans[problem], problem.dtype, settings) for problem in problems}
-    exact = version == bundled
+        return _typical(workspaces, problems, settings, str(error))
+    capability = workspaces.device.compute_capability or (8, 0)
+    tried = {
+        problem: sizes_tried(plans[problem], problem.dtype, settings)
+        if problem in plans
+        else typical_sizes(problem, capability, settings)
+        for problem in problems
+    }
+    exact = version == bundled and len(plans) == len(problems)
     whose = "the job's own" if exact else f"for the job's {bundled}"
     return Answer(tried, f"cuDNN {version} planned the convolutions, {whose}", version, exact)
 
 
-def _nothing(problems: tuple[Problem, ...], reason: str) -> Answer:
+def _typical(
+    workspaces: Workspaces, problems: tuple[Problem, ...], settings: Settings, reason: str
+) -> Answer:
+    capability = workspaces.device.compute_capability or (8, 0)
+    tried = {problem: typical_sizes(problem, capability, settings) for problem in problems}
     return Answer(
-        dict.fromkeys(problems, ()), f"{reason}: convolutions are counted without workspaces", "", False
+        tried, f"{reason}: workspaces of convolutions are typical ones of the architecture", "", False
     )
