@@ -11,6 +11,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -22,10 +23,12 @@ from xmem.alloc_conf import AllocatorOptions
 from xmem.allocators import replay_through
 from xmem.attribution import Attribution, Phase, attribute
 from xmem.blocks import CPU, NEVER, BlockTable, pair_blocks
+from xmem.cudnn.workspaces import workspaces_for
 from xmem.devices import Device, custom_device, find_device
 from xmem.errors import ConfigError, TraceError
 from xmem.estimate_result import (
     Bounds,
+    ConvolutionWorkspaces,
     Estimate,
     Interval,
     Measured,
@@ -35,12 +38,13 @@ from xmem.estimate_result import (
     Target,
     Verdict,
 )
+from xmem.orchestration.convolutions import plan_convolutions
 from xmem.orchestration.plan import Plan, plan_for, require_policies
 from xmem.orchestration.policy import PolicyChange, Recorded, apply_policies
 from xmem.orchestration.target import RunSettings
 from xmem.orchestration.target import Target as PolicyTarget
 from xmem.orchestration.workload import Workload, workload_of
-from xmem.simulation import Replay, Requests, make_requests
+from xmem.simulation import NO_ALTERNATIVES, Alternatives, Replay, Requests, make_requests
 from xmem.simulation import replay as replay_requests
 from xmem.sources import TraceSource
 from xmem.trace import Progress, Trace, read_trace
@@ -143,6 +147,7 @@ class Stages:
         timings_s: Seconds by stage.
         scaling: How the run follows from others; None for a run as it was recorded.
         what_if: Changes of the script, as their texts.
+        convolution_workspaces: Where those of a run on the CPU come from.
     """
 
     trace: Trace
@@ -157,6 +162,7 @@ class Stages:
     timings_s: dict[str, float]
     scaling: Scaling | None
     what_if: tuple[str, ...]
+    convolution_workspaces: ConvolutionWorkspaces | None = None
 
 
 @dataclass
@@ -285,6 +291,7 @@ def run_stages(
     clock = _Clock(dict(observed.timings_s))
     moved = move(observed, device, torch_version, clock=clock)
     without_limit = replay_without_limit(moved, alloc_conf, torch_version, clock=clock)
+    workspaces = _convolution_workspaces(moved, device, torch_version, without_limit)
     return Stages(
         trace=observed.recorded.trace,
         blocks=observed.recorded.blocks,
@@ -294,7 +301,11 @@ def run_stages(
         changes=[*observed.changes, *moved.corrections],
         requests=moved.requests,
         unlimited=without_limit.replay,
-        assumptions=tuple(evidence.assumptions(observed.recorded, observed.device_type, device)),
+        assumptions=(
+            *evidence.assumptions(observed.recorded, observed.device_type, device),
+            *([] if workspaces is None else [workspaces.source]),
+        ),
+        convolution_workspaces=workspaces,
         timings_s=clock.seconds,
         scaling=without_limit.scaling,
         what_if=tuple(change.text for change in observed.what_ifs),
@@ -329,12 +340,14 @@ def policy_target(observed: Observation, device: Device | None, torch_version: s
     version = _torch_version(observed.recorded.trace, torch_version)
     capability = (device.compute_capability if device else None) or _UNKNOWN_COMPUTE_CAPABILITY
     described = device if observed.plan.by_gpu else None  # GPUs of one kind share what does not need it
+    release = allocator_settings.release_of(version)
     return PolicyTarget(
         compute_capability=capability,
-        torch_version=allocator_settings.release_of(version),
+        torch_version=release,
         settings=RunSettings.from_metadata(observed.recorded.metadata),
         gpu=described.slug if described else "",
         device=described,
+        convolutions=workspaces_for(device, release) if observed.device_type == CPU else None,
     )
 
 
@@ -382,7 +395,53 @@ def _requests(run: Run, corrected: Workload) -> Requests:
         workload.size_bytes,
         workload.stream,
         empty_cache_ns=run.clock(emptied_ns),
+        alternatives=_alternatives(workload),
     )
+
+
+def _alternatives(workload: Workload) -> Alternatives:
+    if not workload.choices:
+        return NO_ALTERNATIVES
+    ends = np.cumsum([len(sizes) for sizes in workload.choices])
+    sizes = np.fromiter(chain.from_iterable(workload.choices), np.int64)
+    return Alternatives(workload.choice, np.concatenate([[0], ends]).astype(np.int64), sizes)
+
+
+def _convolution_workspaces(
+    moved: Moved, device: Device | None, torch_version: str | None, without_limit: WithoutLimit
+) -> ConvolutionWorkspaces | None:
+    """Who said what convolutions take, and what of the peak depends on it."""
+    target = policy_target(moved.observed, device, torch_version)
+    planned = plan_convolutions(moved.corrected, moved.observed.recorded.on(target))
+    if planned is None:
+        return None
+    _, _, answer = planned
+    own = moved.workload.choice >= 0
+    peak = without_limit.replay.peak_reserved.bytes
+    least = most = peak
+    if not answer.exact and own.any():
+        least, most = (
+            replay_requests(
+                replace(moved.requests, alternatives=_only(moved.requests.alternatives, which)),
+                options=without_limit.options,
+            ).peak_reserved.bytes
+            for which in (np.minimum, np.maximum)
+        )
+    return ConvolutionWorkspaces(
+        source=answer.source,
+        cudnn_version=answer.version,
+        exact=answer.exact,
+        blocks=int(own.sum()),
+        largest_bytes=int(moved.workload.size_bytes[own].max(initial=0)),
+        peak_reserved_least_bytes=min(least, peak),
+        peak_reserved_most_bytes=max(most, peak),
+    )
+
+
+def _only(alternatives: Alternatives, which: np.ufunc) -> Alternatives:
+    """Each list with one size, its smallest or its largest."""
+    sizes = which.reduceat(alternatives.size_bytes, alternatives.begin[:-1])
+    return Alternatives(alternatives.list, np.arange(len(sizes) + 1), sizes)
 
 
 def _scaling(moved: Moved, most: Replay, options: AllocatorOptions) -> Scaling | None:
@@ -583,6 +642,7 @@ def conclude(
             diagnostics=evidence.diagnostics(stages.trace, stages.blocks),
             trace=evidence.trace_summary(stages.trace, stages.attribution),
             timings_s=clock.seconds,
+            convolution_workspaces=stages.convolution_workspaces,
         )
 
 

@@ -120,10 +120,10 @@ def test_an_old_library_plans_for_the_handle_that_it_is_given(phantom):
 
 def test_without_a_library_that_plans_no_workspace_is_taken(phantom, monkeypatch):
     """One that cannot use the description of the device: said, and convolutions still run."""
-    whole = machine._cudnn_description
+    whole = machine.cudnn_description
     monkeypatch.setattr(
         machine,
-        "_cudnn_description",
+        "cudnn_description",
         lambda *of: {name: value for name, value in whole(*of).items() if name != "multiProcessorCount"},
     )
     ran = phantom.run(program("import json; print(json.dumps(workspaces(32, 64, 64, 3, 56)))", WORKSPACES))

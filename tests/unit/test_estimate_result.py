@@ -34,6 +34,7 @@ def test_json_keys_in_order() -> None:
         "diagnostics",
         "trace",
         "timings_s",
+        "convolution_workspaces",
     ]
 
 

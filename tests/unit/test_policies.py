@@ -38,7 +38,7 @@ def applied(
     blocks = pair_blocks(read)
     attribution = attribute(read, blocks)
     before = workload_of(blocks, attribution, *device)
-    after, (change,) = apply_policies([policy], before, Context(read, blocks, attribution, target))
+    after, (change,) = apply_policies([policy], before, Context(read, blocks, attribution, target=target))
     return before, change, after
 
 

@@ -12,6 +12,7 @@ def estimate(
     capacity: options.Capacity = None,
     alloc_conf: options.AllocConf = None,
     torch_version: options.TorchVersion = None,
+    cudnn: options.PlannedBy = None,
     what_if: options.WhatIfs = None,
     confidence: options.Confidence = None,
     without_policy: options.WithoutPolicies = None,
@@ -24,7 +25,7 @@ def estimate(
     import xmem
 
     output.require_one_format(as_json, request)
-    target = options.target_options(gpu, capacity, alloc_conf, torch_version)
+    target = options.target_options(gpu, capacity, alloc_conf, torch_version, cudnn)
     level = options.confidence_or_default(confidence)
     options.require_policies(without_policy)
     output.give_estimate(

@@ -50,7 +50,7 @@ def run(
     import xmem
 
     output.require_one_format(as_json, request)
-    target = options.target_options(gpu, capacity, alloc_conf, torch_version)
+    target = options.target_options(gpu, capacity, alloc_conf, torch_version, cudnn)
     level = options.confidence_or_default(confidence)
     options.require_policies(without_policy)
     settings = CaptureSettings(

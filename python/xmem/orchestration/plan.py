@@ -9,6 +9,7 @@ from typing import Any
 
 from xmem.errors import ConfigError
 from xmem.orchestration.attention import ReplaceAttention
+from xmem.orchestration.convolutions import AddConvolutionWorkspaces, OrderConvolutionBlocks
 from xmem.orchestration.cpu_kernels import DropCpuKernelTemporaries
 from xmem.orchestration.dropout import ResizeDropoutMasks
 from xmem.orchestration.gradient_order import OrderBatchNormGradients
@@ -63,6 +64,7 @@ CPU_TRACE = Plan(
     corrections=(
         ReplaceAttention(),
         DropOneDnnTemporaries(),
+        OrderConvolutionBlocks(),
         DropCpuKernelTemporaries(),
         DropConvertedOperands(),
         OrderBatchNormGradients(),
@@ -79,6 +81,7 @@ CPU_TRACE = Plan(
         AddEmbeddingBackwardBuffers(),
         AddIndexBackwardBuffers(),
         AddReductionBuffers(),
+        AddConvolutionWorkspaces(),
         AddCublasWorkspaces(),
         AddCublasLtWorkspaces(),
     ),

@@ -7,7 +7,7 @@ behaviour that it reproduces and how we know; each is listed in the result with 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from xmem.attribution import Attribution
 from xmem.blocks import BlockTable
+from xmem.orchestration.convolution_calls import InputDims
 from xmem.orchestration.operators import OperatorIndex
 from xmem.orchestration.target import Target as Target
 from xmem.orchestration.workload import Workload
@@ -31,6 +32,7 @@ class Recorded:
     trace: Trace
     blocks: BlockTable
     attribution: Attribution
+    input_dims: InputDims | None = None  # at a point of a fitted model
 
     @cached_property
     def operators(self) -> OperatorIndex:
@@ -51,16 +53,22 @@ class Recorded:
 
     def on(self, target: Target) -> Context:
         """The same run, for policies that move it to a target."""
-        context = Context(self.trace, self.blocks, self.attribution, target)
+        context = Context(self.trace, self.blocks, self.attribution, self.input_dims, target=target)
         context.__dict__["operators"] = self.operators  # indexed once for all targets
         return context
+
+    def with_input_dims(self, dims: InputDims | None) -> Recorded:
+        """The same run with convolutions of other sizes."""
+        recorded = replace(self, input_dims=dims)
+        recorded.__dict__["operators"] = self.operators
+        return recorded
 
 
 @dataclass(frozen=True)
 class Context(Recorded):
     """The run, and the target that it is moved to."""
 
-    target: Target
+    target: Target = field(kw_only=True)
 
 
 class Policy(Protocol[_Seen]):

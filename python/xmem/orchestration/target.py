@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from xmem.cudnn.workspaces import Workspaces
 from xmem.device_description import Device
 
 
@@ -70,6 +71,7 @@ class Target:
         device: Its description, such as the number of multiprocessors; None where no GPU is named, and for
             traces of GPUs that only built-in policies correct. Its memory may be limited below the GPU's: no
             policy may depend on that.
+        convolutions: Who says what workspaces cuDNN takes there, None to count none.
     """
 
     compute_capability: tuple[int, int]
@@ -77,3 +79,4 @@ class Target:
     settings: RunSettings = RunSettings()
     gpu: str = ""
     device: Device | None = field(default=None, compare=False, repr=False)
+    convolutions: Workspaces | None = None

@@ -17,7 +17,8 @@ class CudnnPlanner:
     Attributes:
         bundled_version: Of the cuDNN in the environment, as ``cudnnGetVersion`` gives it: 90100.
         planned_by: ``bundled``: that library, so the plans are those of the card, or close to them
-            (up to 9.7). ``named``: the one that was asked for. ``none``: no library; the plans need no workspace.
+            (up to 9.7). ``named``: the one that was asked for. ``none``: no library, and no
+            workspaces.
         version: Of the library that planned, 0 if there was none.
         reason: Why it was not the one asked for, or none at all.
     """
