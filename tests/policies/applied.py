@@ -33,7 +33,7 @@ def applied(
     attribution = attribute(read, blocks)
     before = workload_of(blocks, attribution, CPU, -1)
     before = before.with_columns(size_bytes=before.size_bytes * growth)
-    after, (change,) = apply_policies([policy], before, Context(read, blocks, attribution, target))
+    after, (change,) = apply_policies([policy], before, Context(read, blocks, attribution, target=target))
     return after, change
 
 

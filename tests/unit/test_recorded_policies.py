@@ -93,7 +93,7 @@ def read(path: str) -> Job:
     trace = read_trace(path)
     blocks = pair_blocks(trace)
     attribution = attribute(trace, blocks)
-    return workload_of(blocks, attribution, CPU, -1), Context(trace, blocks, attribution, AMPERE)
+    return workload_of(blocks, attribution, CPU, -1), Context(trace, blocks, attribution, target=AMPERE)
 
 
 def requests(workload: Workload, begin_ns: int = 0, end_ns: int = 1 << 62) -> list[str]:
