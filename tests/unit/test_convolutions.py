@@ -231,7 +231,7 @@ def moved(trace: TraceBuilder, convolutions: Workspaces | None) -> Workload:
     read = read_trace(trace.bytes())
     blocks = pair_blocks(read)
     attribution = attribute(read, blocks)
-    target = Target((8, 6), (2, 12), convolutions)
+    target = Target((8, 6), (2, 12), convolutions=convolutions)
     policies = [DropOneDnnTemporaries(), OrderConvolutionBlocks(), AddConvolutionWorkspaces()]
     before = workload_of(blocks, attribution, CPU, -1)
     after, _ = apply_policies(policies, before, Context(read, blocks, attribution, target=target))

@@ -16,6 +16,7 @@ import pytest
 from xmem.attribution import Phase, attribute
 from xmem.blocks import CPU, pair_blocks
 from xmem.orchestration.attention import ReplaceAttention
+from xmem.orchestration.dropout import ResizeDropoutMasks
 from xmem.orchestration.optimizers import DropStepCounters, ReplaceOptimizerTemporaries
 from xmem.orchestration.policy import Context, Policy, Target, apply_policies
 from xmem.orchestration.workload import Workload, workload_of
@@ -238,3 +239,47 @@ def test_step_counters_are_on_the_host_but_for_asgd(
     after, _ = apply_policies([DropStepCounters()], before, context)
     in_step = (after.phase == Phase.OPTIMIZER_STEP) & (after.free_ns > context.trace.events.end_ns.max())
     assert int((after.size_bytes[in_step] <= 8).sum()) == expected  # step, eta and mu of six parameters
+
+
+def test_the_for_loop_of_a_capture_was_asked_for_by_the_script(
+    optimizers: dict[str, tuple[Job, Job]],
+) -> None:
+    loop, context = optimizers["Adam"][0]
+    context.trace.__dict__["metadata"] = {"format": 1}
+    try:
+        _, changes = apply_policies(_POLICIES, loop, context)
+    finally:
+        context.trace.__dict__["metadata"] = None
+    assert [change.blocks_changed for change in changes] == [0, 0]
+
+
+_LOSSES = """
+x = torch.randn(4, 8, 16, 16, dtype=getattr(torch, options.get("dtype", "float32")), requires_grad=True)
+layer, y = torch.nn.Linear(256, 1000), torch.zeros(32, dtype=torch.long)
+"""
+_LOSSES_STEP = """
+if options["loss"] == "cross_entropy":
+    F.cross_entropy(layer(x.view(-1, 256)), y, label_smoothing=0.1).backward()
+else:
+    hidden = x * 2
+    kept = getattr(F, options["loss"])(hidden, 0.1, training=True)
+    del hidden
+    kept.sum().backward()
+    del kept
+"""
+
+
+def test_dropout_keeps_bytes_and_its_variants_and_losses_are_the_same_on_both(tmp_path: Path) -> None:
+    jobs: list[dict[str, Any]] = [
+        {"loss": "dropout"},
+        {"loss": "dropout", "dtype": "bfloat16"},
+        {"loss": "dropout2d"},
+        {"loss": "alpha_dropout"},
+        {"loss": "cross_entropy"},
+    ]
+    changes = []
+    for before, context in profiled(tmp_path, _LOSSES, _LOSSES_STEP, jobs):
+        _, (change,) = apply_policies([ResizeDropoutMasks()], before, context)
+        changes.append(change.bytes_changed)
+    # 8,192 elements in each of two iterations: one byte in place of four or two
+    assert changes == [-2 * 8192 * 3, -2 * 8192, 0, 0, 0]

@@ -52,8 +52,8 @@ class ReplaceOptimizerTemporaries:
     on CUDA, since 2.0; `torch/optim/*.py` of 2.13 for what each allocates (`optimizer_steps`). The for-loop
     holds a few tensors of one parameter at a time, `foreach` lists of all: for Adam 3 or 4 of the largest
     parameter against all parameters once. Nothing changes for optimizers that take the for-loop on CUDA too
-    (Adafactor, Muon, LBFGS), nor where the trace shows lists (`aten::_foreach_*`, `aten::_fused_*`), as in
-    our captures.
+    (Adafactor, Muon, LBFGS), where the trace shows lists (`aten::_foreach_*`, `aten::_fused_*`), nor in our
+    captures, in which the script's own choice and CUDA's default have been followed.
 
     Parameters are the gradients alive when the step begins, in the order in which the loop's own tensors come
     where they tell; groups are told by the first step, which makes the state of a group before its
@@ -66,6 +66,8 @@ class ReplaceOptimizerTemporaries:
 
     def __call__(self, workload: Workload, context: Context) -> Workload:
         """Replace what for-loops allocate."""
+        if context.metadata is not None:
+            return workload  # a capture has made the choice that CUDA makes
         rewriting = Rewriting(workload)
         changed = False
         first: dict[str, tuple[list[int], list[int]]] = {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import fields
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,7 @@ import numpy as np
 
 from xmem.errors import ConfigError, XmemError
 from xmem.orchestration.policy import Context, Policy
-from xmem.orchestration.workload import Workload
+from xmem.orchestration.workload import COLUMNS, Workload
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -122,7 +121,7 @@ def _problem_of(made: object) -> str | None:
     """What is wrong with the result of a policy, None where nothing is."""
     if not isinstance(made, Workload):
         return f"{type(made).__name__} instead of a Workload"
-    lengths = {field.name: len(getattr(made, field.name)) for field in fields(Workload)}
+    lengths = {name: len(getattr(made, name)) for name in COLUMNS}
     if len(set(lengths.values())) > 1:
         return f"columns of different lengths: {lengths}"
     if (np.diff(made.alloc_ns) < 0).any():
