@@ -22,7 +22,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from accuracy.cache import Cache, Key, Record
-from accuracy.runs import Job, MeasuredRun, read_runs
+from accuracy.runs import Job, Run, read_runs
 from accuracy.ways import SMALL_BATCHES, Laboratory, NotCapturedError
 from xmem.errors import XmemError
 from xmem.pipeline import memory_needed
@@ -39,7 +39,7 @@ def add_laboratory_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--csv", type=Path, required=True, help="the runs; columns as in runs.py")
     parser.add_argument("--python", required=True, help="of the environment that runs the jobs")
     parser.add_argument("--cache", type=Path, default=Path(".accuracy"), help="folder of the captures")
-    parser.add_argument("--cudnn", type=Path, help="libcudnn.so.9 of 9.8 or newer, to plan for an older one")
+    parser.add_argument("--cudnn", type=Path, help="libcudnn.so.9 that plans convolutions")
     parser.add_argument("--stale", action="store_true", help="take captures of other sources where need be")
     parser.add_argument(
         "--only", default="", help="only runs whose family, model, optimizer, batch and GPU hold this"
@@ -52,11 +52,13 @@ def add_laboratory_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def laboratory_of(options: argparse.Namespace) -> tuple[Laboratory, list[MeasuredRun]]:
+def laboratory_of(options: argparse.Namespace) -> tuple[Laboratory, list[Run]]:
     """What the arguments of ``add_laboratory_arguments`` name."""
     runs = read_runs(options.csv, options.adafactor)
-    chosen = [run for run in runs if options.only in f"{run.job.family} {run.job} {run.gpu}"]
+    chosen = [run for run in runs if options.only in f"{run.job.family} {run.job} {run.measured.gpu}"]
     cache = Cache(options.cache, options.stale)
+    if options.cudnn is not None:
+        os.environ["XMEM_CUDNN"] = str(options.cudnn)  # asked for the workspaces of CPU runs too
     return Laboratory(options.python, cache, dict(os.environ), options.cudnn), chosen
 
 
@@ -97,19 +99,19 @@ class _Bench:
         self._memory_bytes = memory_bytes
         self._retry = retry
 
-    def phantom(self, runs: Iterable[MeasuredRun]) -> None:
+    def phantom(self, runs: Iterable[Run]) -> None:
         for run in runs:
             self._unless_there(
                 self._laboratory.phantom_key(run),
                 lambda run=run: self._laboratory.capture_on_phantom(run, ITERATIONS),
             )
 
-    def small(self, runs: Iterable[MeasuredRun]) -> None:
+    def small(self, runs: Iterable[Run]) -> None:
         for job in in_turns(run.job.at(SMALL_BATCHES[0]) for run in runs):
             for batch in SMALL_BATCHES:
                 self._on_cpu(job.at(batch))
 
-    def full(self, runs: Iterable[MeasuredRun], count: int) -> None:
+    def full(self, runs: Iterable[Run], count: int) -> None:
         costs = {run.job: self._cost_s(run.job) for run in runs}
         possible = sorted((job for job in costs if costs[job] < float("inf")), key=costs.__getitem__)
         for job in in_turns(possible)[:count]:

@@ -23,9 +23,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from accuracy.captures import add_laboratory_arguments, laboratory_of
-from accuracy.runs import IDENTITY, MIB, MeasuredRun
+from accuracy.runs import MIB, Run
 from accuracy.ways import WAYS, Laboratory, NotCapturedError, Way
 from xmem.errors import XmemError
+from xmem.validation.runs import FAMILIES, IDENTITY
 
 COLUMNS = (
     *IDENTITY,
@@ -46,7 +47,7 @@ class Estimated:
     Attributes:
         run: The measured run.
         way: How.
-        estimate_bytes: To be compared with ``run.peak_bytes``.
+        estimate_bytes: To be compared with the truth.
         out_of_memory: Whether the job fails on the run's GPU.
         seconds: That the estimate took, captures aside.
         low_bytes: Least that the way leaves possible.
@@ -54,7 +55,7 @@ class Estimated:
         note: What should be known.
     """
 
-    run: MeasuredRun
+    run: Run
     way: Way
     estimate_bytes: int | None
     out_of_memory: bool | None
@@ -66,9 +67,9 @@ class Estimated:
     @property
     def error(self) -> float | None:
         """Relative to the truth; None without an estimate, or where either side ran out of memory."""
-        if self.estimate_bytes is None or self.out_of_memory or self.run.out_of_memory:
+        if self.estimate_bytes is None or self.out_of_memory or self.run.measured.out_of_memory:
             return None
-        return self.estimate_bytes / self.run.peak_bytes - 1
+        return self.estimate_bytes / self.run.measured.peak_bytes - 1
 
     def to_json(self) -> dict[str, Any]:
         """The values of ``COLUMNS``."""
@@ -84,9 +85,7 @@ class Estimated:
         return dict(self.run.identity) | dict(zip(COLUMNS[len(IDENTITY) :], values, strict=True))
 
 
-def estimate_all(
-    laboratory: Laboratory, runs: Iterable[MeasuredRun], ways: Sequence[Way]
-) -> Iterator[Estimated]:
+def estimate_all(laboratory: Laboratory, runs: Iterable[Run], ways: Sequence[Way]) -> Iterator[Estimated]:
     """Every way for every run; a trace that cannot be used is a note, not the end."""
     for run in runs:
         for way in ways:
@@ -132,12 +131,12 @@ def print_errors(estimates: Sequence[Estimated], ways: Sequence[Way]) -> None:
     print(f"{'run':58} {'truth':>12} " + " ".join(f"{way:>12}" for way in ways))
     for of_ways in by_run.values():
         run = next(iter(of_ways.values())).run
-        truth = "out of mem." if run.out_of_memory else f"{run.peak_bytes / MIB:.0f} MiB"
-        name = f"{run.job} {run.gpu[-8:]}"
+        truth = "out of mem." if run.measured.out_of_memory else f"{run.measured.peak_bytes / MIB:.0f} MiB"
+        name = f"{run.job} {run.measured.gpu[-8:]}"
         print(f"{name:58} {truth:>12} " + " ".join(f"{_said(of_ways[way]):>12}" for way in ways))
     for way in ways:
         asked = [estimated for estimated in estimates if estimated.way == way]
-        for family in ("CNN", "Transformer"):
+        for family in FAMILIES:
             errors = [
                 abs(estimated.error)
                 for estimated in asked
@@ -147,7 +146,7 @@ def print_errors(estimates: Sequence[Estimated], ways: Sequence[Way]) -> None:
                 middle, worst = statistics.median(errors), max(errors)
                 print(f"{way} {family}: {len(errors)} runs, median error {middle:.2%}, largest {worst:.2%}")
         verdicts = [found for found in asked if found.out_of_memory is not None]
-        wrong = [found for found in verdicts if found.out_of_memory != found.run.out_of_memory]
+        wrong = [found for found in verdicts if found.out_of_memory != found.run.measured.out_of_memory]
         print(f"{way}: {len(wrong)} of {len(verdicts)} wrong about running out of memory")
 
 

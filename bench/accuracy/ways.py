@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Literal
 
 from accuracy.cache import Cache, Key, Record, digest
-from accuracy.runs import Job, MeasuredRun
+from accuracy.runs import Job, Run
 from xmem.capture import PhantomMachine, capture, find_torch
 from xmem.errors import CaptureError, ConfigError
 from xmem.phantom.environment import library_folder
-from xmem.pipeline import Need, Observation, memory_needed, observe
+from xmem.pipeline import Observation, memory_needed, observe
 from xmem.scaling import Sample, ScalingModel, fit
 
 Way = Literal["phantom", "cpu", "fitted"]
@@ -91,9 +91,9 @@ class Laboratory:
         """Name of a capture on the CPU."""
         return Key(f"cpu-{job}-torch{self._torch}", self._sources)
 
-    def phantom_key(self, run: MeasuredRun) -> Key:
+    def phantom_key(self, run: Run) -> Key:
         """Name of a capture on a phantom GPU."""
-        subject = f"phantom-{run.job}-{run.device.slug}-{run.total_bytes}-torch{self._torch}"
+        subject = f"phantom-{run.job}-{run.device.slug}-{run.measured.total_bytes}-torch{self._torch}"
         return Key(subject, self._phantom_sources)
 
     def capture_on_cpu(self, job: Job, iterations: int, timeout_s: float) -> Record:
@@ -115,7 +115,7 @@ class Laboratory:
         self.cache.put(key, record)
         return record
 
-    def capture_on_phantom(self, run: MeasuredRun, iterations: int) -> Record:
+    def capture_on_phantom(self, run: Run, iterations: int) -> Record:
         """Run the job on a phantom GPU as large as the run's; where that fails, again on one without end."""
         key = self.phantom_key(run)
         self.cache.folder.mkdir(parents=True, exist_ok=True)
@@ -145,7 +145,7 @@ class Laboratory:
         peak = int(done.metadata["phantom"]["ranks"][0]["devices"][0]["peak_reserved_bytes"])
         return Record("captured", done.wall_s, peak)
 
-    def ask(self, run: MeasuredRun, way: Way) -> Answer:
+    def ask(self, run: Run, way: Way) -> Answer:
         """What a way says of a run, from captures that are there.
 
         Raises:
@@ -201,21 +201,19 @@ class Laboratory:
         return found
 
 
-def _moved(observed: Observation, run: MeasuredRun) -> Answer:
-    need: Need = memory_needed(observed, device=run.device)
+def _moved(observed: Observation, run: Run) -> Answer:
+    need = memory_needed(observed, device=run.device)
     scaling = need.scaling
-    doubtful = scaling is not None and scaling.blocks_uncertain > 0
-    note = ""
-    if need.retries:
-        note = f"caches flushed {need.retries} times"
-    if scaling is not None and doubtful:
-        note = "; ".join(filter(None, [note, f"{scaling.blocks_uncertain} blocks without a polynomial"]))
+    notes = [f"caches flushed {need.retries} times"] if need.retries else []
+    if scaling is None or not scaling.blocks_uncertain:
+        return Answer(need.peak_reserved_bytes, not need.fits, note="; ".join(notes))
+    notes.append(f"{scaling.blocks_uncertain} blocks without a polynomial")
     return Answer(
         need.peak_reserved_bytes,
         not need.fits,
-        scaling.peak_reserved_least_bytes if scaling is not None and doubtful else None,
-        scaling.peak_reserved_most_bytes if scaling is not None and doubtful else None,
-        note,
+        scaling.peak_reserved_least_bytes,
+        scaling.peak_reserved_most_bytes,
+        "; ".join(notes),
     )
 
 

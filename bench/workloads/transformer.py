@@ -210,10 +210,16 @@ def build(name: str, scale: Scale) -> torch.nn.Module:
 
 
 def host_batch(job: Job, scale: Scale, vocabulary: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token ids, and a mask without padding."""
+    """Token ids, and the mask of a batch of lines of unequal length: all but the first end in padding.
+
+    A mask without any zero is left away by transformers, which reads it to find out, and no mask of the
+    whole batch is then made.
+    """
     shape = (scale.count(job.batch), scale.count(job.tokens, at_least=8))
     ids = torch.randint(vocabulary, shape)
-    return ids, torch.ones_like(ids)
+    mask = torch.ones_like(ids)
+    mask[1:, -1] = 0
+    return ids, mask
 
 
 def train(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,20 +11,15 @@ import pytest
 from accuracy import captures, estimates, ways
 from accuracy.cache import Cache, Record
 from accuracy.estimates import COLUMNS, Estimated
-from accuracy.runs import IDENTITY, MIB, Job, MeasuredRun
+from accuracy.runs import MIB, Job, Run
 from accuracy.ways import SMALL_BATCHES, WAYS, Laboratory, NotCapturedError
+from measured_run import measured
 from training_sample import training
 from xmem.pipeline import memory_needed, observe
+from xmem.validation.estimates import read_estimates
 
 JOB = Job("CNN", "Net", "SGD", 8)
-RUN = MeasuredRun(
-    identity=dict.fromkeys(IDENTITY, "") | {"model": "Net", "batch_size": "8"},
-    job=JOB,
-    gpu="NVIDIA GeForce RTX 3060",
-    total_bytes=12622168064,
-    peak_bytes=60 * MIB,
-    out_of_memory=False,
-)
+RUN = Run(measured(), JOB)
 
 
 @pytest.fixture
@@ -57,9 +51,10 @@ def test_the_fitted_way_is_the_cpu_way_where_both_are_there(laboratory: Laborato
 def test_a_run_on_a_full_gpu_is_out_of_memory(laboratory: Laboratory) -> None:
     put(laboratory, *SMALL_BATCHES)
     need = laboratory.ask(RUN, "fitted").reserved_bytes
-    exact = replace(RUN, total_bytes=RUN.device.context_bytes + need)
+    least_bytes = RUN.device.context_bytes + need
+    exact, smaller = (Run(measured(total_bytes=size), JOB) for size in (least_bytes, least_bytes - 2 * MIB))
     assert not laboratory.ask(exact, "fitted").out_of_memory
-    assert laboratory.ask(replace(exact, total_bytes=exact.total_bytes - 2 * MIB), "fitted").out_of_memory
+    assert laboratory.ask(smaller, "fitted").out_of_memory
 
 
 def test_the_phantom_way_is_what_the_allocator_said(laboratory: Laboratory) -> None:
@@ -97,6 +92,7 @@ def test_both_kinds_of_file_say_the_same(tmp_path: Path) -> None:
     ]
     for name in ("estimates.csv", "estimates.json"):
         estimates.write(rows, tmp_path / name)
+        assert [row.estimate_bytes for row in read_estimates(tmp_path / name)] == [5 * MIB, None]
     listed = json.loads((tmp_path / "estimates.json").read_text())
     with (tmp_path / "estimates.csv").open() as file:
         table = list(csv.DictReader(file))

@@ -61,13 +61,13 @@ def test_gradients_outlive_the_iteration_unless_dropped_at_its_end(
     family: Any, mode: int, left: bool
 ) -> None:
     model = {"cnn": "MobeNetV3Small", "transformer": "openai-community/gpt2"}[family]
-    prepared = workloads.prepare(workloads.Job(family, model, "SGD", 2, zero_grad=mode, iterations=2), TINY)
+    prepared = workloads.prepare(workloads.Job(family, model, "SGD", 2, zero_grad=mode, iterations=1), TINY)
     seen: list[bool] = []
     weights = list(prepared.model.parameters())
     workloads.train(
         prepared, torch.device("cpu"), lambda _: seen.append(any(w.grad is not None for w in weights))
     )
-    assert seen == [left, left]
+    assert seen == [left]
 
 
 @pytest.mark.parametrize(

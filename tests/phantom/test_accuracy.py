@@ -11,18 +11,13 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 
 from accuracy.cache import Cache
-from accuracy.runs import IDENTITY, MIB, Job, MeasuredRun
+from accuracy.runs import Job, Run
 from accuracy.ways import Laboratory
+from measured_run import measured
 from xmem.pipeline import memory_needed
 
-ROW = MeasuredRun(
-    identity=dict.fromkeys(IDENTITY, ""),
-    job=Job("Transformer", "distilbert/distilgpt2", "AdamW", 4, zero_grad=1, tokens=32),
-    gpu="NVIDIA GeForce RTX 3060",
-    total_bytes=12622168064,
-    peak_bytes=2000 * MIB,
-    out_of_memory=False,
-)
+JOB = Job("Transformer", "distilbert/distilgpt2", "AdamW", 4, zero_grad=1, tokens=32)
+ROW = Run(measured(JOB.family, JOB.model, JOB.optimizer, JOB.batch, zero_grad=1), JOB)
 
 
 def test_a_row_through_the_phantom(phantom: Any) -> None:
@@ -37,7 +32,8 @@ def test_a_row_through_the_phantom(phantom: Any) -> None:
     observed = laboratory.observe_capture(laboratory.phantom_key(ROW))
     assert memory_needed(observed, device=ROW.device).peak_reserved_bytes == record.peak_reserved_bytes
 
-    small = replace(ROW, total_bytes=ROW.device.context_bytes + answer.reserved_bytes // 2)
+    total_bytes = ROW.device.context_bytes + answer.reserved_bytes // 2
+    small = replace(ROW, measured=replace(ROW.measured, total_bytes=total_bytes))
     record = laboratory.capture_on_phantom(small, 4)
     assert record.outcome == "out_of_memory", record.note
     without_limit = laboratory.ask(small, "phantom")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from xmem.orchestration.cpu_kernels import DropCpuKernelTemporaries
 from xmem.orchestration.dropout import ResizeDropoutMasks
+from xmem.orchestration.gradient_order import OrderBatchNormGradients
 from xmem.orchestration.host_memory import AddMemoryBeforeTrace, AddTensorsBeforeTrace, DropHostMemory
 from xmem.orchestration.lifetimes import (
     BatchDataPerIteration,
@@ -14,8 +16,10 @@ from xmem.orchestration.lifetimes import (
     RecordedActivations,
 )
 from xmem.orchestration.onednn import DropOneDnnTemporaries
+from xmem.orchestration.operands import DropConvertedOperands
 from xmem.orchestration.policy import Context, Policy, Recorded
 from xmem.orchestration.recorded_requests import RecordedRequests
+from xmem.orchestration.softmax import AddSoftmaxBackwardProducts
 from xmem.orchestration.workspaces import AddCublasWorkspaces, RecognizeCublasWorkspaces
 
 
@@ -36,12 +40,16 @@ CPU_TRACE = Plan(
     facts=(DropHostMemory(), AddTensorsBeforeTrace()),
     corrections=(
         DropOneDnnTemporaries(),
+        DropCpuKernelTemporaries(),
+        DropConvertedOperands(),
+        OrderBatchNormGradients(),
         ResizeDropoutMasks(),
         PersistentParameters(),
         BatchDataPerIteration(),
         RecordedActivations(),
         GradientsUntilZeroGrad(),
         PermanentOptimizerState(),
+        AddSoftmaxBackwardProducts(),
         AddCublasWorkspaces(),
     ),
 )

@@ -42,7 +42,7 @@ class AddCublasWorkspaces:
     description = "one cuBLAS workspace each for forward and backward, from the first matrix product on"
 
     def __call__(self, workload: Workload, context: Context) -> Workload:
-        """Add a workspace before the first matrix product of the forward and of the backward."""
+        """Add a workspace in the first matrix product of the forward and of the backward, behind its result."""
         events = context.trace.events
         gemms = np.flatnonzero(context.operators.rows_named(_GEMMS)).astype(np.int32)
         hosts = np.flatnonzero(events.kind == HOST)
@@ -56,15 +56,17 @@ class AddCublasWorkspaces:
                 continue
             first = int(rows[np.argmin(events.begin_ns[rows])])
             begin_ns = int(events.begin_ns[first])
+            results = workload.select(workload.operator == first)
             workload = workload.with_added(
                 size_bytes=cublas_workspace_bytes(context.target),
-                alloc_ns=begin_ns,
+                alloc_ns=int(results.alloc_ns[0]) + 1 if len(results) else begin_ns,
                 free_ns=NEVER,
                 category=Category.WORKSPACE,
                 phase=phase,
                 iteration=_iteration_at(workload, begin_ns),
                 operator=first,
                 root_operator=first,
+                module=int(results.module[0]) if len(results) else -1,
             )
         return workload
 

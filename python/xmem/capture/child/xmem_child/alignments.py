@@ -22,8 +22,15 @@ _FUSED_ATTENTION = (
 _FLASH_FOR_EFFICIENT = (
     "the CPU's flash kernel stands for CUDA's memory-efficient one, which the script selects"
 )
+_ATTENTION_LAYOUT = (
+    "fused attention lays its result out as CUDA's kernels do: by position, then by head"
+)
 _FOREACH = "optimizers take the foreach path that is the default on CUDA; the script itself trains on the CPU"
 _EAGER_COMPILE = "torch.compile was skipped: the model ran eagerly, compiled code usually keeps less"
+
+_FLASH = "_scaled_dot_product_flash_attention_for_cpu"
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+_CPU_KERNEL = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 
 _aten = torch.ops.aten
 
@@ -39,6 +46,8 @@ class Alignments:
         """Register the overrides, for tensors that autograd may follow."""
         self._library.impl("dropout", self._dropout, "AutogradCPU")
         self._library.impl("scaled_dot_product_attention", self._attention, "AutogradCPU")
+        # Between autograd and the CPU's kernel, which stays reachable below.
+        self._library.impl(_FLASH, self._flash_attention, "BackendSelect")
         _prefer_foreach(self._session)
         _compile_eagerly(self._session)
 
@@ -46,7 +55,8 @@ class Alignments:
         if train and 0 < p < 1 and tensor.numel() > 0:
             self._session.align("native_dropout", _SAVED_MASK)
             return _aten.native_dropout.default(tensor, p, True)[0]
-        return _aten.dropout.default.decompose(tensor, p, train)
+        # Not `decompose`, which has a version in Python that clones where nothing is dropped.
+        return _aten.dropout.default._op_dk(_COMPOSITE, tensor, p, train)
 
     def _attention(
         self,
@@ -72,6 +82,29 @@ class Alignments:
         finally:
             if borrow_flash:
                 backends.enable_flash_sdp(False)
+
+    def _flash_attention(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        **options: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The CPU's kernel gives its result the strides of the query; CUDA's give it those of a tensor (batch,
+        length, heads, width), so that the usual transposition and `contiguous` copy nothing.
+        """
+        kernel = getattr(_aten, _FLASH).default
+        batch, heads, length, _ = query.shape
+        by_position = query.new_empty((batch, length, heads, value.size(-1))).transpose(1, 2)
+        result, log_sums = kernel.redispatch(
+            _CPU_KERNEL, query, key, value, dropout_p, is_causal, **options
+        )
+        if result.stride() == by_position.stride():
+            return result, log_sums
+        self._session.align("attention_layout", _ATTENTION_LAYOUT)
+        return by_position.copy_(result), log_sums
 
 
 def _prefer_foreach(session: Session) -> None:
