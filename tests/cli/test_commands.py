@@ -106,12 +106,20 @@ class TestEstimate:
     def test_options_reach_the_estimate(self, stages: FakeStages) -> None:
         xmem_fast(
             *["estimate", "a.json.gz", "--gpu", "A100 80GB", "--capacity", "40GiB", "--torch", "2.6"],
-            *["--alloc-conf", "expandable_segments:True", "--what-if", "accumulate=4", "--confidence", "0.99"],
+            *[
+                "--alloc-conf",
+                "expandable_segments:True",
+                "--what-if",
+                "accumulate=4",
+                "--confidence",
+                "0.99",
+            ],
         )
         assert stages.estimates == [
             {
                 "trace": "a.json.gz",
-                "what_if": ["accumulate=4"], "confidence": 0.99,
+                "what_if": ["accumulate=4"],
+                "confidence": 0.99,
                 "gpu": "A100 80GB",
                 "capacity": 40 * 1024**3,
                 "alloc_conf": "expandable_segments:True",

@@ -22,7 +22,9 @@ class OrderBatchNormGradients:
     def __call__(self, workload: Workload, context: Context) -> Workload:
         """Give the largest result of each backward the first place, and the others the next ones."""
         operators = context.operators
-        node = operators.enclosing(workload.operator, operators.rows_named({"aten::native_batch_norm_backward"}))
+        node = operators.enclosing(
+            workload.operator, operators.rows_named({"aten::native_batch_norm_backward"})
+        )
         results = np.flatnonzero((node >= 0) & (workload.free_ns > context.trace.events.end_ns[node]))
         groups = np.split(results, np.flatnonzero(np.diff(node[results])) + 1)
         alloc_ns = workload.alloc_ns.copy()

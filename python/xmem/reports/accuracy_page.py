@@ -133,8 +133,11 @@ def render_markdown(
                 _coverage("calibrated on the other models only", card.held_out),
             ]
         ),
-        "The shipped calibration may rest on these very runs; the second line is the honest one: each "
-        "model's bounds come from the rows of all other models.",
+        "A bound is the estimate times what the residuals of measured runs of the same way and kind say "
+        "(split conformal, one-sided; `xmem/calibration.py`). Each group has some tens of rows, so beyond a "
+        "confidence of n / (n + 1) the bound rests on a continued tail. The shipped calibration may rest on "
+        "these very runs; the second line is the honest one: each model's bounds come from the rows of all "
+        "other models.",
         "## Worst rows first",
         _table([_row(row, explanations) for row in worst_first(card.ours.rows)]),
     ]

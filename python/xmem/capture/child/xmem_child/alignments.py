@@ -22,9 +22,7 @@ _FUSED_ATTENTION = (
 _FLASH_FOR_EFFICIENT = (
     "the CPU's flash kernel stands for CUDA's memory-efficient one, which the script selects"
 )
-_ATTENTION_LAYOUT = (
-    "fused attention lays its result out as CUDA's kernels do: by position, then by head"
-)
+_ATTENTION_LAYOUT = "fused attention lays its result out as CUDA's kernels do: by position, then by head"
 _FOREACH = "optimizers take the foreach path that is the default on CUDA; the script itself trains on the CPU"
 _EAGER_COMPILE = "torch.compile was skipped: the model ran eagerly, compiled code usually keeps less"
 
@@ -98,9 +96,7 @@ class Alignments:
         kernel = getattr(_aten, _FLASH).default
         batch, heads, length, _ = query.shape
         by_position = query.new_empty((batch, length, heads, value.size(-1))).transpose(1, 2)
-        result, log_sums = kernel.redispatch(
-            _CPU_KERNEL, query, key, value, dropout_p, is_causal, **options
-        )
+        result, log_sums = kernel.redispatch(_CPU_KERNEL, query, key, value, dropout_p, is_causal, **options)
         if result.stride() == by_position.stride():
             return result, log_sums
         self._session.align("attention_layout", _ATTENTION_LAYOUT)
