@@ -3,8 +3,8 @@
 Two captures of one job with the same torch, one on the CPU (``--mode real``) and one on the phantom GPU, are
 reduced to their allocations in order, each the size that the caching allocator rounds it to. Allocations of
 one size, phase and iteration that come in the same order stand for each other. What is left is told by
-operator: missing on the CPU, extra on the CPU; of those that match, which are freed at another place, counted
-in matched allocations. Peaks of both replays stand above.
+operator: extra on the CPU, missing there; of those that match, which are freed at another place, counted in
+matched allocations. Peaks of both replays stand above.
 
     python bench/accuracy/compare_blocks.py CPU.json PHANTOM.json [--gpu rtx-3060] [--details ITERATION]
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 from xmem import _core
 from xmem.attribution import Phase
 from xmem.devices import find_device
+from xmem.orchestration.workload import Workload
 from xmem.pipeline import Stages, run_stages
 
 MIB = 1 << 20
 ROUNDING = 512  # kMinBlockSize of CUDACachingAllocator.cpp
-CONVOLUTIONS = ("convolution", "Convolution", "cudnn_batch_norm", "conv_depthwise")
 
 
 @dataclass(frozen=True)
@@ -37,27 +37,27 @@ class Side:
         stages: The run.
         size_bytes: int64, as the allocator rounds it.
         phase: uint8, a ``Phase``.
-        iteration: int32, -1 = before the first.
-        freed_before: int64, how many allocations of this run came before the free.
     """
 
     stages: Stages
     size_bytes: NDArray[np.int64]
     phase: NDArray[np.uint8]
-    iteration: NDArray[np.int32]
 
     @classmethod
     def of(cls, path: Path, gpu: str) -> Side:
         """Read a capture and move it to a GPU."""
         stages = run_stages(path, device=find_device(gpu))
-        workload = stages.workload
-        kept = workload.size_bytes > 0
-        stages.__dict__["workload"] = workload = workload.select(kept)
+        workload = stages.workload.select(stages.workload.size_bytes > 0)
         rounded = (workload.size_bytes + ROUNDING - 1) // ROUNDING * ROUNDING
-        return cls(stages, rounded, _phases(stages), _iterations(stages))
+        return cls(replace(stages, workload=workload), rounded, _phases(workload))
 
     def __len__(self) -> int:
         return len(self.size_bytes)
+
+    @property
+    def iteration(self) -> NDArray[np.int32]:
+        """Of each allocation, -1 = before the first."""
+        return self.stages.workload.iteration
 
     def origin(self, row: int) -> str:
         """Outermost and innermost operator of an allocation."""
@@ -74,7 +74,6 @@ class Side:
         module = self.stages.workload.module[row]
         return self.stages.attribution.modules[module] if module >= 0 else ""
 
-
     def keys(self, numbers: dict[str, int]) -> NDArray[np.int64]:
         """What has to be equal of allocations that stand for each other: size, and the module if it is
         called.
@@ -84,16 +83,11 @@ class Side:
         return np.where(self.phase == Phase.FORWARD, modules + 1, 0) + (self.size_bytes << 16)
 
 
-def _phases(stages: Stages) -> NDArray[np.uint8]:
-    """Phases, with loading and what comes between the phases taken as forward: their borders are not
-    CUDA's business."""
-    phase = stages.workload.phase.copy()
+def _phases(workload: Workload) -> NDArray[np.uint8]:
+    """Phases, with loading and what comes between phases taken as forward: their borders are the script's."""
+    phase = workload.phase.copy()
     phase[np.isin(phase, (Phase.OTHER, Phase.LOAD, Phase.ZERO_GRAD))] = Phase.FORWARD
     return phase
-
-
-def _iterations(stages: Stages) -> NDArray[np.int32]:
-    return stages.workload.iteration
 
 
 def pair(cpu: Side, gpu: Side) -> NDArray[np.int32]:
@@ -116,6 +110,7 @@ def places_of_frees(side: Side, rows: NDArray[np.intp]) -> NDArray[np.int64]:
 
 
 def report(cpu: Side, gpu: Side, details: int | None) -> None:
+    """Print peaks, counts by iteration, and what differs by operator."""
     counterpart = pair(cpu, gpu)
     matched = np.flatnonzero(counterpart >= 0)
     others = counterpart[matched]
@@ -137,7 +132,9 @@ def report(cpu: Side, gpu: Side, details: int | None) -> None:
             int((gpu.iteration[missing] == iteration).sum()),
             int((cpu.iteration[matched[moved]] == iteration).sum()),
         ]
-        print(f"iteration {iteration:2d}: {counts[0]} extra, {counts[1]} missing, {counts[2]} freed elsewhere")
+        print(
+            f"iteration {iteration:2d}: {counts[0]} extra, {counts[1]} missing, {counts[2]} freed elsewhere"
+        )
 
     def listed(what: str, side: Side, rows: NDArray[np.intp]) -> None:
         groups: Counter[tuple[str, str]] = Counter()

@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include <numeric>
+#include <tuple>
 
 #include "allocators/counters.hpp"
 #include "numpy_view.hpp"
@@ -24,6 +25,14 @@ using Column = py::array_t<T, py::array::c_style | py::array::forcecast>;
 template <class T>
 std::span<const T> span_of(const Column<T>& column) {
   return {column.data(), static_cast<std::size_t>(column.size())};
+}
+
+// simulation::Alternatives: list of each block, begin of each list, sizes.
+using AlternativeColumns = std::tuple<Column<std::int32_t>, Column<std::int64_t>, Column<Bytes>>;
+
+simulation::Alternatives alternatives_of(const AlternativeColumns& columns) {
+  const auto& [list, begin, size_bytes] = columns;
+  return {span_of(list), span_of(begin), span_of(size_bytes)};
 }
 
 // A column that the object behind `self` owns.
@@ -167,10 +176,11 @@ void bind_replay(py::module_& core) {
   core.def(
       "replay",
       [](const Column<std::uint8_t>& kind, const Column<std::int32_t>& block, const Column<Bytes>& size_bytes,
-         const Column<std::int64_t>& stream, const allocators::AllocatorOptions& options,
-         std::optional<Bytes> capacity_bytes, Bytes other_bytes, bool drop_failed, std::optional<std::int64_t> until,
-         bool every_counter) {
-        const simulation::Requests requests{span_of(kind), span_of(block), span_of(size_bytes), span_of(stream)};
+         const Column<std::int64_t>& stream, const AlternativeColumns& alternatives,
+         const allocators::AllocatorOptions& options, std::optional<Bytes> capacity_bytes, Bytes other_bytes,
+         bool drop_failed, std::optional<std::int64_t> until, bool every_counter) {
+        const simulation::Requests requests{span_of(kind), span_of(block), span_of(size_bytes), span_of(stream),
+                                            alternatives_of(alternatives)};
         simulation::ReplayOptions replay_options;
         replay_options.allocator = options;
         replay_options.device.capacity = capacity_bytes.value_or(allocators::kUnlimitedBytes);
@@ -182,8 +192,8 @@ void bind_replay(py::module_& core) {
         const py::gil_scoped_release released;
         return simulation::replay(requests, replay_options);
       },
-      py::arg("kind"), py::arg("block"), py::arg("size_bytes"), py::arg("stream"), py::arg("options"),
-      py::arg("capacity_bytes"), py::arg("other_bytes"), py::arg("drop_failed"), py::arg("until"),
+      py::arg("kind"), py::arg("block"), py::arg("size_bytes"), py::arg("stream"), py::arg("alternatives"),
+      py::arg("options"), py::arg("capacity_bytes"), py::arg("other_bytes"), py::arg("drop_failed"), py::arg("until"),
       py::arg("every_counter"));
 }
 
@@ -204,17 +214,18 @@ void bind_gauge_replay(py::module_& core) {
   core.def(
       "replay_gauges",
       [](const Column<std::uint8_t>& kind, const Column<std::int32_t>& block, const Column<Bytes>& size_bytes,
-         const Column<std::int64_t>& stream, std::uint8_t allocator, const allocators::AllocatorOptions& options,
-         std::optional<Bytes> capacity_bytes, Bytes other_bytes) {
-        const simulation::Requests requests{span_of(kind), span_of(block), span_of(size_bytes), span_of(stream)};
+         const Column<std::int64_t>& stream, const AlternativeColumns& alternatives, std::uint8_t allocator,
+         const allocators::AllocatorOptions& options, std::optional<Bytes> capacity_bytes, Bytes other_bytes) {
+        const simulation::Requests requests{span_of(kind), span_of(block), span_of(size_bytes), span_of(stream),
+                                            alternatives_of(alternatives)};
         allocators::DeviceProperties device;
         device.capacity = capacity_bytes.value_or(allocators::kUnlimitedBytes);
         device.other_bytes = other_bytes;
         const py::gil_scoped_release released;
         return simulation::replay_gauges(requests, static_cast<simulation::AllocatorKind>(allocator), options, device);
       },
-      py::arg("kind"), py::arg("block"), py::arg("size_bytes"), py::arg("stream"), py::arg("allocator"),
-      py::arg("options"), py::arg("capacity_bytes"), py::arg("other_bytes"));
+      py::arg("kind"), py::arg("block"), py::arg("size_bytes"), py::arg("stream"), py::arg("alternatives"),
+      py::arg("allocator"), py::arg("options"), py::arg("capacity_bytes"), py::arg("other_bytes"));
 }
 
 void bind_state(py::module_& core) {

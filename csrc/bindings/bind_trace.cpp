@@ -78,6 +78,7 @@ void register_trace(py::module_& core) {
       .def_property_readonly("span_sequence_number", span_column(&EventTable::sequence_number))
       .def_property_readonly("span_forward_thread", span_column(&EventTable::forward_thread))
       .def_property_readonly("span_input_types", span_column(&EventTable::input_types))
+      .def_property_readonly("span_inputs", span_column(&EventTable::inputs))
       .def_property_readonly("memory_time_ns", memory_column(&MemoryTable::time_ns))
       .def_property_readonly("memory_address", memory_column(&MemoryTable::address))
       .def_property_readonly("memory_bytes", memory_column(&MemoryTable::bytes))

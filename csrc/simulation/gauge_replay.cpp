@@ -33,7 +33,7 @@ GaugeReplay run(const Requests& requests, Allocator allocator) {
 
 GaugeReplay replay_gauges(const Requests& requests, AllocatorKind kind, const allocators::AllocatorOptions& options,
                           const allocators::DeviceProperties& properties) {
-  require_equal_lengths(requests);
+  require_consistent(requests);
   allocators::SimulatedDevice device(properties);
   switch (kind) {
     case AllocatorKind::kPerfectReuse:

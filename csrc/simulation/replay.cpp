@@ -69,12 +69,16 @@ class Run {
   bool apply(std::size_t r) {
     if (!walk_.apply(r)) {
       const allocators::OutOfMemory& why = allocator_.last_out_of_memory();
-      const Bytes size = requests_.size_bytes[static_cast<std::size_t>(requests_.block[r])];
-      replay_.failures.push_back({static_cast<std::int64_t>(r), size, why.rounded_size, why.device_free_bytes});
+      replay_.failures.push_back(
+          {static_cast<std::int64_t>(r), walk_.last_tried_bytes(r), why.rounded_size, why.device_free_bytes});
       return options_.on_out_of_memory == OnOutOfMemory::kDrop;
     }
     if (static_cast<RequestKind>(requests_.kind[r]) == RequestKind::kAlloc) {
       const auto b = static_cast<std::size_t>(requests_.block[r]);
+      if (walk_.handles()[b] == walk_.kNothing) {
+        replay_.placement.size[b] = 0;
+        return true;
+      }
       const allocators::Block& placed = allocator_.block(BlockHandle{walk_.handles()[b]});
       replay_.placement.address[b] = placed.address;
       replay_.placement.segment[b] = placed.segment.value;
@@ -127,17 +131,8 @@ class Run {
 
 }  // namespace
 
-void require_equal_lengths(const Requests& requests) {
-  if (requests.kind.size() != requests.block.size() || requests.size_bytes.size() != requests.stream.size()) {
-    throw ConfigError("request columns of " + std::to_string(requests.kind.size()) + " and " +
-                          std::to_string(requests.block.size()) + " rows, block columns of " +
-                          std::to_string(requests.size_bytes.size()) + " and " + std::to_string(requests.stream.size()),
-                      "columns of equal length; build the requests with make_requests");
-  }
-}
-
 Replay replay(const Requests& requests, const ReplayOptions& options) {
-  require_equal_lengths(requests);
+  require_consistent(requests);
   return Run(requests, options).run();
 }
 

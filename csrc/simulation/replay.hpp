@@ -53,7 +53,7 @@ struct Peaks {
 struct Placement {  // one row a block; -1 where it was never allocated
   std::vector<Bytes> address;
   std::vector<std::int32_t> segment;
-  std::vector<Bytes> size;  // rounded, with the slack of an unsplit block
+  std::vector<Bytes> size;  // rounded, with the slack of an unsplit block; 0 where it took the alternative of 0 bytes
 };
 
 struct FailedRequest {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,9 +26,12 @@ class RequestWalk {
   static constexpr bool kKnowsPools = requires(Allocator allocator) { allocator.begin_pool(1); };
   static constexpr std::int32_t kNotAlive = -1;
   static constexpr std::int32_t kDropped = -2;  // failed; its free is to be skipped
+  static constexpr std::int32_t kNothing = -3;  // took the alternative of 0 bytes; likewise
 
   RequestWalk(const Requests& requests, Allocator& allocator)
-      : requests_(requests), allocator_(allocator), handles_(requests.size_bytes.size(), kNotAlive) {}
+      : requests_(requests), allocator_(allocator), handles_(requests.size_bytes.size(), kNotAlive) {
+    if (!requests.alternatives.list.empty()) fitting_.assign(requests.alternatives.begin.size() - 1, kNoneYet);
+  }
 
   // False when the request ran out of memory.
   bool apply(std::size_t r) {
@@ -62,7 +66,16 @@ class RequestWalk {
   // Handle of each block; below 0 when it is not alive.
   const std::vector<std::int32_t>& handles() const { return handles_; }
 
+  // What was asked for last by an allocation that ran out of memory.
+  Bytes last_tried_bytes(std::size_t r) const {
+    const std::size_t b = block_of(r);
+    return has_alternatives(b) ? requests_.alternatives.sizes_of(requests_.alternatives.list[b]).back()
+                               : requests_.size_bytes[b];
+  }
+
  private:
+  static constexpr std::size_t kNoneYet = static_cast<std::size_t>(-1);
+
   bool allocate(std::size_t r) {
     const std::size_t b = block_of(r);
     const Bytes size = requests_.size_bytes[b];
@@ -71,22 +84,49 @@ class RequestWalk {
                             std::to_string(size) + " bytes",
                         "a block that is not alive, of 1 to 2^44 bytes; build the requests with make_requests");
     }
+    handles_[b] = has_alternatives(b) ? try_alternatives(b) : try_size(size, b);
+    return handles_[b] != kDropped;
+  }
+
+  bool has_alternatives(std::size_t b) const {
+    return !requests_.alternatives.list.empty() && requests_.alternatives.list[b] >= 0;
+  }
+
+  // The handle of a block of this size, kDropped where there is no memory for it.
+  std::int32_t try_size(Bytes size, std::size_t b) {
     if constexpr (kKnowsOtherStreams) allocator_.process_events();
     const allocators::BlockHandle handle = allocator_.allocate(size, requests_.stream[b]);
-    handles_[b] = handle.is_none() ? kDropped : handle.value;
-    return !handle.is_none();
+    return handle.is_none() ? kDropped : handle.value;
+  }
+
+  std::int32_t try_alternatives(std::size_t b) {
+    const std::int32_t list = requests_.alternatives.list[b];
+    const std::span<const Bytes> sizes = requests_.alternatives.sizes_of(list);
+    const auto attempt = [&](std::size_t a) { return sizes[a] == 0 ? kNothing : try_size(sizes[a], b); };
+    std::size_t& fitting = fitting_[static_cast<std::size_t>(list)];
+    if (fitting != kNoneYet) {
+      const std::int32_t handle = attempt(fitting);
+      if (handle != kDropped) return handle;
+    }
+    for (std::size_t a = 0; a < sizes.size(); ++a) {
+      const std::int32_t handle = attempt(a);
+      if (handle == kDropped) continue;
+      fitting = a;
+      return handle;
+    }
+    return kDropped;
   }
 
   void free(std::size_t r) {
     const std::int32_t handle = alive(r, "a free");
-    if (handle != kDropped) allocator_.free(allocators::BlockHandle{handle});
+    if (handle >= 0) allocator_.free(allocators::BlockHandle{handle});
     handles_[block_of(r)] = kNotAlive;
   }
 
   void record_stream(std::size_t r) {
     const std::int32_t handle = alive(r, "a use");
     if constexpr (kKnowsOtherStreams) {
-      if (handle != kDropped) allocator_.record_stream(allocators::BlockHandle{handle});
+      if (handle >= 0) allocator_.record_stream(allocators::BlockHandle{handle});
     }
   }
 
@@ -146,6 +186,7 @@ class RequestWalk {
   const Requests& requests_;
   Allocator& allocator_;
   std::vector<std::int32_t> handles_;  // BlockHandle of each replayed block
+  std::vector<std::size_t> fitting_;   // of each list of alternatives, the one that was taken last
 };
 
 }  // namespace xmem::simulation

@@ -29,6 +29,14 @@ class EventDecoder::Parser {
 struct EventDecoder::Arguments {
   std::string_view bytes, address, device_type, device_id, total_allocated, total_reserved;
   std::string_view event_index, sequence_number, forward_thread, input_types;
+  std::string_view input_dims, input_strides, concrete_inputs;  // of some operators alone
+
+  std::string_view* nested(std::string_view key) {
+    return key == "Input Dims"        ? &input_dims
+           : key == "Input Strides"   ? &input_strides
+           : key == "Concrete Inputs" ? &concrete_inputs
+                                      : nullptr;
+  }
 };
 
 struct EventDecoder::Mark {
@@ -92,6 +100,19 @@ Decision decide_span(std::string_view category, std::string_view name, UserFrame
   return {Keep::skip};
 }
 
+// Whose inputs are kept: what CUDA's libraries and kernels take their workspaces by.
+bool needs_inputs(std::string_view name) {
+  static constexpr std::string_view kNames[] = {
+      "\"aten::_convolution\"",
+      "\"aten::convolution_backward\"",
+      "\"aten::embedding_dense_backward\"",
+      "\"aten::_index_put_impl_\"",
+      "\"aten::sum\"",
+      "\"aten::scaled_dot_product_attention\"",
+  };
+  return std::ranges::find(kNames, name) != std::end(kNames);
+}
+
 // An integer of fewer than 64 bits; `missing` where it does not fit.
 template <class Integer>
 Integer parse_or(std::string_view token, Integer missing) {
@@ -120,7 +141,7 @@ namespace {
 
 // Reads the members of `args` that some kind of row needs.
 template <class Arguments>
-simdjson::error_code read_arguments(od::object object, Arguments& args) {
+simdjson::error_code read_arguments(od::object object, Arguments& args, bool with_inputs) {
   for (auto member : object) {
     od::field field;
     if (const auto error = std::move(member).get(field)) return error;
@@ -159,8 +180,13 @@ simdjson::error_code read_arguments(od::object object, Arguments& args) {
       default:
         break;
     }
+    bool is_nested = slot == &args.input_types;
+    if (slot == nullptr && with_inputs) {
+      slot = args.nested(key);
+      is_nested = true;
+    }
     if (slot == nullptr || !slot->empty()) continue;
-    if (slot == &args.input_types) {
+    if (is_nested) {
       if (const auto error = field.value().raw_json().get(*slot)) return error;
       *slot = trim(*slot);
     } else {
@@ -197,7 +223,7 @@ simdjson::error_code read_fields(od::object object, Fields& fields, od::parser& 
           if (decision.keep == Keep::undecided) {
             if (const auto error = field.value().raw_json().get(deferred_args)) return error;
           } else if (od::object args; field.value().get_object().get(args) == simdjson::SUCCESS) {
-            if (const auto error = read_arguments(args, fields.args)) return error;
+            if (const auto error = read_arguments(args, fields.args, needs_inputs(fields.name))) return error;
           }
           continue;
         }
@@ -222,10 +248,11 @@ simdjson::error_code read_fields(od::object object, Fields& fields, od::parser& 
     Fields copy = fields;
     if (const auto error = deferred_parser.iterate(padded).get(document)) return error;
     if (document.get_object().get(args) != simdjson::SUCCESS) return simdjson::SUCCESS;
-    if (const auto error = read_arguments(args, copy.args)) return error;
+    if (const auto error = read_arguments(args, copy.args, needs_inputs(fields.name))) return error;
     for (std::string_view* token : {&copy.args.bytes, &copy.args.address, &copy.args.device_type, &copy.args.device_id,
                                     &copy.args.total_allocated, &copy.args.total_reserved, &copy.args.event_index,
-                                    &copy.args.sequence_number, &copy.args.forward_thread, &copy.args.input_types}) {
+                                    &copy.args.sequence_number, &copy.args.forward_thread, &copy.args.input_types,
+                                    &copy.args.input_dims, &copy.args.input_strides, &copy.args.concrete_inputs}) {
       if (!token->empty())
         *token = deferred_args.substr(static_cast<std::size_t>(token->data() - padded.data()), token->size());
     }
@@ -388,6 +415,7 @@ void EventDecoder::keep_span(const Fields& fields, SpanKind kind, std::int64_t o
   row.sequence_number = parse_integer(fields.args.sequence_number).value_or(-1);
   row.forward_thread = parse_integer(fields.args.forward_thread).value_or(-1);
   if (!fields.args.input_types.empty()) row.input_types = fragment_.names.intern(fields.args.input_types);
+  if (needs_inputs(fields.name)) row.inputs = intern_inputs(fields.args);
   fragment_.events.append(row);
   fragment_.span_index.push_back(parse_integer(fields.args.event_index).value_or(-1));
 }
@@ -448,6 +476,14 @@ NameId EventDecoder::intern_name(std::string_view token) {
     return fragment_.names.intern(unescaped);
   }
   return fragment_.names.intern(text);
+}
+
+NameId EventDecoder::intern_inputs(const Arguments& args) {
+  if (args.input_dims.empty() && args.input_strides.empty() && args.concrete_inputs.empty()) return NameId{};
+  const auto or_null = [](std::string_view token) { return token.empty() ? std::string_view("null") : token; };
+  scratch_.assign("[").append(or_null(args.input_dims)).append(",").append(or_null(args.input_strides));
+  scratch_.append(",").append(or_null(args.concrete_inputs)).append("]");
+  return fragment_.names.intern(scratch_);
 }
 
 EventDecoder::Mark EventDecoder::mark() const {

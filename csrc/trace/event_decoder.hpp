@@ -59,6 +59,7 @@ class EventDecoder {
   void count_skipped(const Fields& fields);
   std::int32_t thread_of(const Fields& fields);
   NameId intern_name(std::string_view token);
+  NameId intern_inputs(const Arguments& args);
 
   TraceFragment& fragment_;
   std::unique_ptr<Parser> parser_;

@@ -47,6 +47,7 @@ void EventTable::append(const SpanRow& row) {
   sequence_number.push_back(row.sequence_number);
   forward_thread.push_back(row.forward_thread);
   input_types.push_back(row.input_types);
+  inputs.push_back(row.inputs);
 }
 
 void EventTable::truncate(std::size_t rows) {

@@ -32,6 +32,7 @@ struct SpanRow {
   std::int64_t sequence_number = -1;
   std::int64_t forward_thread = -1;
   NameId input_types{};
+  NameId inputs{};
 };
 
 // Spans, sorted by thread, begin, longest first, order of occurrence: within a thread, outer spans stand before inner
@@ -45,9 +46,10 @@ struct EventTable {
   std::vector<std::int64_t> sequence_number;
   std::vector<std::int64_t> forward_thread;
   std::vector<NameId> input_types;
+  std::vector<NameId> inputs;
 
   auto columns() {
-    return std::tie(kind, name, thread, begin_ns, end_ns, sequence_number, forward_thread, input_types);
+    return std::tie(kind, name, thread, begin_ns, end_ns, sequence_number, forward_thread, input_types, inputs);
   }
   std::size_t size() const { return kind.size(); }
   Interval span(std::size_t row) const { return {begin_ns[row], end_ns[row]}; }

@@ -125,6 +125,7 @@ TraceFragment join(std::vector<TraceFragment>& fragments) {
     TraceFragment& fragment = fragments[i];
     for (NameId& name : fragment.events.name) name = renamed(names[i], name);
     for (NameId& types : fragment.events.input_types) types = renamed(names[i], types);
+    for (NameId& inputs : fragment.events.inputs) inputs = renamed(names[i], inputs);
     rename_threads(fragment.events.thread, threads[i]);
     rename_threads(fragment.memory.thread, threads[i]);
     joined.diagnostics.add(fragment.diagnostics);

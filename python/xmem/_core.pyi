@@ -16,6 +16,7 @@ class Trace:
     span_sequence_number: NDArray[np.int64]
     span_forward_thread: NDArray[np.int64]
     span_input_types: NDArray[np.int32]
+    span_inputs: NDArray[np.int32]
     memory_time_ns: NDArray[np.int64]
     memory_address: NDArray[np.int64]
     memory_bytes: NDArray[np.int64]
@@ -194,6 +195,7 @@ def replay(
     block: NDArray[np.int32],
     size_bytes: NDArray[np.int64],
     stream: NDArray[np.int64],
+    alternatives: tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]],
     options: AllocatorOptions,
     capacity_bytes: int | None,
     other_bytes: int,
@@ -222,6 +224,7 @@ def replay_gauges(
     block: NDArray[np.int32],
     size_bytes: NDArray[np.int64],
     stream: NDArray[np.int64],
+    alternatives: tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]],
     allocator: int,
     options: AllocatorOptions,
     capacity_bytes: int | None,

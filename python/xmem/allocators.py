@@ -17,7 +17,15 @@ from numpy.typing import NDArray
 
 from xmem import _core
 from xmem.errors import ConfigError
-from xmem.simulation import AllocatorOptions, Peak, RequestKind, Requests, Timeline, core_options
+from xmem.simulation import (
+    AllocatorOptions,
+    Peak,
+    RequestKind,
+    Requests,
+    Timeline,
+    core_alternatives,
+    core_options,
+)
 
 __all__ = ["Allocator", "AllocatorName", "GaugeReplay", "replay_through"]
 
@@ -112,6 +120,7 @@ def replay_through(
         requests.block,
         requests.size_bytes,
         requests.stream,
+        core_alternatives(requests.alternatives),
         _NAMES.index(allocator),
         core_options(options),
         capacity_bytes,
@@ -125,16 +134,27 @@ def replay_through(
 def _replay_in_python(allocator: Allocator, requests: Requests) -> GaugeReplay:
     gauges = np.zeros((4, len(requests)), np.int64)
     handles: dict[int, int] = {}
+    took_nothing: set[int] = set()
+    choice = _Choice(requests)
     failed = None
     for index, (kind, block) in enumerate(zip(requests.kind.tolist(), requests.block.tolist(), strict=True)):
         if kind == RequestKind.ALLOC:
-            handle = allocator.allocate(int(requests.size_bytes[block]), int(requests.stream[block]))
-            if handle is None:
-                failed = index
+            for size in choice.sizes(block):
+                if size == 0:
+                    took_nothing.add(block)
+                elif (handle := allocator.allocate(size, int(requests.stream[block]))) is not None:
+                    handles[block] = handle
+                else:
+                    continue
+                choice.take(block, size)
+                break
             else:
-                handles[block] = handle
+                failed = index
         elif kind == RequestKind.FREE:
-            allocator.free(handles.pop(block))
+            if block in took_nothing:
+                took_nothing.remove(block)
+            else:
+                allocator.free(handles.pop(block))
         elif kind == RequestKind.EMPTY_CACHE:
             allocator.empty_cache()
         gauges[:, index] = (
@@ -149,6 +169,28 @@ def _replay_in_python(allocator: Allocator, requests: Requests) -> GaugeReplay:
     gauges.flags.writeable = False
     allocated, active, reserved, requested = (_peak(gauge) for gauge in gauges)
     return GaugeReplay(Timeline(*gauges), allocated, active, reserved, requested, failed)
+
+
+class _Choice:
+    """Which sizes a block tries, in order, by what its list of alternatives gave last."""
+
+    def __init__(self, requests: Requests) -> None:
+        self._size_bytes = requests.size_bytes
+        self._alternatives = requests.alternatives
+        self._taken: dict[int, int] = {}
+
+    def sizes(self, block: int) -> list[int]:
+        number = self._list(block)
+        if number < 0:
+            return [int(self._size_bytes[block])]
+        sizes: list[int] = self._alternatives.sizes_of(number).tolist()
+        return [self._taken[number], *sizes] if number in self._taken else sizes
+
+    def take(self, block: int, size: int) -> None:
+        self._taken[self._list(block)] = size
+
+    def _list(self, block: int) -> int:
+        return int(self._alternatives.list[block]) if len(self._alternatives.list) else -1
 
 
 def _peak(gauge: NDArray[np.int64]) -> Peak:

@@ -59,6 +59,8 @@ class Peak:
 
     Attributes:
         request_index: The request of the replayed sequence that raised it.
+        requested_bytes: What the blocks alive at that instant were asked for with, before rounding; -1 in
+            estimates of earlier versions.
     """
 
     iteration: int
@@ -68,6 +70,7 @@ class Peak:
     source_line: str | None
     time_ns: int
     request_index: int
+    requested_bytes: int = -1
 
 
 @dataclass(frozen=True)
@@ -111,12 +114,20 @@ class PolicyRecord:
 
     Attributes:
         bytes_changed: Sum over the blocks of new size less old size, plus the bytes of blocks added.
+        bytes_at_peak: Bytes asked for by the blocks alive at the instant of the peak, after less before the
+            policy: what was recorded of that instant plus these is ``Peak.requested_bytes``. None where the
+            instant is not one of the recorded run: a what-if raised the peak.
+        package: The package that brought the policy, None for a built-in one.
+        applied: False for a policy that was switched off.
     """
 
     name: str
     blocks_changed: int
     bytes_changed: int
     description: str
+    bytes_at_peak: int | None = None
+    package: str | None = None
+    applied: bool = True
 
 
 @dataclass(frozen=True)
@@ -209,6 +220,30 @@ class Measured:
 
 
 @dataclass(frozen=True)
+class ConvolutionWorkspaces:
+    """Where the workspaces of convolutions come from that a run on the CPU does not have.
+
+    Attributes:
+        source: Who said what they take, in words.
+        cudnn_version: Of the library that was asked, such as ``9.20.0``; empty where none was.
+        exact: Whether it is the version that the job's PyTorch brings.
+        blocks: Workspaces of the run.
+        largest_bytes: The largest of them.
+        peak_reserved_least_bytes: Peak of a run without limit in which every convolution takes the plan with
+            the smallest workspace; the estimate's own where it is exact.
+        peak_reserved_most_bytes: Likewise, the largest workspace of the plans that PyTorch would try.
+    """
+
+    source: str
+    cudnn_version: str
+    exact: bool
+    blocks: int
+    largest_bytes: int
+    peak_reserved_least_bytes: int
+    peak_reserved_most_bytes: int
+
+
+@dataclass(frozen=True)
 class Scaling:
     """How an estimate at a point of a fitted model follows from the runs that the model was fitted from.
 
@@ -279,6 +314,7 @@ class Estimate:
         interval: What the device peak lies between; None in estimates written before there were intervals.
         verdict: None when no GPU was named.
         measured: None unless the job ran on the phantom GPU.
+        convolution_workspaces: None where the run has no convolution, or was recorded on a GPU.
         scaling: None unless the estimate is one at a point of a fitted model.
         what_if: Changes of the script that the estimate assumes, in the order in which they were applied.
         timings_s: Seconds by stage, in the order of the stages.
@@ -303,6 +339,7 @@ class Estimate:
     diagnostics: tuple[Diagnostic, ...]
     trace: TraceSummary
     timings_s: Mapping[str, float]
+    convolution_workspaces: ConvolutionWorkspaces | None = None
 
     @property
     def fits(self) -> bool | None:
@@ -343,6 +380,9 @@ class Estimate:
                 "assumptions": tuple(fields["assumptions"]),
                 "simulation": SimulationSummary(**simulation),
                 "measured": None if fields["measured"] is None else _measured_from_json(fields["measured"]),
+                "convolution_workspaces": None
+                if fields.get("convolution_workspaces") is None
+                else ConvolutionWorkspaces(**fields["convolution_workspaces"]),
                 "scaling": None if fields["scaling"] is None else _scaling_from_json(fields["scaling"]),
                 "what_if": tuple(fields.get("what_if", ())),
                 "diagnostics": tuple(Diagnostic(**diagnostic) for diagnostic in fields["diagnostics"]),

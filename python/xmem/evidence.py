@@ -46,7 +46,7 @@ class Witness:
     def peak(self, replay: Replay) -> Peak:
         """The instant of the peak of allocated bytes, the first of equal ones."""
         request = replay.peak_allocated.request
-        block = int(self.requests.block[request])
+        block = self.peak_block(replay)
         return Peak(
             iteration=int(self.workload.iteration[block]),
             phase=Phase(int(self.workload.phase[block])).label,
@@ -55,7 +55,12 @@ class Witness:
             source_line=self._lines[self.workload.source_line[block]] or None,
             time_ns=int(self.requests.time_ns[request]),
             request_index=request,
+            requested_bytes=int(replay.timeline.requested_bytes[request]),
         )
+
+    def peak_block(self, replay: Replay) -> int:
+        """Row of the workload whose allocation raised the peak."""
+        return int(self.requests.block[replay.peak_allocated.request])
 
     def breakdown(self, replay: Replay) -> Breakdown:
         """Who holds the bytes allocated at the peak, by category, module, operator and source line.
@@ -64,13 +69,13 @@ class Witness:
         """
         rows = self._alive_at(replay.peak_allocated.request)
         held = replay.placement.size_bytes[rows]
-        rounded = self._rounded_bytes[rows]
+        rounded = self._taken_bytes(replay)[rows]
         categories = _sums(self.workload.category[rows], rounded, _CATEGORIES)
         slack = int((held - rounded).sum())
         module, paths = self._modules
         return Breakdown(
             category=categories | ({_SLACK: slack} if slack else {}),
-            category_peaks=self._category_peaks(),
+            category_peaks=self._category_peaks(self._taken_bytes(replay)),
             module=_sums(module[rows], held, paths, "(outside of modules)"),
             operator=_sums(self._operator_name[rows], held, self._operator_names, "(outside of operators)"),
             source_line=_sums(self.workload.source_line[rows], held, self._lines, "(no line known)"),
@@ -107,11 +112,11 @@ class Witness:
             phase=Phase(int(self.workload.phase[block])).label,
         )
 
-    def _category_peaks(self) -> dict[str, int]:
+    def _category_peaks(self, taken_bytes: NDArray[np.int64]) -> dict[str, int]:
         """The most that each category held at any one time, in rounded bytes."""
         block = self.requests.block
         sign = np.where(self.requests.kind == RequestKind.ALLOC, 1, -1)
-        change = sign * self._rounded_bytes[block]
+        change = sign * taken_bytes[block]
         category = self.workload.category[block]
         peaks = {
             label: int(np.cumsum(np.where(category == value, change, 0)).max())
@@ -122,6 +127,12 @@ class Witness:
     @cached_property
     def _rounded_bytes(self) -> NDArray[np.int64]:
         return -(-self.workload.size_bytes // _GRANULE_BYTES) * _GRANULE_BYTES
+
+    def _taken_bytes(self, replay: Replay) -> NDArray[np.int64]:
+        """Rounded bytes of each block, of the alternative that it took where it has any."""
+        if len(self.requests.alternatives.list) == 0:
+            return self._rounded_bytes
+        return np.minimum(self._rounded_bytes, np.maximum(replay.placement.size_bytes, 0))
 
     def _alive_at(self, request: int) -> NDArray[np.intp]:
         """Rows of the workload that are allocated after the request."""
@@ -193,11 +204,11 @@ def _cudnn_planned(planner: Mapping[str, str]) -> Iterator[str]:
     """Where it was not the job's own cuDNN that chose the workspaces of convolutions."""
     bundled, version = planner.get("bundled_version"), planner.get("version")
     if planner.get("planned_by") == "named":
-        yield f"cuDNN {version} planned the convolutions for the job's {bundled}, which cannot without a GPU"
+        yield f"cuDNN {version} planned the convolutions in place of the job's {bundled}"
     elif planner.get("planned_by") == "none":
         yield (
             f"convolutions are counted without workspaces: cuDNN {bundled} cannot plan them without a GPU; "
-            "name a libcudnn.so.9 of 9.8 or newer with --cudnn"
+            "name another libcudnn.so.9 with --cudnn"
         )
 
 
@@ -281,8 +292,6 @@ def assumptions(context: Recorded, device_type: int, device: Device | None) -> I
         yield "the script never asks for a GPU: all its tensors were taken as GPU memory"
     if metadata is not None:
         yield from metadata.get("assumptions", ())
-    if device_type == CPU and context.operators.rows_named(_is_convolution).any():
-        yield "cuDNN workspaces of convolutions are not counted yet"
     if device_type == CPU and context.operators.rows_named(_is_recurrent).any():
         yield "what cuDNN's recurrent layers keep (reserve space, flattened weights) is not counted yet"
     if device is not None and device.context_basis == "assumed":

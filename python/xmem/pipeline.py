@@ -8,9 +8,10 @@ conclude: verdict and evidence
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -22,10 +23,12 @@ from xmem.alloc_conf import AllocatorOptions
 from xmem.allocators import replay_through
 from xmem.attribution import Attribution, Phase, attribute
 from xmem.blocks import CPU, NEVER, BlockTable, pair_blocks
+from xmem.cudnn.workspaces import workspaces_for
 from xmem.devices import Device, custom_device, find_device
-from xmem.errors import TraceError
+from xmem.errors import ConfigError, TraceError
 from xmem.estimate_result import (
     Bounds,
+    ConvolutionWorkspaces,
     Estimate,
     Interval,
     Measured,
@@ -35,11 +38,13 @@ from xmem.estimate_result import (
     Target,
     Verdict,
 )
-from xmem.orchestration.plan import CPU_TRACE, GPU_TRACE, Plan
+from xmem.orchestration.convolutions import plan_convolutions
+from xmem.orchestration.plan import Plan, plan_for, require_policies
 from xmem.orchestration.policy import PolicyChange, Recorded, apply_policies
-from xmem.orchestration.policy import Target as PolicyTarget
+from xmem.orchestration.target import RunSettings
+from xmem.orchestration.target import Target as PolicyTarget
 from xmem.orchestration.workload import Workload, workload_of
-from xmem.simulation import Replay, Requests, make_requests
+from xmem.simulation import NO_ALTERNATIVES, Alternatives, Replay, Requests, make_requests
 from xmem.simulation import replay as replay_requests
 from xmem.sources import TraceSource
 from xmem.trace import Progress, Trace, read_trace
@@ -104,6 +109,26 @@ class Observation:
         parsed = [parse_whatif(change) if isinstance(change, str) else change for change in changes]
         return replace(self, what_ifs=(*self.what_ifs, *parsed))
 
+    def without_policies(self, *names: str) -> Observation:
+        """The run as it would be estimated with these policies switched off, beside those that are.
+
+        Raises:
+            ConfigError: No such policy, or a model was fitted from what one of them made of the runs.
+        """
+        if self.plan.off.issuperset(names):
+            return self
+        plan = plan_for(gpu_trace=self.device_type != CPU, without=self.plan.off.union(names))
+        changed_facts = [policy.name for policy in plan.facts if policy.name in plan.off - self.plan.off]
+        if not changed_facts:
+            return replace(self, plan=plan)
+        if self.scaled is not None:
+            raise ConfigError(
+                f"a fitted model without {changed_facts[0]}",
+                "estimates of the traces that it was fitted from",
+            )
+        workload, changes = _facts(self.recorded, plan)
+        return replace(self, plan=plan, workload=workload, changes=changes)
+
 
 @dataclass(frozen=True)
 class Stages:
@@ -113,7 +138,8 @@ class Stages:
         trace: As read.
         blocks: Allocations paired with frees.
         attribution: Who allocated each block, and when in the training step.
-        workload: The device's blocks after all policies.
+        workload: The device's blocks after all policies and changes of the script.
+        corrected: The same before the script was changed.
         changes: What each policy changed.
         requests: The order in which the allocator sees them.
         unlimited: The replay on a device without limit: what the job would take if it could.
@@ -121,12 +147,14 @@ class Stages:
         timings_s: Seconds by stage.
         scaling: How the run follows from others; None for a run as it was recorded.
         what_if: Changes of the script, as their texts.
+        convolution_workspaces: Where those of a run on the CPU come from.
     """
 
     trace: Trace
     blocks: BlockTable
     attribution: Attribution
     workload: Workload
+    corrected: Workload
     changes: list[PolicyChange]
     requests: Requests
     unlimited: Replay
@@ -134,6 +162,7 @@ class Stages:
     timings_s: dict[str, float]
     scaling: Scaling | None
     what_if: tuple[str, ...]
+    convolution_workspaces: ConvolutionWorkspaces | None = None
 
 
 @dataclass
@@ -156,6 +185,7 @@ def estimate(
     torch_version: str | None = None,
     what_if: Sequence[WhatIf | str] = (),
     confidence: float = calibration.DEFAULT_CONFIDENCE,
+    without_policies: Collection[str] = (),
     progress: Progress | None = None,
 ) -> Estimate:
     """Say how much GPU memory a training job will need, and whether it fits.
@@ -169,19 +199,23 @@ def estimate(
         torch_version: PyTorch that will run the job; by default the one that wrote the trace, else 2.13.
         what_if: Changes of the script, such as ``"optimizer=adamw:fused"``, applied in this order.
         confidence: Of each bound of the interval, at least 0.5 and less than 1.
+        without_policies: Names of policies to switch off (``xmem-fast policies``).
         progress: Called now and then while the trace is read.
 
     Raises:
         TraceError: The trace cannot be used.
-        ConfigError: The GPU, the capacity, the settings, the version, a change or the confidence cannot be
-            meant.
+        ConfigError: The GPU, the capacity, the settings, the version, a change, the confidence or a policy
+            cannot be meant.
     """
     calibration.require_confidence(confidence)
     device = _device(gpu, capacity)
     changes = [parse_whatif(change) if isinstance(change, str) else change for change in what_if]
     if alloc_conf:  # before the long part
         allocator_settings.parse(alloc_conf, torch_version or allocator_settings.DEFAULT_TORCH_VERSION)
-    observed = trace if isinstance(trace, Observation) else observe(trace, progress=progress)
+    if isinstance(trace, Observation):
+        observed = trace.without_policies(*without_policies)
+    else:
+        observed = observe(trace, without_policies=without_policies, progress=progress)
     stages = run_stages(
         observed.what_if(*changes), device=device, alloc_conf=alloc_conf, torch_version=torch_version
     )
@@ -190,17 +224,26 @@ def estimate(
     )
 
 
-def observe(trace: Trace | TraceSource, *, progress: Progress | None = None) -> Observation:
+def observe(
+    trace: Trace | TraceSource,
+    *,
+    without_policies: Collection[str] = (),
+    progress: Progress | None = None,
+) -> Observation:
     """Run the pipeline as far as it does not depend on a target.
 
     Args:
         trace: A trace, or what ``read_trace`` reads.
+        without_policies: Names of policies to switch off.
         progress: Called now and then with the bytes of the trace read so far.
 
     Raises:
         TraceError: The trace cannot be used.
+        ConfigError: No such policy, or one that an installed package brings is broken.
     """
     clock = _Clock()
+    if without_policies:  # before the long part
+        require_policies(without_policies)
     with clock.stage("read"):
         read = trace if isinstance(trace, Trace) else read_trace(trace, progress=progress)
     with clock.stage("pair"):
@@ -209,12 +252,10 @@ def observe(trace: Trace | TraceSource, *, progress: Progress | None = None) -> 
         attribution = attribute(read, blocks)
     _require_training(read, attribution)
     with clock.stage("orchestrate"):
-        device_type, device_index = _traced_device(blocks)
+        device_type, _ = _traced_device(blocks)
         recorded = Recorded(read, blocks, attribution)
-        plan = CPU_TRACE if device_type == CPU else GPU_TRACE
-        workload, changes = apply_policies(
-            plan.facts, workload_of(blocks, attribution, device_type, device_index), recorded
-        )
+        plan = plan_for(gpu_trace=device_type != CPU, without=without_policies)
+        workload, changes = _facts(recorded, plan)
     if len(workload) == 0:
         raise TraceError(
             "no device memory is left after host memory was set aside: the script trained on the CPU "
@@ -222,6 +263,12 @@ def observe(trace: Trace | TraceSource, *, progress: Progress | None = None) -> 
             read.path,
         )
     return Observation(recorded, workload, changes, plan, device_type, clock.seconds)
+
+
+def _facts(recorded: Recorded, plan: Plan) -> tuple[Workload, list[PolicyChange]]:
+    """The blocks of the traced device with the facts of the run applied, and what each fact changed."""
+    workload = workload_of(recorded.blocks, recorded.attribution, *_traced_device(recorded.blocks))
+    return apply_policies(plan.facts, workload, recorded, off=plan.off)
 
 
 def run_stages(
@@ -244,15 +291,21 @@ def run_stages(
     clock = _Clock(dict(observed.timings_s))
     moved = move(observed, device, torch_version, clock=clock)
     without_limit = replay_without_limit(moved, alloc_conf, torch_version, clock=clock)
+    workspaces = _convolution_workspaces(moved, device, torch_version, without_limit)
     return Stages(
         trace=observed.recorded.trace,
         blocks=observed.recorded.blocks,
         attribution=observed.recorded.attribution,
         workload=moved.workload,
+        corrected=moved.corrected,
         changes=[*observed.changes, *moved.corrections],
         requests=moved.requests,
         unlimited=without_limit.replay,
-        assumptions=tuple(evidence.assumptions(observed.recorded, observed.device_type, device)),
+        assumptions=(
+            *evidence.assumptions(observed.recorded, observed.device_type, device),
+            *([] if workspaces is None else [workspaces.source]),
+        ),
+        convolution_workspaces=workspaces,
         timings_s=clock.seconds,
         scaling=without_limit.scaling,
         what_if=tuple(change.text for change in observed.what_ifs),
@@ -286,7 +339,16 @@ def policy_target(observed: Observation, device: Device | None, torch_version: s
     """
     version = _torch_version(observed.recorded.trace, torch_version)
     capability = (device.compute_capability if device else None) or _UNKNOWN_COMPUTE_CAPABILITY
-    return PolicyTarget(compute_capability=capability, torch_version=allocator_settings.release_of(version))
+    described = device if observed.plan.by_gpu else None  # GPUs of one kind share what does not need it
+    release = allocator_settings.release_of(version)
+    return PolicyTarget(
+        compute_capability=capability,
+        torch_version=release,
+        settings=RunSettings.from_metadata(observed.recorded.metadata),
+        gpu=described.slug if described else "",
+        device=described,
+        convolutions=workspaces_for(device, release) if observed.device_type == CPU else None,
+    )
 
 
 def move(
@@ -311,7 +373,8 @@ def correct(
 ) -> tuple[Workload, list[PolicyChange]]:
     """Move the run to its target: the workload after all policies, and what each correction changed."""
     target = policy_target(observed, device, torch_version)
-    return apply_policies(observed.plan.corrections, observed.workload, observed.recorded.on(target))
+    plan = observed.plan
+    return apply_policies(plan.corrections, observed.workload, observed.recorded.on(target), off=plan.off)
 
 
 def _changed(observed: Observation, corrected: Workload) -> Run:
@@ -332,7 +395,53 @@ def _requests(run: Run, corrected: Workload) -> Requests:
         workload.size_bytes,
         workload.stream,
         empty_cache_ns=run.clock(emptied_ns),
+        alternatives=_alternatives(workload),
     )
+
+
+def _alternatives(workload: Workload) -> Alternatives:
+    if not workload.choices:
+        return NO_ALTERNATIVES
+    ends = np.cumsum([len(sizes) for sizes in workload.choices])
+    sizes = np.fromiter(chain.from_iterable(workload.choices), np.int64)
+    return Alternatives(workload.choice, np.concatenate([[0], ends]).astype(np.int64), sizes)
+
+
+def _convolution_workspaces(
+    moved: Moved, device: Device | None, torch_version: str | None, without_limit: WithoutLimit
+) -> ConvolutionWorkspaces | None:
+    """Who said what convolutions take, and what of the peak depends on it."""
+    target = policy_target(moved.observed, device, torch_version)
+    planned = plan_convolutions(moved.corrected, moved.observed.recorded.on(target))
+    if planned is None:
+        return None
+    _, _, answer = planned
+    own = moved.workload.choice >= 0
+    peak = without_limit.replay.peak_reserved.bytes
+    least = most = peak
+    if not answer.exact and own.any():
+        least, most = (
+            replay_requests(
+                replace(moved.requests, alternatives=_only(moved.requests.alternatives, which)),
+                options=without_limit.options,
+            ).peak_reserved.bytes
+            for which in (np.minimum, np.maximum)
+        )
+    return ConvolutionWorkspaces(
+        source=answer.source,
+        cudnn_version=answer.version,
+        exact=answer.exact,
+        blocks=int(own.sum()),
+        largest_bytes=int(moved.workload.size_bytes[own].max(initial=0)),
+        peak_reserved_least_bytes=min(least, peak),
+        peak_reserved_most_bytes=max(most, peak),
+    )
+
+
+def _only(alternatives: Alternatives, which: np.ufunc) -> Alternatives:
+    """Each list with one size, its smallest or its largest."""
+    sizes = which.reduceat(alternatives.size_bytes, alternatives.begin[:-1])
+    return Alternatives(alternatives.list, np.arange(len(sizes) + 1), sizes)
 
 
 def _scaling(moved: Moved, most: Replay, options: AllocatorOptions) -> Scaling | None:
@@ -524,10 +633,7 @@ def conclude(
                 torch_version=version,
                 alloc_conf=_alloc_conf(stages.trace, alloc_conf),
             ),
-            policies=tuple(
-                PolicyRecord(change.name, change.blocks_changed, change.bytes_changed, change.description)
-                for change in stages.changes
-            ),
+            policies=_policy_records(stages, witness.peak_block(replayed)),
             assumptions=stages.assumptions,
             simulation=witness.simulation(replayed, failed, bounds),
             measured=measured,
@@ -536,6 +642,7 @@ def conclude(
             diagnostics=evidence.diagnostics(stages.trace, stages.blocks),
             trace=evidence.trace_summary(stages.trace, stages.attribution),
             timings_s=clock.seconds,
+            convolution_workspaces=stages.convolution_workspaces,
         )
 
 
@@ -558,6 +665,27 @@ def _interval(
         least_bytes=None if scaling is None else scaling.peak_reserved_least_bytes,
         most_bytes=None if scaling is None else scaling.peak_reserved_most_bytes,
         bounds=bounds,
+    )
+
+
+def _policy_records(stages: Stages, peak_block: int) -> tuple[PolicyRecord, ...]:
+    """What each policy changed, also at the instant at which a block of the workload raised the peak."""
+    peak_ns: int | None = int(stages.workload.alloc_ns[peak_block])
+    if stages.what_if:  # another script's clock: the instant is that of the same block in the script as it is
+        rows = np.flatnonzero(stages.corrected.block == stages.workload.block[peak_block])
+        recorded = stages.workload.block[peak_block] >= 0 and len(rows) > 0
+        peak_ns = int(stages.corrected.alloc_ns[rows[0]]) if recorded else None
+    return tuple(
+        PolicyRecord(
+            name=change.name,
+            blocks_changed=change.blocks_changed,
+            bytes_changed=change.bytes_changed,
+            description=change.description,
+            bytes_at_peak=None if peak_ns is None else change.bytes_at(peak_ns),
+            package=change.package,
+            applied=change.applied,
+        )
+        for change in stages.changes
     )
 
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -25,8 +25,10 @@ from xmem.errors import ConfigError
 
 __all__ = [
     "NEVER",
+    "NO_ALTERNATIVES",
     "AllocatorOptions",
     "AllocatorState",
+    "Alternatives",
     "BlockState",
     "DeviceAction",
     "DeviceEvents",
@@ -101,6 +103,43 @@ class BlockState(IntEnum):
 
 
 @dataclass(frozen=True)
+class Alternatives:
+    """Sizes that allocations try in turn, as PyTorch tries cuDNN's execution plans (`Conv_v8.cpp`).
+
+    The first size of its list that the allocator has memory for is what a block takes, and what the next
+    block of the same list tries first; where that fails, the whole list is tried from its beginning. Each
+    attempt is a request of its own: caches are flushed before it fails. A size of 0 asks for nothing and
+    always serves. Out of memory only when the last one fails.
+
+    Attributes:
+        list: int32 a block, -1 where it has one size; no rows where no block has a list.
+        begin: int64, where each list begins in ``size_bytes``, and the end of the last.
+        size_bytes: int64.
+    """
+
+    list: Int32
+    begin: Int64
+    size_bytes: Int64
+
+    def __len__(self) -> int:
+        return max(len(self.begin) - 1, 0)
+
+    def sizes_of(self, number: int) -> Int64:
+        """The sizes of a list, in order."""
+        return self.size_bytes[self.begin[number] : self.begin[number + 1]]
+
+
+def _empty(dtype: type[np.int32] | type[np.int64]) -> NDArray[Any]:
+    column = np.empty(0, dtype)
+    column.flags.writeable = False
+    return column
+
+
+NO_ALTERNATIVES = Alternatives(_empty(np.int32), _empty(np.int64), _empty(np.int64))
+"""Every block has one size."""
+
+
+@dataclass(frozen=True)
 class Requests:
     """Ordered requests and the blocks that they are about.
 
@@ -109,8 +148,10 @@ class Requests:
         block: int32 a request, index into the block columns; -1 for an emptied cache, the number of the pool
             for a request about a private pool.
         time_ns: int64 a request.
-        size_bytes: int64 a block, as requested, before any rounding.
+        size_bytes: int64 a block, as requested, before any rounding; the first that it tries where it has
+            alternatives.
         stream: int64 a block, the CUDA stream that it is allocated on.
+        alternatives: Of the blocks that take the first size that fits.
     """
 
     kind: UInt8
@@ -118,6 +159,7 @@ class Requests:
     time_ns: Int64
     size_bytes: Int64
     stream: Int64
+    alternatives: Alternatives = NO_ALTERNATIVES
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -165,7 +207,8 @@ class Placement:
     Attributes:
         address: int64.
         segment: int32, number of the segment in order of creation.
-        size_bytes: int64, the rounded size and the slack of a block that was not split.
+        size_bytes: int64, the rounded size and the slack of a block that was not split; 0 where it took an
+            alternative of 0 bytes.
     """
 
     address: Int64
@@ -282,6 +325,7 @@ def make_requests(
     stream: ArrayLike | None = None,
     *,
     empty_cache_ns: ArrayLike = (),
+    alternatives: Alternatives = NO_ALTERNATIVES,
 ) -> Requests:
     """Order the allocations and frees of blocks as an allocator would see them.
 
@@ -295,6 +339,8 @@ def make_requests(
         size_bytes: Requested size of each block (int64).
         stream: CUDA stream of each block (int64); stream 0 for all when left out.
         empty_cache_ns: Instants at which the program calls ``torch.cuda.empty_cache()``.
+        alternatives: Lists of sizes, for blocks that take the first that fits; the first of a block's list
+            stands in place of its ``size_bytes``.
 
     Raises:
         ConfigError: Columns of different length, a negative size, or a free before its allocation; names the
@@ -304,13 +350,25 @@ def make_requests(
     streams = np.zeros(len(sizes), np.int64) if stream is None else _column(stream, "stream")
     if len(streams) != len(sizes):
         raise ConfigError(f"{len(streams)} streams", f"one for each of the {len(sizes)} blocks")
+    if len(alternatives.list):
+        sizes = _with_first_alternatives(sizes, alternatives)
     sequence = _core.make_request_sequence(
         _column(alloc_ns, "alloc_ns"),
         _column(free_ns, "free_ns"),
         sizes,
         _column(empty_cache_ns, "empty_cache_ns"),
     )
-    return Requests(sequence.kind, sequence.block, sequence.time_ns, sizes, streams)
+    return Requests(sequence.kind, sequence.block, sequence.time_ns, sizes, streams, alternatives)
+
+
+def _with_first_alternatives(sizes: Int64, alternatives: Alternatives) -> Int64:
+    if len(alternatives.list) != len(sizes):
+        raise ConfigError(f"alternatives of {len(alternatives.list)} blocks", f"of all {len(sizes)} blocks")
+    rows = np.flatnonzero(alternatives.list >= 0)
+    sizes = sizes.copy()
+    sizes[rows] = alternatives.size_bytes[alternatives.begin[alternatives.list[rows]]]
+    sizes.flags.writeable = False
+    return sizes
 
 
 def replay(
@@ -348,6 +406,7 @@ def replay(
         requests.block,
         requests.size_bytes,
         requests.stream,
+        core_alternatives(requests.alternatives),
         core_options(options),
         capacity_bytes,
         other_bytes,
@@ -389,6 +448,11 @@ def _column(values: ArrayLike, name: str) -> Int64:
     column = array.astype(np.int64)
     column.flags.writeable = False
     return column
+
+
+def core_alternatives(alternatives: Alternatives) -> tuple[Int32, Int64, Int64]:
+    """The same columns for the core."""
+    return alternatives.list, alternatives.begin, alternatives.size_bytes
 
 
 def core_options(options: AllocatorOptions) -> _core.AllocatorOptions:

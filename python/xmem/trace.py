@@ -60,6 +60,9 @@ class EventTable:
         sequence_number: int64, autograd's number of the node, -1 = none.
         forward_thread: int64, -1 = none.
         input_types: int32, id for ``Trace.name`` of the raw JSON text of ``Input type``, -1 = none.
+        inputs: int32, id for ``Trace.name`` of ``[Input Dims, Input Strides, Concrete Inputs]`` as raw JSON,
+            null for one that was not recorded; -1 = none was, or an operator whose inputs are not kept
+            (docs/trace_model.md, section 3).
     """
 
     kind: NDArray[np.uint8]
@@ -70,6 +73,7 @@ class EventTable:
     sequence_number: NDArray[np.int64]
     forward_thread: NDArray[np.int64]
     input_types: NDArray[np.int32]
+    inputs: NDArray[np.int32]
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -164,6 +168,7 @@ class Trace:
             sequence_number=core.span_sequence_number,
             forward_thread=core.span_forward_thread,
             input_types=core.span_input_types,
+            inputs=core.span_inputs,
         )
 
     @cached_property

@@ -8,6 +8,8 @@ from itertools import pairwise
 
 import pytest
 
+from xmem.orchestration import RunSettings
+
 from .conftest import TARGETS, Captured, needs_torch
 
 pytestmark = needs_torch
@@ -145,6 +147,28 @@ def test_dropout_costs_its_masks_and_nothing_else(captured: Capturing) -> None:
     assert with_dropout.device_peak() - without.device_peak() == masks
 
 
+def test_dropout_of_nothing_copies_nothing(captured: Capturing) -> None:
+    run = captured("gpt.py", "--dropout", "0.0", iterations=2)
+    dropouts = run.operators("aten::dropout")
+    assert len(dropouts) == 2 * 4 * 2
+    made = [b for b in run.blocks if any(begin <= b.alloc_ns < end for _, begin, end in dropouts)]
+    assert made == []
+
+
+def test_attention_gives_its_result_as_cuda_lays_it_out(captured: Capturing) -> None:
+    run = captured("gpt.py", "--contiguous", iterations=2)
+    assert ("attention_layout", 4 * 2) in [(row["name"], row["count"]) for row in run.xmem["alignments"]]
+    forward = [(begin, end) for name, begin, end in run.spans("xmem_module") if name == "GPT"]
+    reshapes = [  # of the results, to (batch, length, width)
+        (begin, end)
+        for _, begin, end in run.operators("aten::reshape")
+        if any(enter <= begin < leave for enter, leave in forward)
+    ]
+    assert len(reshapes) >= 4 * 2
+    made = [b for b in run.blocks if any(begin <= b.alloc_ns < end for begin, end in reshapes)]
+    assert made == []
+
+
 def test_what_stays_is_parameters_gradients_state_and_the_batch(captured: Capturing) -> None:
     run = captured("gpt.py", "--dropout", "0.1", iterations=2)
     parameter_bytes = run.xmem["modules"][0]["parameter_bytes"]
@@ -183,6 +207,7 @@ def test_metadata(captured: Capturing) -> None:
     assert run.xmem["device_requests"] == 27 + 2 * 3
     assert {row["name"]: row["count"] for row in run.xmem["alignments"]} == {
         "attention_dropout": 2 * 3,
+        "attention_layout": 2 * 3,
         "native_dropout": 6 * 3,
     }
     without_tensors = {key: value for key, value in run.xmem.items() if key != "tensors"}
@@ -268,3 +293,23 @@ def test_hugging_face_trainer(captured: Capturing) -> None:
     assert {"trainer.train()"} == {source_line(row["name"]) for row in run.tensors("input")}
     for row in run.tensors("gradient"):
         assert run.block_of(row).size_bytes == row["size_bytes"]
+
+
+def test_what_the_script_set_of_torch_is_noted_when_the_recording_ends(captured: Capturing) -> None:
+    run = captured("sets_backends.py")
+    assert run.xmem["settings"] == {
+        "cudnn_enabled": True,
+        "cudnn_allow_tf32": False,
+        "cudnn_benchmark": True,
+        "cudnn_deterministic": True,
+        "matmul_allow_tf32": True,
+        "deterministic_algorithms": False,
+        "autocast": "bfloat16",
+        "channels_last": True,
+        "environment": {"CUBLAS_WORKSPACE_CONFIG": ":16:8"},
+    }
+
+
+def test_a_script_that_sets_nothing_has_the_defaults_of_torch(captured: Capturing) -> None:
+    noted = captured(EVERYDAY).xmem["settings"]
+    assert RunSettings.from_metadata({"settings": {**noted, "environment": {}}}) == RunSettings()

@@ -106,26 +106,34 @@ class TestEstimate:
     def test_options_reach_the_estimate(self, stages: FakeStages) -> None:
         xmem_fast(
             *["estimate", "a.json.gz", "--gpu", "A100 80GB", "--capacity", "40GiB", "--torch", "2.6"],
-            *[
-                "--alloc-conf",
-                "expandable_segments:True",
-                "--what-if",
-                "accumulate=4",
-                "--confidence",
-                "0.99",
-            ],
+            *["--alloc-conf", "expandable_segments:True", "--what-if", "accumulate=4"],
+            *["--without-policy", "resize_dropout_masks", "--without-policy", "recorded_activations"],
+            *["--confidence", "0.99"],
         )
         assert stages.estimates == [
             {
                 "trace": "a.json.gz",
                 "what_if": ["accumulate=4"],
                 "confidence": 0.99,
+                "without_policies": ["resize_dropout_masks", "recorded_activations"],
                 "gpu": "A100 80GB",
                 "capacity": 40 * 1024**3,
                 "alloc_conf": "expandable_segments:True",
                 "torch_version": "2.6",
             }
         ]
+
+    def test_an_unknown_policy_is_a_usage_error_that_lists_the_known_ones(self, stages: FakeStages) -> None:
+        result = xmem_fast("estimate", "trace.json", "--without-policy", "resize_dropout_mask")
+        assert result.exit_code == 2
+        assert "resize_dropout_masks, or another of: drop_host_memory, " in result.stderr
+        assert stages.estimates == []
+
+    @pytest.mark.usefixtures("stages")
+    def test_explain_shows_bytes_at_the_peak_in_place_of_the_short_list(self) -> None:
+        result = xmem_fast("estimate", "trace.json", "--explain")
+        assert "Bytes at the peak, by policy" in result.stdout
+        assert "Corrected for CUDA" not in result.stdout
 
     def test_output_file(self, stages: FakeStages, tmp_path: Path) -> None:
         result = xmem_fast("estimate", "trace.json", "-o", str(tmp_path / "estimate.json"))
@@ -566,3 +574,23 @@ class TestProcess:
                 print([name for name in ("torch", "numpy", "rich") if name in sys.modules], file=sys.stderr)
         """
         assert self.run("-c", script, "--help").stderr == "[]\n"
+
+
+class TestPolicies:
+    def test_lists_all_in_order_with_the_traces_that_they_are_for(self) -> None:
+        lines = xmem_fast("policies").stdout.splitlines()
+        assert lines[0].split() == ["name", "traces", "package", "description"]
+        assert lines[1].split()[:3] == ["drop_host_memory", "CPU", "xmem"]
+        assert any(line.split()[:2] == ["recorded_requests", "GPU"] for line in lines)
+
+    def test_one_says_how_it_is_known(self) -> None:
+        result = xmem_fast("policies", "add_cublas_workspaces")
+        assert "CublasHandlePool.cpp" in result.stdout
+
+    def test_json_has_the_documentation(self) -> None:
+        rows = json.loads(xmem_fast("policies", "--json").stdout)["policies"]
+        assert list(rows[0]) == ["name", "traces", "package", "description", "documentation"]
+        assert all(row["documentation"] for row in rows)
+
+    def test_an_unknown_name_is_a_usage_error(self) -> None:
+        assert xmem_fast("policies", "add_cublas").exit_code == 2

@@ -28,8 +28,9 @@ inline void require_spans_in_order(const trace::EventTable& spans) {
 inline void require_laws(const trace::Trace& trace, std::int64_t bytes) {
   const trace::EventTable& spans = trace.events;
   const trace::MemoryTable& memory = trace.memory;
-  for (const std::size_t rows : {spans.name.size(), spans.thread.size(), spans.begin_ns.size(), spans.end_ns.size(),
-                                 spans.sequence_number.size(), spans.forward_thread.size(), spans.input_types.size()}) {
+  for (const std::size_t rows :
+       {spans.name.size(), spans.thread.size(), spans.begin_ns.size(), spans.end_ns.size(),
+        spans.sequence_number.size(), spans.forward_thread.size(), spans.input_types.size(), spans.inputs.size()}) {
     require(rows == spans.size(), "columns of spans are of one length");
   }
   for (const std::size_t rows :
@@ -42,6 +43,7 @@ inline void require_laws(const trace::Trace& trace, std::int64_t bytes) {
   for (const NameId name : spans.name) require(name.value >= 0, "every span has a name");
   for (const NameId name : spans.name) require_name(trace, name);
   for (const NameId name : spans.input_types) require_name(trace, name);
+  for (const NameId name : spans.inputs) require_name(trace, name);
 
   std::int64_t accounted = static_cast<std::int64_t>(spans.size() + memory.size());
   for (const trace::SkippedKind& skipped : trace.skipped) {

@@ -11,7 +11,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from xmem.alloc_conf import AllocatorOptions
-from xmem.simulation import NEVER, DeviceAction, Replay, RequestKind, Requests, make_requests, replay
+from xmem.simulation import (
+    NEVER,
+    Alternatives,
+    DeviceAction,
+    Replay,
+    RequestKind,
+    Requests,
+    make_requests,
+    replay,
+)
 from xmem.testing.reference.caching_allocator import UNLIMITED, Block, CachingAllocator, Device
 
 MIB = 1 << 20
@@ -79,13 +88,34 @@ def requests_with_uses(draw: st.DrawFn) -> Requests:
     )
 
 
+@st.composite
+def requests_with_alternatives(draw: st.DrawFn) -> Requests:
+    """The same, and some blocks take the first of a few sizes that fits, as convolutions do."""
+    made = draw(requests_with_uses())
+    blocks = len(made.size_bytes)
+    lists = draw(st.lists(st.lists(st.one_of(sizes, st.just(0)), min_size=1, max_size=4), max_size=4))
+    lists = [[first, *others] for first, *others in lists if first]
+    which = st.integers(-1, len(lists) - 1)
+    number = np.array(draw(st.lists(which, min_size=blocks, max_size=blocks)), np.int32)
+    first = np.array([choice[0] for choice in lists], np.int64)
+    return replace(
+        made,
+        size_bytes=np.where(number >= 0, first[number], made.size_bytes) if lists else made.size_bytes,
+        alternatives=Alternatives(
+            number,
+            np.cumsum([0, *map(len, lists)], dtype=np.int64),
+            np.array([size for choice in lists for size in choice], np.int64),
+        ),
+    )
+
+
 POOL_CALLS = [kind for kind in RequestKind if kind >= RequestKind.BEGIN_POOL]
 
 
 @st.composite
 def requests_with_pools(draw: st.DrawFn) -> Requests:
     """The same, and calls about up to three private pools at a time, as programs may make them."""
-    made = draw(requests_with_uses())
+    made = draw(st.one_of(requests_with_uses(), requests_with_alternatives()))
     call = st.tuples(st.integers(0, len(made)), st.sampled_from(POOL_CALLS), st.integers(0, 2))
     calls = sorted(draw(st.lists(call, max_size=16)), key=lambda call: call[0])
     program = PoolProgram()
@@ -143,6 +173,7 @@ class Reference:
         self.requests = requests
         self.allocator = CachingAllocator(options, Device(capacity))
         self.live: dict[int, Block] = {}
+        self.fitting: dict[int, int] = {}  # by list of alternatives, the size that was taken last
         self.placed: dict[int, tuple[int, int]] = {}
         self.failed: list[int] = []
 
@@ -160,14 +191,29 @@ class Reference:
         elif kind in POOL_CALLS:
             self.call_pool(RequestKind(kind), block)
         else:
-            self.allocator.process_events()
-            size, stream = int(self.requests.size_bytes[block]), int(self.requests.stream[block])
-            found = self.allocator.malloc(size, stream)
-            if found is None:
-                self.failed.append(index)
+            self.allocate(index, block)
+
+    def allocate(self, index: int, block: int) -> None:
+        alternatives = self.requests.alternatives
+        number = int(alternatives.list[block]) if len(alternatives.list) else -1
+        if number < 0:
+            sizes = [int(self.requests.size_bytes[block])]
+        else:
+            sizes = [self.fitting[number]] if number in self.fitting else []
+            sizes += alternatives.sizes_of(number).tolist()
+        for size in sizes:
+            if size == 0:
+                self.placed[block] = (-1, 0)
             else:
+                self.allocator.process_events()
+                found = self.allocator.malloc(size, int(self.requests.stream[block]))
+                if found is None:
+                    continue
                 self.live[block] = found
                 self.placed[block] = (found.address, found.size)
+            self.fitting[number] = size
+            return
+        self.failed.append(index)
 
     def call_pool(self, kind: RequestKind, number: int) -> None:
         if kind == RequestKind.USE_POOL_ON_OOM:

@@ -34,6 +34,7 @@ def test_json_keys_in_order() -> None:
         "diagnostics",
         "trace",
         "timings_s",
+        "convolution_workspaces",
     ]
 
 
@@ -41,7 +42,7 @@ def test_json_keys_in_order() -> None:
     ("key", "inner"),
     [
         ("verdict", "gpu capacity_bytes fits margin_bytes"),
-        ("peak", "iteration phase operator module source_line time_ns request_index"),
+        ("peak", "iteration phase operator module source_line time_ns request_index requested_bytes"),
         ("breakdown", "category category_peaks module operator source_line"),
         ("target", "gpu capacity_bytes compute_capability context_bytes torch_version alloc_conf"),
         ("simulation", "segments num_alloc_retries num_ooms fragmentation_bytes bounds oom"),
@@ -55,7 +56,10 @@ def test_json_inner_keys(key: str, inner: str) -> None:
 @pytest.mark.parametrize(
     ("row", "keys"),
     [
-        (DOES_NOT_FIT.to_json()["policies"][0], "name blocks_changed bytes_changed description"),
+        (
+            DOES_NOT_FIT.to_json()["policies"][0],
+            "name blocks_changed bytes_changed description bytes_at_peak package applied",
+        ),
         (DOES_NOT_FIT.to_json()["diagnostics"][0], "kind severity count first_byte_offset message"),
         (
             DOES_NOT_FIT.to_json()["simulation"]["oom"],

@@ -71,10 +71,10 @@ def test_every_gpu_with_cuda_can_stand_there(tmp_path: Path) -> None:
 
 def test_cudnn_reads_the_description() -> None:
     """The text that cuDNN 9.20 was seen to accept for this card."""
-    from xmem.phantom.machine import _cudnn_description, machine_attributes
+    from xmem.phantom.machine import cudnn_description, machine_attributes
 
     device = find_device("rtx-3060")
-    assert _cudnn_description(
+    assert cudnn_description(
         device.full_name, device.total_memory_bytes, machine_attributes(device, 0), 0, 12040
     ) == {
         "cudaDeviceId": 0,

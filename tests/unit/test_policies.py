@@ -7,7 +7,9 @@ import pytest
 
 from xmem.attribution import Category, attribute
 from xmem.blocks import CPU, CUDA, NEVER, pair_blocks
+from xmem.orchestration.cpu_kernels import DropCpuKernelTemporaries
 from xmem.orchestration.dropout import ResizeDropoutMasks
+from xmem.orchestration.gradient_order import OrderBatchNormGradients
 from xmem.orchestration.host_memory import AddMemoryBeforeTrace, AddTensorsBeforeTrace, DropHostMemory
 from xmem.orchestration.lifetimes import (
     BatchDataPerIteration,
@@ -17,7 +19,9 @@ from xmem.orchestration.lifetimes import (
     RecordedActivations,
 )
 from xmem.orchestration.onednn import DropOneDnnTemporaries
+from xmem.orchestration.operands import DropConvertedOperands
 from xmem.orchestration.policy import Context, Policy, PolicyChange, Target, apply_policies
+from xmem.orchestration.softmax import AddSoftmaxBackwardProducts
 from xmem.orchestration.workload import Workload, workload_of
 from xmem.orchestration.workspaces import AddCublasWorkspaces, cublas_workspace_bytes
 from xmem.testing.trace_builder import TraceBuilder
@@ -34,7 +38,7 @@ def applied(
     blocks = pair_blocks(read)
     attribution = attribute(read, blocks)
     before = workload_of(blocks, attribution, *device)
-    after, (change,) = apply_policies([policy], before, Context(read, blocks, attribution, target))
+    after, (change,) = apply_policies([policy], before, Context(read, blocks, attribution, target=target))
     return before, change, after
 
 
@@ -122,6 +126,134 @@ def test_reorders_that_die_inside_their_kernel_are_dropped_and_the_output_stays(
     assert (change.blocks_changed, change.bytes_changed) == (1, -1000)
 
 
+def test_only_mask_and_result_of_native_dropout_are_left() -> None:
+    trace = (
+        TraceBuilder()
+        .operator("aten::native_dropout", 0, 50)
+        .operator("aten::empty_like", 1, 9)
+        .alloc(0x10, 1000, 5)
+        .operator("aten::bernoulli_", 10, 20)
+        .alloc(0x20, 4000, 11)
+        .free(0x20, 19)
+        .operator("aten::mul", 21, 40)
+        .operator("aten::to", 22, 24)
+        .alloc(0x30, 4000, 23)
+        .alloc(0x40, 4000, 25)
+        .free(0x30, 39)
+        .free(0x10, 90)
+        .free(0x40, 91)
+    )
+    _, change, after = applied(DropCpuKernelTemporaries(), trace)
+    assert after.size_bytes.tolist() == [1000, 4000]
+    assert after.alloc_ns.tolist() == [5000, 25_000]
+    assert (change.blocks_changed, change.bytes_changed) == (2, -8000)
+
+
+def test_a_gradient_made_contiguous_for_a_norm_is_copied_on_both_devices() -> None:
+    trace = (
+        TraceBuilder()
+        .operator("aten::native_layer_norm_backward", 0, 50)
+        .operator("aten::contiguous", 1, 9)
+        .operator("aten::clone", 2, 8)
+        .alloc(0x10, 1000, 5)
+        .operator("aten::resize_", 10, 12)
+        .alloc(0x20, 64, 11)
+        .free(0x20, 40)
+        .free(0x10, 41)
+    )
+    _, _, after = applied(DropCpuKernelTemporaries(), trace)
+    assert after.size_bytes.tolist() == [1000]
+
+
+def test_numbers_and_converted_operands_of_arithmetic_are_dropped_and_results_stay() -> None:
+    trace = (
+        TraceBuilder()
+        .alloc(0x10, 8, 1)  # the number of x * 2.0, saved for the backward
+        .operator("aten::mul", 2, 20)
+        .operator("aten::to", 3, 6)
+        .operator("aten::_to_copy", 3, 6)
+        .alloc(0x20, 4, 4)
+        .alloc(0x30, 4000, 7)
+        .free(0x20, 15)
+        .operator("aten::_foreach_mul_", 30, 50)
+        .operator("aten::mul_", 31, 40)
+        .alloc(0x40, 8, 32)
+        .free(0x40, 39)
+        .operator("aten::add", 60, 80)
+        .operator("aten::to", 61, 65)
+        .alloc(0x50, 4000, 62)  # integers, to be added to floats
+        .alloc(0x60, 4000, 70)
+        .free(0x50, 79)
+    )
+    _, change, after = applied(DropConvertedOperands(), trace)
+    assert after.alloc_ns.tolist() == [7000, 70_000]
+    assert change.bytes_changed == -(8 + 4 + 8 + 4000)
+
+
+def test_a_scalar_result_and_a_conversion_that_the_script_asked_for_are_kept() -> None:
+    trace = (
+        TraceBuilder()
+        .operator("aten::mean", 0, 10)
+        .alloc(0x10, 4, 5)
+        .free(0x10, 95)
+        .operator("aten::mul", 20, 40)
+        .alloc(0x20, 4, 25)
+        .free(0x20, 96)
+        .operator("aten::to", 50, 60)
+        .alloc(0x30, 4000, 55)
+        .free(0x30, 58)
+    )
+    _, change, _ = applied(DropConvertedOperands(), trace)
+    assert change.blocks_changed == 0
+
+
+def test_a_parameter_of_one_element_is_no_number() -> None:
+    trace = captured().alloc(0x10, 4, 1).alloc(0x20, 4, 2).operator("aten::mul", 4, 5)
+    trace.tensor("parameter", "Net.bias", 0x10, 4, at_us=3)
+    _, _, after = applied(DropConvertedOperands(), trace)
+    assert after.alloc_ns.tolist() == [1000]
+
+
+def test_batch_norm_makes_the_gradient_of_its_input_first() -> None:
+    trace = (
+        TraceBuilder()
+        .operator("aten::native_batch_norm_backward", 0, 50)
+        .alloc(0x10, 4000, 5)
+        .free(0x10, 40)
+        .alloc(0x20, 64, 10)
+        .alloc(0x30, 64, 15)
+        .alloc(0x40, 4000, 20)
+        .free(0x40, 70)
+        .operator("aten::native_batch_norm_backward", 100, 150)
+        .alloc(0x50, 64, 110)
+        .alloc(0x60, 8000, 120)
+    )
+    _, change, after = applied(OrderBatchNormGradients(), trace)
+    by_time = sorted(zip(after.alloc_ns.tolist(), after.size_bytes.tolist(), strict=True))
+    assert by_time == [
+        (5000, 4000), (10_000, 4000), (15_000, 64), (20_000, 64), (110_000, 8000), (120_000, 64),
+    ]  # fmt: skip
+    assert (np.diff(after.alloc_ns) >= 0).all()
+    assert change.bytes_changed == 0
+
+
+def test_a_softmax_backward_holds_a_product_until_it_returns() -> None:
+    trace = (
+        TraceBuilder()
+        .operator("aten::_softmax_backward_data", 0, 50)
+        .alloc(0x10, 4000, 5)
+        .free(0x10, 90)
+        .operator("aten::_log_softmax_backward_data", 100, 150)
+        .alloc(0x20, 8000, 105)
+        .free(0x20, 190)
+    )
+    _, change, after = applied(AddSoftmaxBackwardProducts(), trace)
+    lifetimes = list(zip(after.size_bytes, after.alloc_ns, after.free_ns, strict=True))
+    assert lifetimes == [(4000, 5000, 90_000), (4000, 5000, 50_000), (8000, 105_000, 190_000)]
+    assert after.block.tolist() == [0, -1, 1]
+    assert (change.blocks_changed, change.bytes_changed) == (1, 4000)
+
+
 @pytest.mark.parametrize(
     ("dtype", "noise", "mask"), [("float", 4096, 1024), ("c10::BFloat16", 2048, 1024), ("double", 8192, 1024)]
 )
@@ -186,10 +318,12 @@ def test_forward_and_backward_take_a_cublas_workspace_each_at_their_first_produc
         .backward("AddmmBackward0", 60, 80, sequence_number=0)
         .operator("aten::mm", 65, 75)
         .alloc(0x20, 64, 70)
+        .free(0x10, 90)
+        .free(0x20, 91)
     )
     _, change, after = applied(AddCublasWorkspaces(), trace)
     workspaces = after.select(after.category == Category.WORKSPACE)
-    assert workspaces.alloc_ns.tolist() == [12_000, 65_000]
+    assert workspaces.alloc_ns.tolist() == [20_001, 70_001]  # each after the result of its product
     assert workspaces.free_ns.tolist() == [NEVER, NEVER]
     assert (change.blocks_changed, change.bytes_changed) == (2, 2 * 8_519_680)
 

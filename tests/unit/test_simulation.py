@@ -1,9 +1,12 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from xmem.alloc_conf import AllocatorOptions, parse
+from xmem.allocators import replay_through
 from xmem.errors import ConfigError
-from xmem.simulation import NEVER, BlockState, DeviceAction, RequestKind, make_requests, replay
+from xmem.simulation import NEVER, Alternatives, BlockState, DeviceAction, RequestKind, make_requests, replay
 
 MIB = 1 << 20
 
@@ -141,3 +144,76 @@ def test_settings_that_cannot_be_are_refused() -> None:
         replay(requests, until=5)
     with pytest.raises(ConfigError, match="10 MiB"):
         replay(requests, options=AllocatorOptions(large_segment_bytes=MIB))
+
+
+def alternatives(block_lists: list[int], *lists: list[int]) -> Alternatives:
+    """The list of each block, and the lists."""
+    return Alternatives(
+        np.array(block_lists, np.int32),
+        np.cumsum([0, *map(len, lists)], dtype=np.int64),
+        np.array([size for sizes in lists for size in sizes], np.int64),
+    )
+
+
+def test_the_first_alternative_is_taken_where_memory_has_no_end() -> None:
+    requests = make_requests([0, 1], [5, 2], [30 * MIB, 1], alternatives=alternatives([-1, 0], [60 * MIB, 0]))
+    result = replay(requests)
+    assert requests.size_bytes.tolist() == [30 * MIB, 60 * MIB]
+    assert result.peak_reserved.bytes == 90 * MIB
+    assert result.statistics["num_alloc_retries"] == 0
+
+
+def test_the_next_alternative_is_tried_after_all_caches_were_flushed() -> None:
+    sizes = alternatives([-1, -1, 0, 0], [80 * MIB, 70 * MIB, 30 * MIB, 0])
+    requests = make_requests([0, 1, 3, 6], [2, NEVER, 5, 8], [40 * MIB, 40 * MIB, 1, 1], alternatives=sizes)
+    result = replay(requests, capacity_bytes=100 * MIB)
+    assert result.oom is None
+    # the free block of 40 MiB went back at the first attempt; the next use begins with the third size
+    assert result.statistics["num_ooms"] == 2
+    assert result.placement.size_bytes.tolist() == [40 * MIB, 40 * MIB, 30 * MIB, 30 * MIB]
+    assert result.peak_reserved.bytes == 80 * MIB
+    closed = result.events.action == DeviceAction.SEGMENT_FREE
+    assert result.events.size_bytes[closed].tolist() == [40 * MIB]
+
+
+def test_an_alternative_that_no_longer_fits_sends_the_next_use_through_the_whole_list() -> None:
+    sizes = alternatives([0, -1, 0], [60 * MIB, 20 * MIB])
+    requests = make_requests([0, 2, 3], [1, NEVER, 5], [1, 60 * MIB, 1], alternatives=sizes)
+    result = replay(requests, capacity_bytes=100 * MIB)
+    assert result.placement.size_bytes.tolist() == [60 * MIB, 60 * MIB, 20 * MIB]
+    assert (
+        result.statistics["num_ooms"] == 2
+    )  # the one that fitted before, and the first of the list: the same
+
+
+def test_an_alternative_of_nothing_always_serves() -> None:
+    sizes = alternatives([-1, 0], [60 * MIB, 0])
+    requests = make_requests([0, 1], [NEVER, 2], [80 * MIB, 1], alternatives=sizes)
+    result = replay(requests, capacity_bytes=100 * MIB)
+    assert result.oom is None
+    assert (result.placement.address[1], result.placement.size_bytes[1]) == (-1, 0)
+    assert result.timeline.requested_bytes.tolist() == [80 * MIB] * 3
+
+
+def test_out_of_memory_when_the_last_alternative_fails() -> None:
+    sizes = alternatives([-1, 0], [60 * MIB, 50 * MIB])
+    requests = make_requests([0, 1], [NEVER, 2], [80 * MIB, 1], alternatives=sizes)
+    failed = replay(requests, capacity_bytes=100 * MIB).oom
+    assert failed is not None
+    assert (failed.request, failed.requested_bytes) == (1, 50 * MIB)
+    assert replay_through("device", requests, capacity_bytes=100 * MIB).out_of_memory == 1
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        (Alternatives(np.array([1]), np.array([0, 1]), np.array([MIB])), "list 1 of block 0"),
+        (Alternatives(np.array([0]), np.array([0, 2]), np.array([MIB])), "do not divide the 1 sizes"),
+        (Alternatives(np.array([-1]), np.array([0, 0, 1]), np.array([MIB])), "do not divide the 1 sizes"),
+        (Alternatives(np.array([0]), np.array([0, 2]), np.array([MIB, -1])), "-1 bytes"),
+    ],
+)
+def test_alternatives_that_cannot_be_are_refused(broken: Alternatives, message: str) -> None:
+    requests = replace(make_requests([0], [1], [MIB]), alternatives=broken)
+    with pytest.raises(ConfigError, match=message):
+        replay(requests)

@@ -53,20 +53,6 @@ void belongs_to(void* descriptor, Handle* handle) {
   all.known[descriptor].handle = handle;
 }
 
-// The attribute that tells a descriptor its device in place of a handle; 0 where it has none.
-int device_attribute(int type) {
-  switch (type) {
-    case cudnn::kHeuristics:
-      return cudnn::kHeuristicsDevice;
-    case cudnn::kPlan:
-      return cudnn::kPlanDevice;
-    case cudnn::kEngine:
-      return cudnn::kEngineDevice;
-    default:
-      return 0;
-  }
-}
-
 }  // namespace
 
 PHANTOM_EXPORT int cudnnBackendCreateDescriptor(int type, void** descriptor) {
@@ -129,10 +115,7 @@ PHANTOM_EXPORT int cudnnBackendFinalize(void* descriptor) {
   note(Function::cudnnBackendFinalize);
   const Known own = known(descriptor);
   if (own.type == cudnn::kVariantPack) return cudnn::kSuccess;
-  if (const int attribute = device_attribute(own.type); attribute != 0) {
-    void* properties = cudnn::device_properties(own.handle != nullptr ? own.handle->device : current_device());
-    if (properties != nullptr) cudnn::planner().set(descriptor, attribute, cudnn::kDescriptorType, 1, &properties);
-  }
+  cudnn::describe_device(descriptor, own.type, own.handle != nullptr ? own.handle->device : current_device());
   return cudnn::planner().finalize(descriptor);
 }
 

@@ -240,6 +240,14 @@ std::string Helper::last_error() {
   return answer;
 }
 
+void* Helper::handle(const std::string& description) {
+  const std::lock_guard lock(mutex_);
+  std::string answer;
+  const auto bytes = static_cast<std::int32_t>(description.size());
+  const Reply reply = ask({Operation::kHandle, 0, 0, bytes, ++descriptors_, 0}, description.data(), &answer);
+  return reply.status == kSuccess ? pointer(descriptors_) : nullptr;
+}
+
 bool Helper::rnn_sizes(const RnnQuery& query, const std::int32_t* lengths, RnnSizes* sizes) {
   const std::lock_guard lock(mutex_);
   std::string payload(reinterpret_cast<const char*>(&query), sizeof query);

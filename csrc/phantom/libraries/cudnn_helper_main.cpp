@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "libraries/cudnn_described_handle.hpp"
 #include "libraries/cudnn_protocol.hpp"
 #include "libraries/cudnn_status.hpp"
 
@@ -77,7 +78,7 @@ void set(const Request& request, const std::string& payload) {
   Descriptor& descriptor = descriptors()[request.descriptor];
   const void* elements = payload.data();
   std::vector<void*> pointers;
-  if (request.type == kDescriptorType) {
+  if (request.type == kDescriptorType || request.type == kHandleType) {
     pointers = reals(payload);
     elements = pointers.data();
   }
@@ -176,6 +177,12 @@ void serve(const Request& request, const std::string& payload) {
     }
     case Operation::kRnnSizes:
       return rnn_sizes(payload);
+    case Operation::kHandle: {
+      void* const handle = described_handle(payload);
+      descriptors()[request.descriptor].real = handle;
+      const bool heeded = handle != nullptr && heeds_described_handle(library, handle);
+      return answer(heeded ? kSuccess : kNotSupported, {});
+    }
   }
 }
 

@@ -32,9 +32,36 @@ Planner helper_planner() {
   return asked;
 }
 
+// The attribute that takes the properties of a device, 0 where a descriptor has none.
+int properties_attribute(int type) {
+  switch (type) {
+    case kHeuristics:
+      return kHeuristicsDevice;
+    case kPlan:
+      return kPlanDevice;
+    case kEngine:
+      return kEngineDevice;
+    default:
+      return 0;
+  }
+}
+
+// The attribute that takes a handle, 0 where a descriptor has none.
+int handle_attribute(int type) {
+  switch (type) {
+    case kGraph:
+      return kGraphHandle;
+    case kPlan:
+      return kPlanHandle;
+    default:
+      return 0;
+  }
+}
+
 struct Choice {
   Planner planner{};
-  std::vector<void*> devices;  // descriptors, one a device; empty without a library
+  std::vector<void*> devices;  // descriptors or handles, one a device; empty without a library
+  bool by_handle = false;      // which of the two
   std::string planned_by = "none";
   int version = 0;
   std::string reason;  // why it is not the better one
@@ -63,17 +90,32 @@ bool describe_devices(Helper& helper, Choice& choice) {
   return true;
 }
 
+// The same through handles, which older libraries take devices from.
+bool describe_handles(Helper& helper, Choice& choice) {
+  std::vector<void*> made;
+  for (const Device& device : machine().devices) {
+    void* handle = helper.handle(device.cudnn);
+    if (handle == nullptr) {
+      add_reason(
+          choice,
+          std::string("cuDNN ").append(std::to_string(helper.version())).append(" cannot plan without a device"));
+      return false;
+    }
+    made.push_back(handle);
+  }
+  choice.devices = made;
+  choice.by_handle = true;
+  return true;
+}
+
 bool choose(Choice& choice, const std::string& library, const char* planned_by) {
   auto* helper = new Helper(library);  // never destroyed: threads outlive exit handlers
   if (helper->version() == 0) {
     add_reason(choice, library + ": " + helper->failure());
     return false;
   }
-  if (helper->version() < kFirstDeviceless) {
-    add_reason(choice, "cuDNN " + std::to_string(helper->version()) + " cannot plan without a device");
-    return false;
-  }
-  if (!describe_devices(*helper, choice)) return false;
+  const bool deviceless = helper->version() >= kFirstDeviceless;
+  if (!(deviceless ? describe_devices(*helper, choice) : describe_handles(*helper, choice))) return false;
   chosen = helper;
   choice.planner = helper_planner();
   choice.planned_by = planned_by;
@@ -96,13 +138,8 @@ void write_down(const Choice& choice) {
 
 Choice make_choice() {
   Choice choice;
-  bool found = false;
-  if (library_version() >= kFirstDeviceless) {
-    found = choose(choice, library_path(), "bundled");
-  } else {
-    add_reason(choice, "cuDNN " + std::to_string(library_version()) + " cannot plan without a device");
-  }
-  if (!found && !machine().cudnn_library.empty()) found = choose(choice, machine().cudnn_library, "named");
+  bool found = !machine().cudnn_library.empty() && choose(choice, machine().cudnn_library, "named");
+  if (!found) found = choose(choice, library_path(), "bundled");
   if (!found) choice.planner = bare_planner();
   write_down(choice);
   return choice;
@@ -119,10 +156,13 @@ const Planner& planner() {
   return choice().planner;
 }
 
-void* device_properties(int device) {
-  const std::vector<void*>& devices = choice().devices;
+void describe_device(void* descriptor, int type, int device) {
+  const Choice& made = choice();
   const auto number = static_cast<std::size_t>(device);
-  return number < devices.size() ? devices[number] : nullptr;
+  if (number >= made.devices.size()) return;
+  const int attribute = made.by_handle ? handle_attribute(type) : properties_attribute(type);
+  const int kind = made.by_handle ? kHandleType : kDescriptorType;
+  if (attribute != 0) made.planner.set(descriptor, attribute, kind, 1, &made.devices[number]);
 }
 
 }  // namespace xmem::phantom::cudnn

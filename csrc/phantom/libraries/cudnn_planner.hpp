@@ -1,7 +1,8 @@
 // Who answers the graph API ("backend API"): the library that finds the engines for an operation graph, ranks them and
-// says what workspace each needs. From 9.8 on cuDNN does so for a device that is only described.
-//   bundled  the cuDNN of this process, where it is new enough
+// says what workspace each needs. From 9.8 on cuDNN does so for a device that is only described; 9.0 to 9.7 do for a
+// handle that describes one (cudnn_described_handle.hpp).
 //   named    the one that the machine file names
+//   bundled  the cuDNN of this process
 //   none     plans without workspace
 // Either library answers in a process of its own (cudnn_helper.hpp). The choice is made once, and written to the file
 // `cudnn` in $XMEM_PHANTOM.
@@ -20,6 +21,7 @@ enum DescriptorType : int {
   kEngineConfig = 3,
   kHeuristics = 4,
   kPlan = 5,
+  kGraph = 15,
   kVariantPack = 16,
   kDeviceProperties = 38,
 };
@@ -27,9 +29,11 @@ enum Attribute : int {
   kHeuristicsResults = 202,
   kHeuristicsDevice = 204,
   kConfigEngine = 300,
+  kPlanHandle = 400,
   kPlanConfig = 401,
   kPlanWorkspace = 402,
   kPlanDevice = 407,
+  kGraphHandle = 800,
   kGraphEngineCount = 802,
   kEngineDevice = 1307,
   kDeviceJson = 2702,
@@ -46,8 +50,8 @@ struct Planner {
 
 const Planner& planner();
 
-// The planner's description of a device of the machine, null where it needs none.
-void* device_properties(int device);
+// Tells a descriptor of this type, before it is finalized, for which device of the machine it is.
+void describe_device(void* descriptor, int type, int device);
 
 // Plans without workspace, one for every graph.
 const Planner& bare_planner();

@@ -17,6 +17,7 @@ enum class Operation : std::int32_t {
   kError,     // answered with cudnnGetLastErrorString
   kVersion,   // answered with the version as count: the first request, and the proof that the library works here
   kRnnSizes,  // payload: RnnQuery. Answered with RnnSizes
+  kHandle,    // payload: a description of a device; makes a handle of it. Answered
 };
 
 struct Request {

@@ -30,8 +30,8 @@ class PhantomMachine:
             for, though it is told the GPU's size, so that the peak is known also when it does not fit.
         keep_init: Whether weights are initialized on the host, which takes time and memory there.
         values: What reads of GPU memory give, by ``FILE:LINE`` of the script.
-        cudnn_library: A newer ``libcudnn.so.9`` to plan convolutions where that of the script's environment
-            cannot do it without a GPU (older than 9.8).
+        cudnn_library: The ``libcudnn.so.9`` that plans convolutions, for the CUDA of the script's
+            environment; None for that environment's own.
         snapshot: Where the allocator's own snapshot goes, for ``xmem-fast replay`` and PyTorch's viewer.
     """
 

@@ -127,7 +127,7 @@ def capture_noting(
     if target["alloc_conf"] is not None:
         environment["PYTORCH_CUDA_ALLOC_CONF"] = target["alloc_conf"]
     build = _phantom_build(command, environment, settings, _device(target))
-    machine = _machine(settings, target, build)
+    machine = _machine(settings, target)
     mode: Mode = "real" if build is None else "phantom"
     where = f"a phantom {machine.device.name}" if mode == "phantom" else "the CPU"
     output.note(f"recording {settings.iterations} iterations on {where}; the script's own output follows")
@@ -175,11 +175,8 @@ def _phantom_build(
     return None
 
 
-def _machine(
-    settings: CaptureSettings, target: options.TargetOptions, build: TorchBuild | None
-) -> PhantomMachine:
+def _machine(settings: CaptureSettings, target: options.TargetOptions) -> PhantomMachine:
     from xmem.capture import PhantomMachine
-    from xmem.phantom.cudnn import installed_library
 
     return PhantomMachine(
         device=_device(target),
@@ -187,7 +184,7 @@ def _machine(
         strict_capacity=settings.strict_capacity,
         keep_init=settings.keep_init,
         values=dict(_value(text) for text in settings.values),
-        cudnn_library=settings.cudnn or (installed_library(build.cuda_major) if build else None),
+        cudnn_library=settings.cudnn,
         snapshot=settings.snapshot,
     )
 

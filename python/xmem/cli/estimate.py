@@ -12,8 +12,11 @@ def estimate(
     capacity: options.Capacity = None,
     alloc_conf: options.AllocConf = None,
     torch_version: options.TorchVersion = None,
+    cudnn: options.PlannedBy = None,
     what_if: options.WhatIfs = None,
     confidence: options.Confidence = None,
+    without_policy: options.WithoutPolicies = None,
+    explain: options.Explain = False,
     as_json: options.Json = False,
     request: options.Format = None,
     output_file: options.EstimateFile = None,
@@ -22,11 +25,19 @@ def estimate(
     import xmem
 
     output.require_one_format(as_json, request)
-    target = options.target_options(gpu, capacity, alloc_conf, torch_version)
+    target = options.target_options(gpu, capacity, alloc_conf, torch_version, cudnn)
     level = options.confidence_or_default(confidence)
+    options.require_policies(without_policy)
     output.give_estimate(
-        xmem.estimate(job.observed(trace, at), what_if=what_if or (), confidence=level, **target),
+        xmem.estimate(
+            job.observed(trace, at),
+            what_if=what_if or (),
+            without_policies=without_policy or (),
+            confidence=level,
+            **target,
+        ),
         as_json=as_json,
+        explain=explain,
         output=output_file,
         request=request,
         upper=confidence is not None,

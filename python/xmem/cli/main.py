@@ -19,6 +19,7 @@ from xmem.cli.fit import fit
 from xmem.cli.gpus import gpus
 from xmem.cli.inspect import inspect
 from xmem.cli.max_batch import max_batch
+from xmem.cli.policies import policies
 from xmem.cli.replay import replay
 from xmem.cli.report import report
 from xmem.cli.run import run
@@ -92,7 +93,7 @@ def _options(
 
 
 for _command in (
-    run, capture, estimate, fit, max_batch, gpus, inspect, replay, tune, sweep, report, validate,
+    run, capture, estimate, fit, max_batch, gpus, policies, inspect, replay, tune, sweep, report, validate,
 ):  # fmt: skip
     # The command ends the options: what follows it belongs to the script, not to us.
     app.command(context_settings={"allow_interspersed_args": _command not in (run, capture)})(_command)

@@ -41,6 +41,7 @@ def max_batch(
     at: options.At = None,
     alloc_conf: options.AllocConf = None,
     torch_version: options.TorchVersion = None,
+    cudnn: options.PlannedBy = None,
     curve: Curve = 0,
     as_json: options.Json = False,
 ) -> None:
@@ -51,7 +52,7 @@ def max_batch(
     from xmem.scaling import find_largest, is_model_file, parse_point, read_model
     from xmem.scaling.largest import curve_of
 
-    options.target_options(None, capacity, alloc_conf, torch_version)
+    options.target_options(None, capacity, alloc_conf, torch_version, cudnn)
     targets = _devices(gpu or [], capacity)
     if not is_model_file(model):
         raise TraceError("not a fitted model; make one with: xmem-fast fit", model)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, TypedDict
@@ -63,6 +64,18 @@ WhatIfs = Annotated[
     ),
 ]
 
+WithoutPolicies = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--without-policy",
+        metavar="NAME",
+        help="Switch a policy off: a name that `xmem-fast policies` lists; may be given several times.",
+    ),
+]
+Explain = Annotated[
+    bool, typer.Option("--explain", help="Also show what each policy changed, in bytes at the peak.")
+]
+
 Iterations = Annotated[int, typer.Option("--iterations", min=1, help="Optimizer steps to record.")]
 Timeout = Annotated[
     float | None,
@@ -115,7 +128,16 @@ Cudnn = Annotated[
     typer.Option(
         "--cudnn",
         metavar="FILE",
-        help="A newer libcudnn.so.9 to plan convolutions in phantom mode where the script's cannot (< 9.8).",
+        help="The libcudnn.so.9 that plans convolutions in phantom mode, in place of the script's own.",
+    ),
+]
+PlannedBy = Annotated[
+    Path | None,
+    typer.Option(
+        "--cudnn",
+        metavar="FILE",
+        help="The libcudnn.so.9 that is asked for the workspaces of convolutions; that of the extra cudnn "
+        "by default. Also XMEM_CUDNN.",
     ),
 ]
 Snapshot = Annotated[
@@ -168,10 +190,28 @@ class TargetOptions(TypedDict):
     torch_version: str | None
 
 
+def require_policies(names: list[str] | None) -> None:
+    """Check the names of policies now, rather than after minutes of capture.
+
+    Raises:
+        ConfigError: No such policy.
+    """
+    if names:
+        from xmem.orchestration import plan
+
+        plan.require_policies(names)
+
+
 def target_options(
-    gpu: str | None, capacity: str | None, alloc_conf: str | None, torch_version: str | None
+    gpu: str | None,
+    capacity: str | None,
+    alloc_conf: str | None,
+    torch_version: str | None,
+    cudnn: Path | None = None,
 ) -> TargetOptions:
     """Check what names the target now, rather than after minutes of capture.
+
+    A cuDNN that is named is the one to ask from here on, in child processes too.
 
     Raises:
         ConfigError: No such GPU, no such size, or settings that this version of PyTorch refuses.
@@ -181,4 +221,8 @@ def target_options(
     capacity_bytes = None if capacity is None else parse_bytes(capacity)
     if capacity_bytes is not None:
         custom_device(capacity_bytes, like=device)
+    if cudnn is not None:
+        from xmem.cudnn.libraries import LIBRARY_VARIABLE, library_at
+
+        os.environ[LIBRARY_VARIABLE] = str(library_at(cudnn).path)
     return {"gpu": gpu, "capacity": capacity_bytes, "alloc_conf": alloc_conf, "torch_version": torch_version}

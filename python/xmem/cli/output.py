@@ -59,6 +59,7 @@ def give_estimate(
     output: Path | None,
     request: Scheduler | None = None,
     upper: bool = False,
+    explain: bool = False,
 ) -> None:
     """Print an estimate, write it to a file if asked to, and end the command with its verdict.
 
@@ -68,6 +69,7 @@ def give_estimate(
         output: Where it is also written, as JSON.
         request: Print instead what this scheduler is to be asked for.
         upper: Ask it for the upper bound of the interval, not for the estimate.
+        explain: Also show what each policy changed; JSON always does.
 
     Raises:
         typer.Exit: Always; the status says whether the job fits.
@@ -82,7 +84,7 @@ def give_estimate(
     else:
         from xmem.reports.terminal import render
 
-        render(estimate, console())
+        render(estimate, console(), explain=explain)
     if output is not None:
         _write_json(estimate.to_json(), output)
     raise typer.Exit(ExitCode.DOES_NOT_FIT if estimate.fits is False else ExitCode.DONE)

@@ -33,6 +33,7 @@ def report(
     capacity: options.Capacity = None,
     alloc_conf: options.AllocConf = None,
     torch_version: options.TorchVersion = None,
+    cudnn: options.PlannedBy = None,
     as_json: options.Json = False,
 ) -> None:
     """Write the predicted run as a memory snapshot that PyTorch's viewer opens.
@@ -45,7 +46,7 @@ def report(
     from xmem.pipeline import conclude, run_stages
     from xmem.simulation import replay
 
-    target = options.target_options(gpu, capacity, alloc_conf, torch_version)
+    target = options.target_options(gpu, capacity, alloc_conf, torch_version, cudnn)
     device = None if gpu is None else find_device(gpu)
     if target["capacity"] is not None:
         device = custom_device(target["capacity"], like=device)

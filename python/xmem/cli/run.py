@@ -39,6 +39,8 @@ def run(
         Path | None,
         typer.Option("--keep-trace", metavar="FILE", help="Keep the trace, for estimate and inspect."),
     ] = None,
+    without_policy: options.WithoutPolicies = None,
+    explain: options.Explain = False,
     as_json: options.Json = False,
     confidence: options.Confidence = None,
     request: options.Format = None,
@@ -48,8 +50,9 @@ def run(
     import xmem
 
     output.require_one_format(as_json, request)
-    target = options.target_options(gpu, capacity, alloc_conf, torch_version)
+    target = options.target_options(gpu, capacity, alloc_conf, torch_version, cudnn)
     level = options.confidence_or_default(confidence)
+    options.require_policies(without_policy)
     settings = CaptureSettings(
         mode=mode,
         no_gpu=no_gpu,
@@ -67,7 +70,9 @@ def run(
     with _trace_path(keep_trace) as trace:
         captured = capture_noting(command, trace, settings, target, as_json=as_json)
         with reading(str(trace)) as progress:
-            estimate = xmem.estimate(trace, **target, confidence=level, progress=progress)
+            estimate = xmem.estimate(
+                trace, **target, without_policies=without_policy or (), confidence=level, progress=progress
+            )
     output.give_estimate(
         replace(
             estimate,
@@ -75,6 +80,7 @@ def run(
             timings_s={"capture": captured.wall_s, **estimate.timings_s},
         ),
         as_json=as_json,
+        explain=explain,
         output=output_file,
         request=request,
         upper=confidence is not None,

@@ -21,6 +21,7 @@ def tune(
     gpu: options.Gpu = None,
     capacity: options.Capacity = None,
     torch_version: options.TorchVersion = None,
+    cudnn: options.PlannedBy = None,
     as_json: options.Json = False,
 ) -> None:
     """Search the PYTORCH_CUDA_ALLOC_CONF with which a recorded job needs least memory.
@@ -31,7 +32,7 @@ def tune(
     from xmem.pipeline import conclude, run_stages
     from xmem.tuning import search
 
-    target = options.target_options(gpu, capacity, None, torch_version)
+    target = options.target_options(gpu, capacity, None, torch_version, cudnn)
     device = None if gpu is None else find_device(gpu)
     if target["capacity"] is not None:
         device = custom_device(target["capacity"], like=device)

@@ -5,17 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from xmem.orchestration.policy import Context
-from xmem.orchestration.workload import Workload
+from xmem.orchestration.workload import MADE_BY_POLICY, Workload
 
-_ARITHMETIC = frozenset(
-    f"aten::{name}{suffix}"
-    for name in (
-        "add sub rsub mul div true_divide floor_divide remainder fmod pow lerp addcmul addcdiv "
-        "eq ne lt le gt ge maximum minimum clamp_min clamp_max atan2 hypot "
-        "bitwise_and bitwise_or bitwise_xor logical_and logical_or logical_xor"
-    ).split()
-    for suffix in ("", "_")
-)
+_NAMES = """
+    add sub rsub mul div true_divide floor_divide remainder fmod pow lerp addcmul addcdiv
+    eq ne lt le gt ge maximum minimum clamp_min clamp_max atan2 hypot
+    bitwise_and bitwise_or bitwise_xor logical_and logical_or logical_xor
+""".split()  # noqa: SIM905 - reads better than a column
+_ARITHMETIC = frozenset(f"aten::{name}{suffix}" for name in _NAMES for suffix in ("", "_"))
 _CONVERSIONS = frozenset({"aten::to", "aten::_to_copy"})
 _NUMBER_BYTES = 16  # of a complex number in double precision, the largest that Python has
 
@@ -42,6 +39,7 @@ class DropConvertedOperands:
         used_up = (arithmetic >= 0) & (workload.free_ns <= events.end_ns[arithmetic])
         converted = (conversion >= 0) & (events.begin_ns[conversion] >= events.begin_ns[arithmetic])
         number = workload.size_bytes <= _NUMBER_BYTES
-        made_by_nobody = number & (operator < 0)
+        nameless = (workload.block != MADE_BY_POLICY) & (workload.tensor < 0)
+        made_by_nobody = number & nameless & (operator < 0)
         operand = used_up & (converted | (number & (operator == arithmetic)))
         return workload.select(~np.logical_or(made_by_nobody, operand))

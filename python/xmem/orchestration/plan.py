@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import difflib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
 
+from xmem.errors import ConfigError
+from xmem.orchestration.attention import ReplaceAttention
+from xmem.orchestration.convolutions import AddConvolutionWorkspaces, OrderConvolutionBlocks
 from xmem.orchestration.cpu_kernels import DropCpuKernelTemporaries
 from xmem.orchestration.dropout import ResizeDropoutMasks
 from xmem.orchestration.gradient_order import OrderBatchNormGradients
@@ -15,12 +21,21 @@ from xmem.orchestration.lifetimes import (
     PersistentParameters,
     RecordedActivations,
 )
+from xmem.orchestration.norms import FuseRmsNorm
 from xmem.orchestration.onednn import DropOneDnnTemporaries
 from xmem.orchestration.operands import DropConvertedOperands
+from xmem.orchestration.optimizers import DropStepCounters, ReplaceOptimizerTemporaries
 from xmem.orchestration.policy import Context, Policy, Recorded
 from xmem.orchestration.recorded_requests import RecordedRequests
+from xmem.orchestration.reductions import AddReductionBuffers
+from xmem.orchestration.scatter_buffers import AddEmbeddingBackwardBuffers, AddIndexBackwardBuffers
 from xmem.orchestration.softmax import AddSoftmaxBackwardProducts
-from xmem.orchestration.workspaces import AddCublasWorkspaces, RecognizeCublasWorkspaces
+from xmem.orchestration.user_policies import user_policies, user_policy_names
+from xmem.orchestration.workspaces import (
+    AddCublasLtWorkspaces,
+    AddCublasWorkspaces,
+    RecognizeCublasWorkspaces,
+)
 
 
 @dataclass(frozen=True)
@@ -30,28 +45,47 @@ class Plan:
     Attributes:
         facts: What the capture knows of the run and the profiler did not write; they hold for any target.
         corrections: What is different on the target, applied after the facts.
+        by_gpu: Whether a correction may look at the GPU's description, beyond its compute capability.
+        off: Names of policies that are switched off.
     """
 
     facts: tuple[Policy[Recorded], ...]
     corrections: tuple[Policy[Context], ...]
+    by_gpu: bool
+    off: frozenset[str] = frozenset()
+
+    def __iter__(self) -> Iterator[Policy[Any]]:
+        yield from self.facts
+        yield from self.corrections
 
 
 CPU_TRACE = Plan(
     facts=(DropHostMemory(), AddTensorsBeforeTrace()),
     corrections=(
+        ReplaceAttention(),
         DropOneDnnTemporaries(),
+        OrderConvolutionBlocks(),
         DropCpuKernelTemporaries(),
         DropConvertedOperands(),
         OrderBatchNormGradients(),
+        FuseRmsNorm(),
         ResizeDropoutMasks(),
+        DropStepCounters(),
+        ReplaceOptimizerTemporaries(),
         PersistentParameters(),
         BatchDataPerIteration(),
         RecordedActivations(),
         GradientsUntilZeroGrad(),
         PermanentOptimizerState(),
         AddSoftmaxBackwardProducts(),
+        AddEmbeddingBackwardBuffers(),
+        AddIndexBackwardBuffers(),
+        AddReductionBuffers(),
+        AddConvolutionWorkspaces(),
         AddCublasWorkspaces(),
+        AddCublasLtWorkspaces(),
     ),
+    by_gpu=True,
 )
 """A run on the CPU: first what is not on a GPU, then what differs there, then lifetimes, then what only a
 GPU has.
@@ -60,5 +94,44 @@ GPU has.
 GPU_TRACE = Plan(
     facts=(RecordedRequests(), AddMemoryBeforeTrace()),
     corrections=(RecognizeCublasWorkspaces(),),
+    by_gpu=False,
 )
 """A run on a GPU, real or phantom, needs no corrections: only what its trace does not show."""
+
+
+def plan_for(*, gpu_trace: bool, without: Iterable[str] = ()) -> Plan:
+    """The built-in policies for one kind of trace, then those of installed packages.
+
+    Args:
+        gpu_trace: Whether the trace was recorded on a GPU, real or phantom.
+        without: Names of policies to switch off; those that are not for this kind of trace do nothing anyway.
+
+    Raises:
+        ConfigError: No such policy, or a package's policy cannot be used.
+    """
+    off = frozenset(without)
+    require_policies(off)
+    plan = GPU_TRACE if gpu_trace else CPU_TRACE
+    others = user_policies(gpu_trace=gpu_trace, unloaded=off)
+    return replace(
+        plan, corrections=(*plan.corrections, *others), by_gpu=plan.by_gpu or bool(others), off=off
+    )
+
+
+def require_policies(names: Iterable[str]) -> None:
+    """Check that these are names of policies; none is loaded for it.
+
+    Raises:
+        ConfigError: One is not, or two packages have policies of one name.
+    """
+    known = policy_names()
+    for name in sorted(set(names).difference(known)):
+        near = difflib.get_close_matches(name, known, n=1)
+        expected = f"{near[0]}, or another" if near else "one"
+        raise ConfigError(f"policy {name!r}", f"{expected} of: {', '.join(known)}")
+
+
+def policy_names() -> list[str]:
+    """All policies that can be switched off: the built-in ones in order, then those of installed packages."""
+    built_in = dict.fromkeys(policy.name for policy in (*CPU_TRACE, *GPU_TRACE))
+    return [*built_in, *user_policy_names(frozenset(built_in))]

@@ -6,34 +6,23 @@ behaviour that it reproduces and how we know; each is listed in the result with 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from xmem.attribution import Attribution
 from xmem.blocks import BlockTable
+from xmem.orchestration.convolution_calls import InputDims
 from xmem.orchestration.operators import OperatorIndex
+from xmem.orchestration.target import Target as Target
 from xmem.orchestration.workload import Workload
 from xmem.trace import Trace
 
 _Seen = TypeVar("_Seen", bound="Recorded", contravariant=True)
-
-
-@dataclass(frozen=True)
-class Target:
-    """What the estimate is for, as far as policies depend on it.
-
-    Attributes:
-        compute_capability: CUDA compute capability, (8, 6) for an RTX 3060.
-        torch_version: (major, minor) of the PyTorch that will run the job.
-    """
-
-    compute_capability: tuple[int, int]
-    torch_version: tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -43,6 +32,7 @@ class Recorded:
     trace: Trace
     blocks: BlockTable
     attribution: Attribution
+    input_dims: InputDims | None = None  # at a point of a fitted model
 
     @cached_property
     def operators(self) -> OperatorIndex:
@@ -63,16 +53,22 @@ class Recorded:
 
     def on(self, target: Target) -> Context:
         """The same run, for policies that move it to a target."""
-        context = Context(self.trace, self.blocks, self.attribution, target)
+        context = Context(self.trace, self.blocks, self.attribution, self.input_dims, target=target)
         context.__dict__["operators"] = self.operators  # indexed once for all targets
         return context
+
+    def with_input_dims(self, dims: InputDims | None) -> Recorded:
+        """The same run with convolutions of other sizes."""
+        recorded = replace(self, input_dims=dims)
+        recorded.__dict__["operators"] = self.operators
+        return recorded
 
 
 @dataclass(frozen=True)
 class Context(Recorded):
     """The run, and the target that it is moved to."""
 
-    target: Target
+    target: Target = field(kw_only=True)
 
 
 class Policy(Protocol[_Seen]):
@@ -85,6 +81,21 @@ class Policy(Protocol[_Seen]):
         """Return the workload as it would be on the target."""
 
 
+class _Lifetimes(NamedTuple):
+    """The columns of a workload that say what is alive when."""
+
+    size_bytes: NDArray[np.int64]
+    alloc_ns: NDArray[np.int64]
+    free_ns: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, workload: Workload) -> _Lifetimes:
+        return cls(workload.size_bytes, workload.alloc_ns, workload.free_ns)
+
+    def bytes_at(self, time_ns: int) -> int:
+        return int(self.size_bytes[(self.alloc_ns <= time_ns) & (time_ns < self.free_ns)].sum())
+
+
 @dataclass(frozen=True)
 class PolicyChange:
     """What one policy changed.
@@ -94,27 +105,47 @@ class PolicyChange:
         description: The CUDA behaviour that it reproduces.
         blocks_changed: Blocks added, dropped, resized or given another lifetime.
         bytes_changed: Sum of sizes after minus before, over all blocks of the run.
+        package: The package that brought it, None for a built-in one.
+        applied: False for a policy that was switched off.
     """
 
     name: str
     description: str
     blocks_changed: int
     bytes_changed: int
+    package: str | None = None
+    applied: bool = True
+    _before_and_after: tuple[_Lifetimes, _Lifetimes] | None = field(default=None, repr=False, compare=False)
+
+    def bytes_at(self, time_ns: int) -> int:
+        """Bytes asked for by the blocks that are alive at an instant: after less before the policy."""
+        if self._before_and_after is None:
+            return 0
+        before, after = self._before_and_after
+        return after.bytes_at(time_ns) - before.bytes_at(time_ns)
 
 
 def apply_policies(
-    policies: Sequence[Policy[_Seen]], workload: Workload, context: _Seen
+    policies: Sequence[Policy[_Seen]], workload: Workload, context: _Seen, *, off: Collection[str] = ()
 ) -> tuple[Workload, list[PolicyChange]]:
-    """Apply policies in order; say of each what it changed."""
+    """Apply policies in order, but for those that are switched off; say of each what it changed."""
     changes = []
     for policy in policies:
-        before, workload = workload, policy(workload, context)
+        before, applied = workload, policy.name not in off
+        if applied:
+            workload = policy(workload, context)
+        blocks_changed = _blocks_changed(before, workload)
         changes.append(
             PolicyChange(
                 name=policy.name,
                 description=policy.description,
-                blocks_changed=_blocks_changed(before, workload),
+                blocks_changed=blocks_changed,
                 bytes_changed=int(workload.size_bytes.sum() - before.size_bytes.sum()),
+                package=getattr(policy, "package", None),
+                applied=applied,
+                _before_and_after=(_Lifetimes.of(before), _Lifetimes.of(workload))
+                if blocks_changed
+                else None,
             )
         )
     return workload, changes

@@ -10,8 +10,8 @@ from xmem.orchestration.workload import MADE_BY_POLICY, Workload, concatenated
 
 
 class AddSoftmaxBackwardProducts:
-    """CUDA multiplies the incoming gradient by the softmax into a tensor of its own; the CPU's kernel goes row by
-    row and needs none.
+    """CUDA multiplies the incoming gradient by the softmax into a tensor of its own; the CPU's kernel goes
+    row by row and needs none.
 
     Source: `aten/src/ATen/native/cuda/SoftMax.cu`, `softmax_backward_cuda_out`: `Tensor tmp = grad * output`,
     made after the result and freed with the call; the phantom GPU shows it with torch 2.6 and 2.12. The

@@ -16,6 +16,19 @@ MADE_BY_POLICY = -1
 """Value of ``Workload.block`` for memory that the trace does not hold."""
 
 
+_DTYPES = {
+    "size_bytes": np.int64,
+    "stream": np.int64,
+    "alloc_ns": np.int64,
+    "free_ns": np.int64,
+    "category": np.uint8,
+    "phase": np.uint8,
+    "flags": np.uint8,
+    "host": np.bool_,
+}
+"""Of columns that are not int32."""
+
+
 @dataclass(frozen=True)
 class Workload:
     """Device memory over the run, one row a block, in order of allocation.
@@ -36,6 +49,9 @@ class Workload:
         tensor: int32, row of the capture's named tensors, -1 = none.
         flags: uint8, of the BlockTable.
         host: bool, host memory on a machine with a GPU.
+        choice: int32, row of ``choices``, -1 = the block has one size.
+        choices: Sizes in bytes that a block tries in turn, the first of them its ``size_bytes``; blocks of
+            one row remember what fitted (``simulation.Alternatives``).
     """
 
     block: NDArray[np.int32]
@@ -53,15 +69,18 @@ class Workload:
     tensor: NDArray[np.int32]
     flags: NDArray[np.uint8]
     host: NDArray[np.bool_]
+    choice: NDArray[np.int32]
+    choices: tuple[tuple[int, ...], ...] = ()
 
     def __len__(self) -> int:
         return len(self.block)
 
     def select(self, rows: NDArray[np.bool_] | NDArray[np.intp]) -> Workload:
         """The workload of some of the rows."""
-        return Workload(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
+        columns = {name: getattr(self, name)[rows] for name in COLUMNS}
+        return Workload(**columns, choices=self.choices)
 
-    def with_columns(self, **columns: NDArray[Any]) -> Workload:
+    def with_columns(self, **columns: Any) -> Workload:
         """The same rows with some columns replaced."""
         return replace(self, **columns)
 
@@ -97,19 +116,52 @@ class Workload:
             "tensor": tensor,
             "flags": 0,
             "host": False,
+            "choice": -1,
         }
         at = int(np.searchsorted(self.alloc_ns, alloc_ns, side="left"))
-        return Workload(**{name: np.insert(getattr(self, name), at, value) for name, value in row.items()})
+        columns = {name: np.insert(getattr(self, name), at, value) for name, value in row.items()}
+        return Workload(**columns, choices=self.choices)
+
+
+COLUMNS = tuple(field.name for field in fields(Workload) if field.name != "choices")
+"""What a workload has a value of for each block."""
+
+
+def made_by_policy(count: int, **columns: NDArray[Any]) -> Workload:
+    """Blocks that the trace does not hold; columns not given say that nothing is known.
+
+    Args:
+        count: How many.
+        columns: Of :class:`Workload`, one entry a block.
+    """
+    unknown = {
+        "block": MADE_BY_POLICY,
+        "stream": 0,
+        "category": Category.TEMPORARY,
+        "phase": Phase.OTHER,
+        "flags": 0,
+        "host": False,
+    }
+    filled: dict[str, Any] = {
+        name: np.asarray(columns.get(name, np.full(count, unknown.get(name, -1)))).astype(
+            _DTYPES.get(name, np.int32)
+        )
+        for name in COLUMNS
+    }
+    return Workload(**filled)
 
 
 def concatenated(parts: Sequence[Workload]) -> Workload:
-    """The blocks of all parts in order of allocation; of those of one time, the earlier part's first."""
+    """The blocks of all parts in order of allocation; of those of one time, the earlier part's first.
+
+    At most one part has choices, or several have the same.
+    """
+    choices = {part.choices for part in parts if part.choices}
+    assert len(choices) <= 1
     order = np.argsort(np.concatenate([part.alloc_ns for part in parts]), kind="stable")
     return Workload(
-        **{
-            field.name: np.concatenate([getattr(part, field.name) for part in parts])[order]
-            for field in fields(Workload)
-        }
+        **{name: np.concatenate([getattr(part, name) for part in parts])[order] for name in COLUMNS},
+        choices=next(iter(choices), ()),
     )
 
 
@@ -135,4 +187,5 @@ def workload_of(
         tensor=attribution.tensor[rows],
         flags=blocks.flags[rows],
         host=attribution.host[rows].astype(np.bool_) & (device_type == CPU),
+        choice=np.full(len(rows), -1, np.int32),
     )

@@ -6,7 +6,6 @@ The choice is that of ``csrc/phantom/libraries/cudnn_planner.hpp``.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Literal, cast
 
@@ -17,26 +16,17 @@ class CudnnPlanner:
 
     Attributes:
         bundled_version: Of the cuDNN in the environment, as ``cudnnGetVersion`` gives it: 90100.
-        planned_by: ``bundled``: that library, so the plans are those of the card. ``named``: another version,
-            so they may differ. ``none``: no library; the plans need no workspace.
+        planned_by: ``bundled``: that library, so the plans are those of the card, or close to them
+            (up to 9.7). ``named``: the one that was asked for. ``none``: no library, and no
+            workspaces.
         version: Of the library that planned, 0 if there was none.
-        reason: Why it was not the bundled one, or none at all.
+        reason: Why it was not the one asked for, or none at all.
     """
 
     bundled_version: int
     planned_by: Literal["bundled", "named", "none"]
     version: int
     reason: str
-
-
-def installed_library(cuda_major: int) -> Path | None:
-    """The cuDNN of the wheel ``nvidia-cudnn-cu12`` or ``-cu13`` beside xmem (extra ``cudnn``), if there is
-    one."""
-    try:
-        files = metadata.files(f"nvidia-cudnn-cu{cuda_major}") or []
-    except metadata.PackageNotFoundError:
-        return None
-    return next((Path(str(file.locate())) for file in files if file.name == "libcudnn.so.9"), None)
 
 
 def read_planner(folder: Path) -> CudnnPlanner | None:

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
+from xmem.cudnn.description import UNKNOWN_NAME, cuda_attributes, cudnn_description
 from xmem.device_description import attribute_numbers
-from xmem.devices import UNKNOWN_IS_LIKE, Device, find_device
+from xmem.devices import Device
 from xmem.errors import ConfigError
-
-# What a GPU that is known by its size alone calls itself.
-_UNKNOWN_NAME = "NVIDIA GPU"
 
 
 def write_machine(
@@ -33,9 +31,8 @@ def write_machine(
         devices: The GPUs; the same one may stand there several times.
         driver_version: As ``cudaDriverGetVersion`` gives it: 13000 for CUDA 13.0.
         limit_bytes: What each GPU gives out before it is out of memory; its size by default.
-        cudnn_library: A ``libcudnn.so.9`` of version 9.8 or newer, for the CUDA of the environment, that is
-            asked for convolution plans in a process of its own where the environment's is too old to plan
-            without a device.
+        cudnn_library: A ``libcudnn.so.9``, for the CUDA of the environment, that plans convolutions in
+            place of the environment's own.
 
     Raises:
         ConfigError: A GPU has no CUDA.
@@ -66,25 +63,15 @@ def machine_attributes(device: Device, number: int) -> dict[str, int]:
         raise ConfigError(
             f"the {device.name} as a phantom GPU", "a GPU with CUDA; without one, use --mode real"
         )
-    stand_in = find_device(UNKNOWN_IS_LIKE)
-    major, minor = device.compute_capability or stand_in.compute_capability or (8, 0)
-    return {
-        **device.attributes,
-        "MultiProcessorCount": (device if device.multiprocessors > 0 else stand_in).multiprocessors,
-        "ComputeCapabilityMajor": major,
-        "ComputeCapabilityMinor": minor,
-        "PciDomainId": 0,
-        "PciBusId": number + 1,
-        "PciDeviceId": 0,
-    }
+    return cuda_attributes(device, number)
 
 
 def _device_lines(device: Device, number: int, driver_version: int) -> list[str]:
     attributes = machine_attributes(device, number)
     by_number = {attribute_numbers()[name]: value for name, value in attributes.items()}
-    name = device.full_name or _UNKNOWN_NAME
+    name = device.full_name or UNKNOWN_NAME
     nvml_total = device.nvml_total_memory_bytes
-    cudnn = _cudnn_description(name, device.total_memory_bytes, attributes, number, driver_version)
+    cudnn = cudnn_description(name, device.total_memory_bytes, attributes, number, driver_version)
     return [
         "device",
         f"name {name}",
@@ -100,36 +87,3 @@ def _device_lines(device: Device, number: int, driver_version: int) -> list[str]
 def _uuid(name: str, number: int) -> str:
     """The same in every run, and another for every place in the machine."""
     return hashlib.sha256(f"{name} {number}".encode()).hexdigest()[:32]
-
-
-def _cudnn_description(
-    name: str, total_memory_bytes: int, attributes: Mapping[str, int], number: int, driver_version: int
-) -> dict[str, object]:
-    """A device as cuDNN 9.8 and later reads it: the text of CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION."""
-    capability = (attributes["ComputeCapabilityMajor"], attributes["ComputeCapabilityMinor"])
-    return {
-        "cudaDeviceId": number,
-        "deviceVer": 100 * capability[0] + 10 * capability[1],
-        "driverVer": driver_version,
-        "deviceName": name,
-        "maxGridSize": [attributes[f"MaxGridDim{axis}"] for axis in "XYZ"],
-        "maxBlockSize": [attributes[f"MaxBlockDim{axis}"] for axis in "XYZ"],
-        "regsPerBlock": attributes["MaxRegistersPerBlock"],
-        "multiProcessorCount": attributes["MultiProcessorCount"],
-        "smClockRateKHz": attributes["ClockRate"],
-        "memClockRateKHz": attributes["MemoryClockRate"],
-        "l2CacheSize": attributes["L2CacheSize"],
-        "warpSize": attributes["WarpSize"],
-        "maxSharedMemoryPerBlock": attributes["MaxSharedMemoryPerBlock"],
-        "maxSharedMemoryPerBlockOptin": attributes["MaxSharedMemoryPerBlockOptin"],
-        "reservedSharedMemoryPerBlock": attributes["ReservedSharedMemoryPerBlock"],
-        "maxRegistersPerSM": attributes["MaxRegistersPerMultiprocessor"],
-        "pciDeviceId": attributes["PciDeviceId"],
-        "maxCtasPerSM": attributes["MaxBlocksPerMultiprocessor"],
-        "maxThreadsPerBlock": attributes["MaxThreadsPerBlock"],
-        "maxThreadsPerSM": attributes["MaxThreadsPerMultiProcessor"],
-        "isTccDriver": attributes["TccDriver"],
-        "supportCoopLaunch": attributes["CooperativeLaunch"],
-        "totalGlobalMem": total_memory_bytes,
-        "memBusWidth": attributes["GlobalMemoryBusWidth"],
-    }

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from rich.console import Console
 from rich.text import Text
 
-from xmem.estimate_result import Estimate, OutOfMemory, Verdict
+from xmem.estimate_result import Estimate, OutOfMemory, PolicyRecord, Verdict
 from xmem.units import format_bytes
 
 _TOP = 5
@@ -19,8 +19,14 @@ _BAR_WIDTH = 12
 _MIN_WIDTH_FOR_BARS = 60
 
 
-def render(estimate: Estimate, console: Console) -> None:
-    """Write the report of an estimate to a console; whether it shows colours is the console's business."""
+def render(estimate: Estimate, console: Console, *, explain: bool = False) -> None:
+    """Write the report of an estimate to a console; whether it shows colours is the console's business.
+
+    Args:
+        estimate: The answer.
+        console: Where to.
+        explain: Show what each policy changed at the peak, in place of the short list of corrections.
+    """
     _print_hanging(Text(), _headline(estimate), console)
     console.print()
     _print_peak(estimate, console)
@@ -31,7 +37,10 @@ def render(estimate: Estimate, console: Console) -> None:
     if estimate.verdict is not None:
         _print_field("Margin", _margin(estimate.verdict), console)
         console.print()
-    _print_list("Corrected for CUDA", _corrections(estimate), console)
+    if explain:
+        _print_policies(estimate, console)
+    else:
+        _print_list("Corrected for CUDA", _corrections(estimate), console)
     _print_list("What if", list(estimate.what_if), console)
     _print_list("Assumed", list(estimate.assumptions), console)
     _print_list("Problems in the trace", _problems(estimate), console)
@@ -173,6 +182,40 @@ def _corrections(estimate: Estimate) -> list[str]:
         for policy in estimate.policies
         if policy.blocks_changed
     ]
+
+
+def _print_policies(estimate: Estimate, console: Console) -> None:
+    """What was recorded of the instant of the peak, what each policy made of it, and what it came to."""
+    console.print(Text("Bytes at the peak, by policy", "bold"))
+    policies, final = estimate.policies, estimate.peak.requested_bytes
+    known = final >= 0 and all(policy.bytes_at_peak is not None for policy in policies)
+    if known:
+        recorded = final - sum(policy.bytes_at_peak or 0 for policy in policies)
+        _print_policy("as recorded", format_bytes(recorded), "", console)
+    for policy in policies:
+        if policy.blocks_changed:
+            at_peak = "not known" if policy.bytes_at_peak is None else _signed(policy.bytes_at_peak)
+            over_all = (
+                f"{_signed(policy.bytes_changed)} in {_count(policy.blocks_changed, 'block')} of the run"
+            )
+            _print_policy(_policy_name(policy), at_peak, over_all, console)
+    if known:
+        _print_policy("as estimated", format_bytes(final), "requested by tensors", console)
+    console.print()
+    off = [policy.name for policy in policies if not policy.applied]
+    idle = [policy.name for policy in policies if policy.applied and not policy.blocks_changed]
+    _print_list("Switched off", off, console)
+    _print_list("Nothing to correct", [", ".join(idle)] if idle else [], console)
+
+
+def _print_policy(name: str, size: str, rest: str, console: Console) -> None:
+    width = max(min(console.width, _MAX_WIDTH) // 2 - _SIZE_WIDTH, _LABEL_WIDTH)
+    label = f"  {_shorten(name, width, console):<{width}}{size:>{_SIZE_WIDTH}}"
+    _print_hanging(Text(f"{label}  " if rest else label), Text(rest, "dim"), console)
+
+
+def _policy_name(policy: PolicyRecord) -> str:
+    return policy.name if policy.package is None else f"{policy.name} ({policy.package})"
 
 
 def _problems(estimate: Estimate) -> list[str]:

@@ -14,6 +14,7 @@ from xmem.pipeline import Observation, Scaled, correct
 from xmem.scaling.alignment import align_blocks, changed_lifetimes
 from xmem.scaling.dimensions import Point, label, require_dimensions, volume
 from xmem.scaling.polynomials import Certainty, Polynomials, fit_polynomials
+from xmem.scaling.shapes import Shapes, fit_shapes
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ class ScalingModel:
         observed_bytes: int64 [rows, 2], least and most of the sizes seen, for rows without a polynomial.
         differences: What the runs do not have in common, most bytes first.
         extra_bytes: Bytes of blocks that only runs other than the base hold.
+        shapes: What the convolutions were given.
     """
 
     dimensions: tuple[str, ...]
@@ -65,6 +67,7 @@ class ScalingModel:
     observed_bytes: NDArray[np.int64]
     differences: tuple[Difference, ...]
     extra_bytes: int
+    shapes: Shapes
 
     @property
     def base_sample(self) -> Sample:
@@ -89,6 +92,7 @@ class ScalingModel:
         base = self.base_sample.observed
         return replace(
             base,
+            recorded=base.recorded.with_input_dims(self.shapes.at(ordered)),
             workload=base.workload.with_columns(size_bytes=np.where(holds, sizes, most)),
             scaled=Scaled(
                 at=ordered,
@@ -168,6 +172,12 @@ def fit(samples: Sequence[Sample]) -> ScalingModel:
         observed_bytes=np.stack([np.where(complete, sizes.min(axis=1), 0), sizes.max(axis=1)], axis=1),
         differences=tuple(sorted(differences, key=lambda found: -found.bytes)),
         extra_bytes=extra_bytes,
+        shapes=fit_shapes(
+            dimensions,
+            [sample.point for sample in samples],
+            [sample.observed.recorded for sample in samples],
+            base,
+        ),
     )
 
 

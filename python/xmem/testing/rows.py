@@ -26,6 +26,7 @@ def _span(names: Any, row: dict[str, Any], number: int) -> Span:
     row["kind"] = KINDS[row["kind"]]
     row["name"] = names[row["name"]]
     row["input_types"] = None if types < 0 else json.loads(names[types])
+    row["inputs"] = None if row["inputs"] < 0 else json.loads(names[row["inputs"]])
     return Span(**row, row=number)
 
 

@@ -19,6 +19,8 @@ from xmem.testing.reference.trace import kind_of
 from xmem.testing.trace_builder import Format, Numbering, TraceBuilder
 
 OPERATORS = (
+    "aten::_convolution",
+    "aten::scaled_dot_product_attention",
     "aten::linear",
     "aten::addmm",
     "aten::empty",
@@ -148,6 +150,9 @@ def _open_steps(draw: st.DrawFn) -> tuple[Any, ...]:
         args = {"Sequence number": draw(st.integers(0, 1)), "Fwd thread id": draw(st.integers(0, 1))}
     if category == "cpu_op" and draw(st.integers(0, 3)) == 0:
         args["Input type"] = draw(st.sampled_from([["float", "", "Scalar"], [], ["c10::Half", ["float"]]]))
+    if category == "cpu_op" and draw(st.integers(0, 3)) == 0:
+        args["Input Dims"] = draw(st.sampled_from([[[2, 3], []], [[[4, 1], [2]], []]]))
+        args["Concrete Inputs"] = ["", "[1, 1]"]
     return "open", draw(_threads), category, draw(st.sampled_from(NAMES[category])), args
 
 

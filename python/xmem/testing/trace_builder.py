@@ -76,6 +76,9 @@ class TraceBuilder:
         sequence_number: int | None = None,
         forward_thread: int = 0,
         input_types: Sequence[Any] | None = None,
+        input_dims: Sequence[Any] | None = None,
+        input_strides: Sequence[Any] | None = None,
+        concrete_inputs: Sequence[str] | None = None,
         **args: Any,
     ) -> Self:
         """Add an operator; further `args` are written as given."""
@@ -85,6 +88,12 @@ class TraceBuilder:
         recorded |= {"Record function id": 0}
         if input_types is not None:
             recorded |= {"Input type": list(input_types)}
+        if input_dims is not None:
+            recorded |= {"Input Dims": list(input_dims)}
+        if input_strides is not None:
+            recorded |= {"Input Strides": list(input_strides)}
+        if concrete_inputs is not None:
+            recorded |= {"Concrete Inputs": list(concrete_inputs)}
         return self.span("cpu_op", name, begin_us, end_us, {**recorded, **args})
 
     def backward(

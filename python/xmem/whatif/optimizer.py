@@ -9,9 +9,9 @@ import numpy as np
 from xmem.attribution import Category, Phase
 from xmem.blocks import NEVER
 from xmem.errors import ConfigError
-from xmem.whatif.optimizer_steps import ALGORITHMS, Step, construct_state
+from xmem.orchestration.optimizer_steps import ALGORITHMS, Step, construct_state
+from xmem.orchestration.tape import Tape
 from xmem.whatif.run import Run
-from xmem.whatif.tape import Tape
 
 
 @dataclass(frozen=True)

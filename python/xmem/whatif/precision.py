@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from xmem.attribution import Category, Phase
 from xmem.errors import ConfigError
+from xmem.orchestration.optimizer_steps import Parameter
 from xmem.orchestration.workload import concatenated
 from xmem.whatif.gradients import arrivals
-from xmem.whatif.run import Parameter, Run
+from xmem.whatif.run import Run
 
 _PURE, _AUTOCAST = ("bf16", "fp16"), ("bf16-autocast", "fp16-autocast")
 

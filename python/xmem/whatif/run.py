@@ -6,7 +6,7 @@ the order of times matters from here on, so a nanosecond is as good as what real
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -17,8 +17,9 @@ from xmem.attribution import Category, Phase
 from xmem.blocks import NEVER
 from xmem.errors import TraceError
 from xmem.orchestration.operators import ANNOTATION, OPERATOR
+from xmem.orchestration.optimizer_steps import Parameter
 from xmem.orchestration.policy import Recorded
-from xmem.orchestration.workload import MADE_BY_POLICY, Workload, concatenated
+from xmem.orchestration.workload import Workload, concatenated, made_by_policy
 from xmem.trace import SPAN_KINDS
 
 _ITERATION = SPAN_KINDS.index("iteration")
@@ -39,27 +40,6 @@ class WhatIf(Protocol):
             TraceError: The trace does not hold what the change needs to know.
             ConfigError: It cannot follow the changes made before it.
         """
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """A parameter with a gradient at a step of the optimizer.
-
-    Attributes:
-        name: As the capture names it.
-        shape: Elements in each dimension, None where it has another size than in the recorded run.
-        size_bytes: Of its gradient, and so of its state.
-        dtype: In the recorded run, such as ``float32``.
-        group: Index of the optimizer's parameter group.
-        gradient: Row of the workload.
-    """
-
-    name: str
-    shape: tuple[int, ...] | None
-    size_bytes: int
-    dtype: str
-    group: int
-    gradient: int
 
 
 @dataclass(frozen=True)
@@ -116,22 +96,8 @@ class Run:
 
     def with_blocks(self, **columns: NDArray[Any]) -> Run:
         """More blocks, before others of the same time; columns not given say that nothing is known."""
-        count = len(columns["size_bytes"])
-        unknown = {
-            "block": MADE_BY_POLICY,
-            "stream": 0,
-            "category": Category.TEMPORARY,
-            "phase": Phase.OTHER,
-            "flags": 0,
-            "host": False,
-        }
-        added = {
-            column.name: columns.get(column.name, np.full(count, unknown.get(column.name, -1))).astype(
-                getattr(self.workload, column.name).dtype
-            )
-            for column in fields(Workload)
-        }
-        return self.with_workload(concatenated([Workload(**added), self.workload]))
+        added = made_by_policy(len(columns["size_bytes"]), **columns)
+        return self.with_workload(concatenated([added, self.workload]))
 
     @cached_property
     def steps(self) -> list[Span]:

@@ -9,8 +9,9 @@ import numpy as np
 from xmem.attribution import Category
 from xmem.blocks import NEVER
 from xmem.errors import ConfigError
+from xmem.orchestration.optimizer_steps import Parameter
 from xmem.whatif.gradients import Arrival, arrivals, in_flight
-from xmem.whatif.run import Parameter, Run
+from xmem.whatif.run import Run
 
 _PLACES = ("iteration_start", "before_forward", "before_backward", "after_step")
 

@@ -7,7 +7,9 @@ from torch import nn
 
 options = argparse.ArgumentParser()
 options.add_argument("--dropout", type=float, default=0.1)
-dropout = options.parse_args().dropout
+options.add_argument("--contiguous", action="store_true", help="as many libraries prepare attention")
+options = options.parse_args()
+dropout = options.dropout
 batch, length, width, heads, vocabulary = 2, 64, 32, 4, 200
 
 
@@ -24,6 +26,8 @@ class Block(nn.Module):
             t.view(batch, length, heads, -1).transpose(1, 2)
             for t in self.qkv(self.norm_1(x)).split(width, -1)
         )
+        if options.contiguous:
+            q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
         y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=dropout)
         x = x + self.dropout(self.out(y.transpose(1, 2).reshape(batch, length, width)))
         return x + self.dropout(self.down(nn.functional.gelu(self.up(self.norm_2(x)))))

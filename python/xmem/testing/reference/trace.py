@@ -67,6 +67,15 @@ _INSTALLED_NAMES = frozenset(
 )
 MODULE_FRAME = "nn.Module: "
 
+_WITH_INPUTS = (
+    "aten::_convolution",
+    "aten::convolution_backward",
+    "aten::embedding_dense_backward",
+    "aten::_index_put_impl_",
+    "aten::sum",
+    "aten::scaled_dot_product_attention",
+)
+
 
 @dataclass(frozen=True)
 class Span:
@@ -80,6 +89,7 @@ class Span:
     sequence_number: int = NONE
     forward_thread: int = NONE
     input_types: Any = None
+    inputs: Any = None
     row: int = NONE
 
     def holds(self, time_ns: int) -> bool:
@@ -222,7 +232,16 @@ def _span(event: Event, kind: str, thread: int) -> Span:
         sequence_number=_integer(args, "Sequence number", NONE),
         forward_thread=_integer(args, "Fwd thread id", NONE),
         input_types=args.get("Input type"),
+        inputs=_inputs(event["name"], args),
     )
+
+
+def _inputs(name: str, args: Event) -> Any:
+    """Shapes, strides and plain values that an operator was given, of those whose inputs are kept."""
+    if name not in _WITH_INPUTS:
+        return None
+    keys = ("Input Dims", "Input Strides", "Concrete Inputs")
+    return [args.get(key) for key in keys] if any(key in args for key in keys) else None
 
 
 def _memory_event(event: Event, thread: int) -> MemoryEvent:

@@ -1,9 +1,10 @@
 """The side of a capture that runs inside the user's process: standard library and torch only.
 
 Read in this order: ``settings`` (what the parent asks), ``device_memory`` (which tensors stand for GPU
-memory), ``spans``, ``tensor_names`` and ``profiler`` (what is recorded), ``trace_writer``, ``function_mode``,
-``allocator_record`` and ``values`` (what the phantom GPU adds), ``session`` (when it begins and ends),
-``modules`` and ``optimizers`` (what the script does); then either ``redirect``, ``cuda_answers``,
+memory), ``spans``, ``tensor_names``, ``script_settings`` and ``profiler`` (what is recorded),
+``trace_writer``, ``function_mode``, ``allocator_record`` and ``values`` (what the phantom GPU adds),
+``session`` (when it begins and ends), ``modules`` and ``optimizers`` (what the script does); then either
+``redirect``, ``cuda_answers``,
 ``autocast`` and ``alignments`` (how the CPU stands for the GPU), or ``observe``, ``initialisation`` and
 ``phantom_distributed`` (how a script runs on the phantom GPU). A module imports only from those before it.
 """

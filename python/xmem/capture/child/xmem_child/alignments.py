@@ -90,8 +90,8 @@ class Alignments:
         is_causal: bool = False,
         **options: Any,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The CPU's kernel gives its result the strides of the query; CUDA's give it those of a tensor (batch,
-        length, heads, width), so that the usual transposition and `contiguous` copy nothing.
+        """The CPU's kernel gives its result the strides of the query; CUDA's give it those of a tensor
+        (batch, length, heads, width), so that the usual transposition and `contiguous` copy nothing.
         """
         kernel = getattr(_aten, _FLASH).default
         batch, heads, length, _ = query.shape

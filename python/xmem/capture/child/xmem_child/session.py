@@ -24,6 +24,7 @@ from . import optimizers
 from .allocator_record import AllocatorRecord, allocator_settings
 from .device_memory import running, usage
 from .profiler import Profiler
+from .script_settings import ScriptSettings
 from .settings import Settings
 from .spans import Span, SpanRecorder, now_ns
 from .tensor_names import TensorNames
@@ -67,6 +68,7 @@ class Session:
         self.values: Values | None = None
         self.spans = SpanRecorder()
         self.names = TensorNames()
+        self.script_settings = ScriptSettings()
         self.state = State.IDLE
         # The policies for CPU traces look at shapes. Recording them keeps weak references to all arguments,
         # with which torch refuses to swap the tensors of parameters (DTensors that move to the device).
@@ -104,6 +106,7 @@ class Session:
             self._yield_to_owner()
             self._note_training(now_ns())
             self.names.add_root(module, name)
+            self.script_settings.root_called(module)
 
     def optimizer_built(self, _optimizer: Optimizer) -> None:
         """An optimizer is being constructed; some allocate their state there."""
@@ -337,6 +340,7 @@ class Session:
             "argv": self._argv,
             "iterations": iterations,
             "device_requests": usage.requests,
+            "settings": self.script_settings.values(),
             "alignments": [
                 {"name": name, "count": count, "note": note}
                 for name, (count, note) in self._alignments.items()

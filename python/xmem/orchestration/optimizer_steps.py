@@ -13,12 +13,33 @@ from dataclasses import dataclass
 from math import prod
 
 from xmem.errors import TraceError
-from xmem.whatif.run import Parameter
-from xmem.whatif.tape import Tape
+from xmem.orchestration.tape import Tape
 
 LOOP, FOREACH, FUSED = "for-loop", "foreach", "fused"
 
 _SCALAR_BYTES = 4
+_ITEM_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter with a gradient at a step of the optimizer.
+
+    Attributes:
+        name: As the capture names it.
+        shape: Elements in each dimension, None where it has another size than in the recorded run.
+        size_bytes: Of its gradient, and so of its state.
+        dtype: In the recorded run, such as ``float32``.
+        group: Index of the optimizer's parameter group.
+        gradient: Row of the workload.
+    """
+
+    name: str
+    shape: tuple[int, ...] | None
+    size_bytes: int
+    dtype: str
+    group: int
+    gradient: int
 
 
 @dataclass(frozen=True)
@@ -222,6 +243,120 @@ def _adafactor(tape: Tape, step: Step) -> None:
                     tape.flash(_item_bytes(parameter))
 
 
+def _adadelta(tape: Tape, step: Step) -> None:
+    decays = "weight_decay" in step.options
+    _keep_moments(tape, step, 2)
+    if step.implementation == LOOP:
+        with tape.frame("grad", "std", "delta") as frame:
+            for parameter in step.parameters:
+                frame.drop("grad")
+                if decays:
+                    frame.let("grad", tape.new(parameter.size_bytes))
+                frame.let("std", tape.new(parameter.size_bytes))
+                frame.let("delta", tape.new(parameter.size_bytes))
+        return
+    with tape.frame("device_grads", "std", "deltas") as frame:
+        for parameters in step.lists():
+            frame.drop("device_grads")
+            if decays:
+                frame.let("device_grads", *_like(tape, parameters))
+            frame.let("std", *_like(tape, parameters))
+            frame.let("deltas", *_like(tape, parameters))
+
+
+def _adamax(tape: Tape, step: Step) -> None:
+    decays = "weight_decay" in step.options
+    _keep_moments(tape, step, 2)
+    if step.implementation == LOOP:
+        with tape.frame("grad") as frame:
+            for parameter in step.parameters:
+                frame.drop("grad")
+                if decays:
+                    frame.let("grad", tape.new(parameter.size_bytes))
+                tape.flash(parameter.size_bytes)  # grad.abs()
+        return
+    with tape.frame("grouped_grads") as frame:
+        for parameters in step.lists():
+            # with weight decay, of the decayed gradients themselves
+            frame.drop("grouped_grads")
+            frame.let("grouped_grads", *_like(tape, parameters))
+
+
+def _nadam(tape: Tape, step: Step) -> None:
+    decays = "weight_decay" in step.options
+    _keep_moments(tape, step, 2)
+    if step.implementation == LOOP:
+        with tape.frame("grad", "denom") as frame:
+            for parameter in step.parameters:
+                frame.drop("grad")
+                if decays:
+                    frame.let("grad", tape.new(parameter.size_bytes))
+                quotient = tape.hold(tape.new(parameter.size_bytes))
+                root = tape.new(parameter.size_bytes)
+                tape.release([quotient])
+                frame.let("denom", root)
+        return
+    with tape.frame("grouped_grads", "exp_avg_sq_sqrt") as frame:
+        for parameters in step.lists():
+            frame.drop("grouped_grads")
+            if decays:
+                frame.let("grouped_grads", *_like(tape, parameters))
+            frame.let("exp_avg_sq_sqrt", *_like(tape, parameters))
+
+
+def _radam(tape: Tape, step: Step) -> None:
+    _keep_moments(tape, step, 2)
+    with tape.frame("grouped_grads", "buffer") as frame:
+        for parameters in step.lists():
+            if "weight_decay" in step.options:
+                frame.let("grouped_grads", *_like(tape, parameters))
+                frame.drop("grouped_grads")
+            frame.let("buffer", *_like(tape, parameters))
+
+
+def _asgd(tape: Tape, step: Step) -> None:
+    decays = "weight_decay" in step.options
+    for parameter in _without_state(step):
+        tape.keep(_SCALAR_BYTES)  # step, on the device unlike that of the others
+        eta = tape.hold(tape.new(_SCALAR_BYTES))
+        tape.keep(_SCALAR_BYTES)
+        tape.release([eta])
+        tape.keep(_SCALAR_BYTES)  # mu
+        tape.keep(parameter.size_bytes)
+    if step.implementation == LOOP:
+        with tape.frame("grad") as frame:
+            for parameter in step.parameters:
+                frame.drop("grad")
+                if decays:
+                    frame.let("grad", tape.new(parameter.size_bytes))
+        return
+    with tape.frame("intermediate", "new_etas", "new_mus") as frame:
+        for parameters in step.lists():
+            for _ in range(2):
+                frame.let("intermediate", *_like(tape, parameters))
+                frame.drop("intermediate")
+            frame.let("new_etas", *[tape.new(_SCALAR_BYTES) for _ in parameters])
+            frame.let("new_mus", *[tape.new(_SCALAR_BYTES) for _ in parameters])
+
+
+def _rprop(tape: Tape, step: Step) -> None:
+    _keep_moments(tape, step, 2)
+    with tape.frame("signs", "sign", "grad_signs") as frame:
+        for parameters in step.lists():
+            signs = frame.let("signs", *_like(tape, parameters))
+            for parameter in parameters:
+                for _ in range(3):
+                    tape.flash(_mask_bytes(parameter))
+            frame.let("sign", signs[-1])  # the variable of a loop over them
+            for parameter in parameters:
+                mask = tape.hold(tape.new(_mask_bytes(parameter)))
+                chosen = tape.hold(tape.new(parameter.size_bytes))
+                tape.release([mask])
+                tape.release([chosen])
+            frame.drop("signs")
+            frame.let("grad_signs", *_like(tape, parameters))
+
+
 ALGORITHMS = {
     "sgd": Algorithm(_sgd, (FOREACH, LOOP, FUSED), ("momentum", "nesterov", "weight_decay")),
     "adam": Algorithm(_adam, (FOREACH, LOOP, FUSED), ("amsgrad", "weight_decay")),
@@ -229,6 +364,12 @@ ALGORITHMS = {
     "adafactor": Algorithm(_adafactor, (LOOP, FOREACH)),
     "rmsprop": Algorithm(_rmsprop, (FOREACH, LOOP), ("momentum", "centered", "weight_decay")),
     "adagrad": Algorithm(_adagrad, (FOREACH, LOOP, FUSED), ("weight_decay",), state_at_construction=True),
+    "adadelta": Algorithm(_adadelta, (FOREACH, LOOP), ("weight_decay",)),
+    "adamax": Algorithm(_adamax, (FOREACH, LOOP), ("weight_decay",)),
+    "nadam": Algorithm(_nadam, (FOREACH, LOOP), ("weight_decay",)),
+    "radam": Algorithm(_radam, (FOREACH,), ("weight_decay",)),
+    "asgd": Algorithm(_asgd, (FOREACH, LOOP), ("weight_decay",)),
+    "rprop": Algorithm(_rprop, (FOREACH,)),
 }
 """By the name of the command line."""
 
@@ -237,9 +378,20 @@ def _without_state(step: Step) -> list[Parameter]:
     return [parameter for parameter in step.parameters if parameter.name in step.fresh]
 
 
+def _keep_moments(tape: Tape, step: Step, moments: int) -> None:
+    for parameter in _without_state(step):
+        for _ in range(moments):
+            tape.keep(parameter.size_bytes)
+
+
 def _keep_step(tape: Tape, implementation: str) -> None:
     if implementation == FUSED:
         tape.keep(_SCALAR_BYTES)
+
+
+def _mask_bytes(parameter: Parameter) -> int:
+    """Size of a bool tensor of the parameter's shape."""
+    return parameter.size_bytes // _ITEM_BYTES.get(parameter.dtype, 4)
 
 
 def _like(tape: Tape, parameters: Sequence[Parameter]) -> list[int]:

@@ -1,0 +1,47 @@
+#include "simulation/requests.hpp"
+
+#include <algorithm>
+#include <string>
+
+#include "base/error.hpp"
+
+namespace xmem::simulation {
+namespace {
+
+void require_lists(const Alternatives& alternatives, std::size_t blocks) {
+  const auto [list, begin, size_bytes] = alternatives;
+  if (list.size() != blocks) {
+    throw ConfigError("alternatives of " + std::to_string(list.size()) + " blocks",
+                      "a list, or -1, for each of the " + std::to_string(blocks) + " blocks");
+  }
+  if (begin.empty() || begin.front() != 0 || begin.back() != static_cast<std::int64_t>(size_bytes.size()) ||
+      std::ranges::adjacent_find(begin, std::ranges::greater_equal{}) != begin.end()) {
+    throw ConfigError("lists of alternatives that do not divide the " + std::to_string(size_bytes.size()) + " sizes",
+                      "the beginning of each list of at least one size, ascending from 0, and the end of the last");
+  }
+  const auto lists = static_cast<std::int64_t>(begin.size()) - 1;
+  const auto unknown = std::ranges::find_if(list, [&](std::int32_t number) { return number < -1 || number >= lists; });
+  if (unknown != list.end()) {
+    throw ConfigError("list " + std::to_string(*unknown) + " of block " + std::to_string(unknown - list.begin()),
+                      "-1 or a list below " + std::to_string(lists));
+  }
+  const auto impossible =
+      std::ranges::find_if(size_bytes, [](Bytes size) { return size < 0 || size > kMaxBlockBytes; });
+  if (impossible != size_bytes.end()) {
+    throw ConfigError("an alternative of " + std::to_string(*impossible) + " bytes", "a size between 0 and 2^44 bytes");
+  }
+}
+
+}  // namespace
+
+void require_consistent(const Requests& requests) {
+  if (requests.kind.size() != requests.block.size() || requests.size_bytes.size() != requests.stream.size()) {
+    throw ConfigError("request columns of " + std::to_string(requests.kind.size()) + " and " +
+                          std::to_string(requests.block.size()) + " rows, block columns of " +
+                          std::to_string(requests.size_bytes.size()) + " and " + std::to_string(requests.stream.size()),
+                      "columns of equal length; build the requests with make_requests");
+  }
+  if (!requests.alternatives.list.empty()) require_lists(requests.alternatives, requests.size_bytes.size());
+}
+
+}  // namespace xmem::simulation

@@ -1,0 +1,138 @@
+"""Which cuDNN a release of PyTorch brings, and which one is here to be asked instead."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from xmem.errors import ConfigError
+
+LIBRARY_VARIABLE = "XMEM_CUDNN"
+"""Environment variable that names the library to ask; empty: none, and nothing is asked."""
+
+FIRST_ABLE = (9, 0)
+"""Since then cuDNN plans without a device: described, or from 9.0 to 9.7 by the handle that it is given."""
+
+_LIBRARY = "libcudnn.so.9"
+# What cuDNN opens by name; the dynamic linker finds it once it is loaded.
+_OPENED_BY_IT = ("libcudart.so.1*", "libnvrtc.so.1*", "libcublasLt.so.1*", "libcublas.so.1*")
+
+
+@dataclass(frozen=True)
+class Bundled:
+    """The cuDNN of a release of PyTorch.
+
+    Attributes:
+        version: Major, minor, patch.
+        cuda_major: CUDA that the wheel is built for.
+    """
+
+    version: tuple[int, int, int]
+    cuda_major: int
+
+
+# What the default Linux wheels of the package index require (`Requires-Dist: nvidia-cudnn-cu12==9.1.0.70`),
+# by the first release that does; wheels for another CUDA may bring another. 2.13: as installed.
+_BUNDLED = (
+    ((2, 12), Bundled((9, 20, 0), 13)),
+    ((2, 11), Bundled((9, 19, 0), 13)),
+    ((2, 8), Bundled((9, 10, 2), 12)),
+    ((2, 7), Bundled((9, 5, 1), 12)),
+    ((2, 4), Bundled((9, 1, 0), 12)),
+    ((2, 1), Bundled((8, 9, 2), 12)),
+)
+
+
+def bundled_with(torch_version: tuple[int, int]) -> Bundled:
+    """The cuDNN that a release of PyTorch brings; of the oldest that is known for older ones."""
+    return next((bundled for first, bundled in _BUNDLED if torch_version >= first), _BUNDLED[-1][1])
+
+
+@dataclass(frozen=True)
+class CudnnLibrary:
+    """A libcudnn that may be asked.
+
+    Attributes:
+        path: Of ``libcudnn.so.9``.
+        version: As its package says, None where it has none: the library says it itself.
+    """
+
+    path: Path
+    version: tuple[int, int, int] | None
+
+    def loaded_before(self) -> list[Path]:
+        """Libraries of CUDA that lie beside it or in this Python's own packages."""
+        folders = [self.path.parent, *_package_folders([*self.path.parents[2:3], *_own_packages()])]
+        return [
+            found for pattern in _OPENED_BY_IT for folder in folders for found in sorted(folder.glob(pattern))
+        ]
+
+
+def find_library(torch_version: tuple[int, int]) -> CudnnLibrary | None:
+    """The library to ask for a release of PyTorch: the one that `LIBRARY_VARIABLE` names, else of the
+    installed ones that which the release brings, else the nearest of those that plan without a device.
+
+    Raises:
+        ConfigError: There is no such file.
+    """
+    named = os.environ.get(LIBRARY_VARIABLE)
+    if named is not None:
+        return library_at(named) if named else None
+    wanted = bundled_with(torch_version).version
+    able = [library for library in installed_libraries() if (library.version or (0,)) >= FIRST_ABLE]
+    return min(able, key=lambda library: _distance(library.version, wanted), default=None)
+
+
+def library_at(path: str | os.PathLike[str]) -> CudnnLibrary:
+    """The library of this path.
+
+    Raises:
+        ConfigError: There is no such file.
+    """
+    found = Path(path)
+    if not found.is_file():
+        raise ConfigError(f"cuDNN {path}", f"the path of a {_LIBRARY}, such as nvidia/cudnn/lib/{_LIBRARY}")
+    return CudnnLibrary(found.absolute(), _version_of_wheel(found.absolute()))
+
+
+def installed_libraries() -> list[CudnnLibrary]:
+    """Those of the wheels beside this package (extra ``cudnn``), newest CUDA first."""
+    found = []
+    for cuda_major in (13, 12):
+        try:
+            distribution = metadata.distribution(f"nvidia-cudnn-cu{cuda_major}")
+        except metadata.PackageNotFoundError:
+            continue
+        files = [Path(str(file.locate())) for file in distribution.files or [] if file.name == _LIBRARY]
+        found += [CudnnLibrary(file, _version_of(distribution.version)) for file in files if file.is_file()]
+    return found
+
+
+def _version_of_wheel(path: Path) -> tuple[int, int, int] | None:
+    """By the metadata beside ``nvidia/cudnn/lib/libcudnn.so.9``, where a wheel brought it."""
+    packages = path.parents[3] if len(path.parents) > 3 else path.parent
+    wheels = [folder.name for folder in packages.glob("nvidia_cudnn_cu*-*.dist-info")]
+    return _version_of(wheels[0].partition("-")[2]) if len(wheels) == 1 else None
+
+
+def _version_of(text: str) -> tuple[int, int, int]:
+    major, minor, patch = (int(number) for number in re.findall(r"\d+", f"{text}.0.0")[:3])
+    return major, minor, patch
+
+
+def _distance(version: tuple[int, int, int] | None, wanted: tuple[int, int, int]) -> list[int]:
+    return [abs(part - other) for part, other in zip(version or (0, 0, 0), wanted, strict=True)]
+
+
+def _own_packages() -> Iterator[Path]:
+    yield from (folder for path in sys.path if (folder := Path(path) / "nvidia").is_dir())
+
+
+def _package_folders(roots: Sequence[Path]) -> list[Path]:
+    """Folders of libraries under ``nvidia``, a wheel each."""
+    return [folder for root in roots for folder in sorted(root.glob("*/lib"))]

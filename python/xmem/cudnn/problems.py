@@ -1,0 +1,47 @@
+"""What cuDNN is asked: one convolution, forward or one of its two gradients."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import astuple, dataclass
+from enum import StrEnum
+
+
+class Operation(StrEnum):
+    """cuDNN's three operations; those of a transposed convolution are the same, in other roles."""
+
+    FORWARD = "forward"
+    DATA_GRADIENT = "data_gradient"
+    FILTER_GRADIENT = "filter_gradient"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A convolution as cuDNN's descriptors say it, two or three dimensions of space.
+
+    Attributes:
+        operation: Forward reads x and w and writes y, the gradients write x and w.
+        dtype: Of all tensors: ``float32``, ``float16``, ``bfloat16`` or ``float64``; sums are in
+            ``float32``, or ``float64`` for that.
+        x: Sizes of the input: batch, channels, space.
+        w: Sizes of the filter: outputs, channels a group, space.
+        y: Sizes of the output: batch, outputs, space.
+        stride: A step a dimension of space.
+        padding: Likewise, on either side.
+        dilation: Likewise.
+        channels_last: Whether channels are the innermost dimension of all tensors in memory.
+    """
+
+    operation: Operation
+    dtype: str
+    x: tuple[int, ...]
+    w: tuple[int, ...]
+    y: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    channels_last: bool = False
+
+    def key(self) -> str:
+        """A text that is the same for equal problems alone; the child process reads it as JSON."""
+        return json.dumps(astuple(self), separators=(",", ":"))

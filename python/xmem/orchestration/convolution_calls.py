@@ -1,0 +1,249 @@
+"""The convolutions of a trace: what each call computes, and whether it is cuDNN's on a GPU."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from xmem.cudnn.planner import Settings
+from xmem.cudnn.problems import Operation, Problem
+from xmem.trace import Trace
+
+FORWARD, BACKWARD = "aten::_convolution", "aten::convolution_backward"
+
+ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}
+
+_DTYPES = {"float": "float32", "c10::Half": "float16", "c10::BFloat16": "bfloat16", "double": "float64"}
+_DIMS, _STRIDES, _CONCRETE = 0, 1, 2
+_GRADIENTS = (Operation.DATA_GRADIENT, Operation.FILTER_GRADIENT)
+
+InputDims = Mapping[int, list[list[int]]]
+"""Sizes of the inputs by ``EventTable.inputs``, where they are not those of the trace."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """An input, with the two dimensions of space that cuDNN is given where it has one."""
+
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @property
+    def is_channels_last(self) -> bool:
+        """Whether PyTorch takes its layout for channels-last (`is_channels_last_strides_2d`): in doubt,
+        where sizes are 1, it does not.
+        """
+        if len(self.sizes) not in (4, 5) or self.strides[1] == 0:
+            return False
+        least = 0
+        for dimension in (1, *range(len(self.sizes) - 1, 1, -1), 0):
+            size, stride = self.sizes[dimension], self.strides[dimension]
+            if size == 0 or stride < least or (dimension == 0 and least == self.strides[1]):
+                return False
+            least = stride * max(size, 1)
+        return True
+
+    def is_contiguous(self, channels_last: bool) -> bool:
+        """Whether it lies without gaps in this order, so that no copy is made."""
+        order = (0, *range(2, len(self.sizes)), 1) if channels_last else range(len(self.sizes))
+        step = 1
+        for dimension in reversed(tuple(order)):
+            if self.sizes[dimension] != 1 and self.strides[dimension] != step:
+                return False
+            step *= self.sizes[dimension]
+        return True
+
+
+@dataclass(frozen=True)
+class Call:
+    """A convolution, or the gradients of one, as CUDA runs it.
+
+    Attributes:
+        results: Bytes of what it returns, in the order of allocation: the output; or the gradients of
+            input, filter and bias, None for those that are not asked for. The kernels of a depthwise
+            convolution allocate the gradient of the filter first.
+        problems: Of cuDNN, one a result in the same order; None where a result needs no plan.
+        copies: Bytes of contiguous copies of its inputs, alive while it runs.
+    """
+
+    results: tuple[int | None, ...]
+    problems: tuple[Problem | None, ...]
+    copies: tuple[int, ...]
+
+
+def settings_of(trace: Trace, inputs: Sequence[int]) -> Settings:
+    """What the job set in ``torch.backends.cudnn``, by the first of its convolutions that says it."""
+    for name in inputs:
+        concrete = _parsed(trace, name)[_CONCRETE] or []
+        if len(concrete) > 12:
+            benchmark, deterministic, _, allow_tf32 = (value == "True" for value in concrete[9:13])
+            return Settings(allow_tf32=allow_tf32, deterministic=deterministic, benchmark=benchmark)
+    return Settings()
+
+
+def read_call(
+    trace: Trace, inputs: int, input_types: int, *, backward: bool, dims: InputDims | None = None
+) -> Call | None:
+    """What a call computes; None where the trace does not say.
+
+    Args:
+        trace: Recorded with shapes.
+        inputs: ``EventTable.inputs`` of the call.
+        input_types: Likewise.
+        backward: Whether it is ``aten::convolution_backward``.
+        dims: Sizes to take in place of those of the trace.
+    """
+    try:
+        sizes, strides, concrete = _parsed(trace, inputs)
+        types = json.loads(trace.names[input_types]) if input_types >= 0 else []
+        if dims is not None:
+            sizes = dims.get(inputs, sizes)
+        return _read(types[0], sizes, strides, concrete, backward=backward)
+    except (KeyError, IndexError, TypeError, ValueError, ZeroDivisionError):
+        return None
+
+
+def _read(dtype: str, sizes: Any, strides: Any, concrete: Any, *, backward: bool) -> Call:
+    tensors = [_tensor(sizes[i], strides, i) for i in range(3 if backward else 2)]
+    first = 4 if backward else 3
+    stride, padding, dilation = (_space(concrete[first + i], fill) for i, fill in enumerate((1, 0, 1)))
+    transposed = concrete[first + 3] == "True"
+    output_padding = _space(concrete[first + 4], 0)
+    groups = int(concrete[first + 5])
+    x, w = tensors[-2:]
+    shape = _Shape(_DTYPES[dtype], x, w, stride, padding, dilation, transposed, output_padding, groups)
+    if backward:
+        return shape.backward(tensors[0], json.loads(concrete[first + 6].lower()))
+    enabled = len(concrete) < 12 or concrete[11] == "True"
+    return shape.forward(enabled)
+
+
+@dataclass(frozen=True)
+class _Shape:
+    dtype: str
+    x: Tensor
+    w: Tensor
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    transposed: bool
+    output_padding: tuple[int, ...]
+    groups: int
+
+    def forward(self, enabled: bool) -> Call:
+        y = self._output()
+        problem = self._problem(Operation.FORWARD, y) if enabled and self._is_cudnn else None
+        return Call((self._bytes(y),), (problem,), self._copies(self.x, self.w))
+
+    def backward(self, gradient: Tensor, mask: Sequence[bool]) -> Call:
+        wanted = [*mask, False, False, False][:3]
+        sizes = (self.x.sizes, self.w.sizes, (gradient.sizes[1],))
+        is_cudnn = self._is_cudnn
+        results = [self._bytes(size) if want else None for size, want in zip(sizes, wanted, strict=True)]
+        problems = [
+            self._problem(operation, gradient.sizes) if want and is_cudnn else None
+            for operation, want in zip(_GRADIENTS, wanted[:2], strict=True)
+        ]
+        if not is_cudnn:
+            results[:2] = reversed(results[:2])
+        return Call(tuple(results), (*problems, None), self._copies(gradient, self.x, self.w))
+
+    @property
+    def channels_last(self) -> bool:
+        """`cudnn_conv_suggest_memory_format`."""
+        return self.dtype != "float64" and (self.x.is_channels_last or self.w.is_channels_last)
+
+    @property
+    def _is_cudnn(self) -> bool:
+        """`_select_conv_backend` of `Convolution.cpp`: a depthwise convolution has kernels of its own."""
+        depthwise = (
+            not self.transposed
+            and self.groups > 1
+            and self.x.sizes[1] == self.groups
+            and self.w.sizes[0] % self.groups == 0
+        )
+        return not depthwise or self.channels_last or self._is_fast_depthwise
+
+    @property
+    def _is_fast_depthwise(self) -> bool:
+        """Half precision that cuDNN is known to be faster for (`use_cudnn_depthwise`)."""
+        batch, channels, *space = self.x.sizes
+        if (
+            self.dtype != "float16"
+            or len(space) != 2
+            or set(self.dilation) != {1}
+            or channels < 32
+            or (self.stride[0] != self.stride[1] and space[0] != 1)
+        ):
+            return False
+        kernel, width, step = self.w.sizes[2:], space[1], self.stride[1]
+        if space[0] == 1 and step == 1:
+            return True
+        if kernel[0] != kernel[1] or kernel[1] not in (1, 3, 5) or width < 7 or step not in (1, 2):
+            return False
+        if step == 1:
+            return True
+        if kernel[1] == 1:
+            return width <= 28 if batch == 1 else batch <= 16 and channels >= 128 and width <= 7
+        return batch == 1 or channels >= 512 or (channels >= 256 and width >= 28)
+
+    def _output(self) -> tuple[int, ...]:
+        batch, _, *space = self.x.sizes
+        kernels = self.w.sizes[2:]
+        steps = zip(
+            space, kernels, self.stride, self.padding, self.dilation, self.output_padding, strict=True
+        )
+        if self.transposed:
+            outputs = self.w.sizes[1] * self.groups
+            return batch, outputs, *((n - 1) * s - 2 * p + d * (k - 1) + o + 1 for n, k, s, p, d, o in steps)
+        return batch, self.w.sizes[0], *((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d, _ in steps)
+
+    def _problem(self, operation: Operation, y: tuple[int, ...]) -> Problem:
+        x = self.x.sizes
+        if self.transposed:  # the roles of input and output change
+            swapped = {Operation.FORWARD: Operation.DATA_GRADIENT, Operation.DATA_GRADIENT: Operation.FORWARD}
+            operation, x, y = swapped.get(operation, operation), y, x
+        return Problem(
+            operation,
+            self.dtype,
+            x,
+            self.w.sizes,
+            y,
+            self.stride,
+            self.padding,
+            self.dilation,
+            self.channels_last,
+        )
+
+    def _copies(self, *tensors: Tensor) -> tuple[int, ...]:
+        return tuple(
+            self._bytes(tensor.sizes) for tensor in tensors if not tensor.is_contiguous(self.channels_last)
+        )
+
+    def _bytes(self, sizes: Sequence[int]) -> int:
+        return prod(sizes) * ITEM_BYTES[self.dtype]
+
+
+def _parsed(trace: Trace, inputs: int) -> list[Any]:
+    parsed: list[Any] = json.loads(trace.names[inputs]) if inputs >= 0 else [None] * 3
+    return parsed
+
+
+def _tensor(sizes: Sequence[int], strides: Sequence[Any] | None, number: int) -> Tensor:
+    if len(sizes) not in (3, 4, 5) or not all(type(size) is int and size > 0 for size in sizes):
+        raise ValueError(f"no tensor of a convolution: {sizes}")
+    given = strides[number] if strides and strides[number] else None
+    if given is None or len(given) != len(sizes):
+        given = [prod(sizes[i + 1 :]) for i in range(len(sizes))]
+    if len(sizes) == 3:  # PyTorch gives a convolution along one dimension a second one, and copies
+        sizes = [*sizes[:2], 1, sizes[2]]
+        given = [prod(sizes[i + 1 :]) for i in range(4)]
+    return Tensor(tuple(sizes), tuple(given))
+
+
+def _space(text: str, fill: int) -> tuple[int, ...]:
+    numbers = [int(number) for number in json.loads(text)]
+    return (fill, *numbers) if len(numbers) == 1 else tuple(numbers)

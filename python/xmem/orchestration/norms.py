@@ -1,0 +1,87 @@
+"""Normalisations that CUDA fuses."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xmem.orchestration.operators import OperatorIndex
+from xmem.orchestration.policy import Context
+from xmem.orchestration.workload import Workload
+
+_FUSED_FROM = (2, 8)
+
+
+class FuseRmsNorm:
+    """`F.rms_norm` is one kernel on CUDA from torch 2.8 on: it keeps its input and a number a row.
+
+    On the CPU `aten::rms_norm` is made of `pow`, `mean`, `rsqrt` and `mul`, and keeps the normalised input
+    too; its backward is six nodes with up to four temporaries of the input's size. CUDA's forward allocates
+    the result, then the reciprocal roots, its backward the two gradients (section 5.2; seen with 2.12.0,
+    while 2.6.0 runs the composite). Models that write the norm in Python are the same on both.
+    """
+
+    name = "fuse_rms_norm"
+    description = "rms_norm keeps its input and a number a row from torch 2.8 on, not the normalised input"
+
+    def __call__(self, workload: Workload, context: Context) -> Workload:
+        """Drop what only the composite makes, in the forward and in its nodes of the backward."""
+        operators = context.operators
+        norms = fused_norms(context)
+        if len(norms) == 0:
+            return workload
+        forward = operators.rows_owned_by(workload.operator, norms)
+        result = _last_of_each(_made_by(operators, workload, "aten::mul", forward))
+        roots = _last_of_each(_made_by(operators, workload, "aten::rsqrt", forward))
+        drop = forward >= 0
+        drop[[*result.values(), *roots.values()]] = False
+        alloc_ns = workload.alloc_ns.copy()
+        first = _first_of_each(forward)
+        for norm, block in result.items():
+            alloc_ns[block] = workload.alloc_ns[first[norm]]
+
+        of_norm = operators.rows_owned_by(operators.forward_of(workload.operator), norms)
+        in_backward = np.flatnonzero(of_norm >= 0)
+        ends_ns = _backward_ends_ns(operators, norms)
+        drop[in_backward] |= workload.free_ns[in_backward] <= ends_ns[of_norm[in_backward]]
+        gradients = np.where(drop, -1, of_norm)
+        first, last = _first_of_each(gradients), _last_of_each(gradients)
+        for norm in first:  # the gradient of the input, the last to be made, comes first
+            alloc_ns[last[norm]] = workload.alloc_ns[first[norm]] - 1
+        kept = workload.with_columns(alloc_ns=alloc_ns).select(~drop)
+        return kept.select(np.argsort(kept.alloc_ns, kind="stable"))
+
+
+def fused_norms(context: Context) -> NDArray[np.int32]:
+    """Rows of the operators that are one kernel on the target and several on the CPU."""
+    if context.target.torch_version < _FUSED_FROM:
+        return np.zeros(0, np.int32)
+    return np.flatnonzero(context.operators.rows_named({"aten::rms_norm"})).astype(np.int32)
+
+
+def _made_by(
+    operators: OperatorIndex, workload: Workload, maker: str, owner: NDArray[np.int32]
+) -> NDArray[np.int32]:
+    """The owners of the blocks that an operator of this name makes, -1 for all others."""
+    made = operators.enclosing(workload.operator, operators.rows_named({maker})) >= 0
+    return np.where(made, owner, -1)
+
+
+def _first_of_each(owner: NDArray[np.int32]) -> dict[int, int]:
+    """The first row of each owner, of those that have one."""
+    return {int(owner[row]): int(row) for row in np.flatnonzero(owner >= 0)[::-1]}
+
+
+def _last_of_each(owner: NDArray[np.int32]) -> dict[int, int]:
+    """The last row of each owner, of those that have one."""
+    return {int(owner[row]): int(row) for row in np.flatnonzero(owner >= 0)}
+
+
+def _backward_ends_ns(operators: OperatorIndex, forward: NDArray[np.int32]) -> NDArray[np.int64]:
+    """When the last node of the backward of each forward operator ends; before all time where it has none."""
+    nodes = np.flatnonzero(operators.events.sequence_number >= 0).astype(np.int32)
+    nodes = nodes[operators.in_backward(nodes)]
+    owner = operators.rows_owned_by(operators.forward_of(nodes), forward)
+    ends_ns = np.full(len(forward), -1, np.int64)
+    np.maximum.at(ends_ns, owner[owner >= 0], operators.events.end_ns[nodes[owner >= 0]])
+    return ends_ns

@@ -1,0 +1,252 @@
+"""Optimizers: the CPU's default is a for-loop over the parameters, CUDA's works on lists of all of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xmem.attribution import Category, Phase
+from xmem.orchestration.operators import ANNOTATION, OPERATOR
+from xmem.orchestration.optimizer_steps import ALGORITHMS, FOREACH, Parameter, Step
+from xmem.orchestration.policy import Context
+from xmem.orchestration.rewriting import Rewriting, Stretch
+from xmem.orchestration.tape import Tape
+from xmem.orchestration.workload import Workload
+
+_STEP = re.compile(r"Optimizer\.step#(\w+)\.step")
+_LISTS = ("aten::_foreach_", "aten::_fused_")
+_NUMBER_BYTES = 8
+_SUMS_OF_ITS_OWN = {"adadelta": 2}  # that are no weight decay: square_avg.add(eps), acc_delta.add(eps)
+
+
+class DropStepCounters:
+    """`step` and the like of each parameter's state are tensors of one number that stay in host memory.
+
+    Source: `_init_group` in `torch/optim/*.py`: ``torch.tensor(0.0)`` unless `capturable` or `fused`; ASGD
+    keeps them on the device. Blocks of at most 8 bytes that a step makes, in a foreign trace; a capture marks
+    them as host memory itself.
+    """
+
+    name = "drop_step_counters"
+    description = "step counters of optimizers stay in host memory"
+
+    def __call__(self, workload: Workload, context: Context) -> Workload:
+        """Drop numbers that steps make."""
+        if context.metadata is not None:
+            return workload
+        drop = np.zeros(len(workload), np.bool_)
+        for step in _steps(workload, context):
+            if step.name != "asgd" and not step.fused and not any(step.parameter_bytes <= _NUMBER_BYTES):
+                drop[step.made[workload.size_bytes[step.made] <= _NUMBER_BYTES]] = True
+        return workload.select(~drop) if drop.any() else workload
+
+
+class ReplaceOptimizerTemporaries:
+    """A step that ran as a for-loop takes the temporaries of the `foreach` implementation.
+
+    Source: `torch/optim/optimizer.py`, `_default_to_fused_or_foreach`: `foreach` where all parameters are
+    on CUDA, since 2.0; `torch/optim/*.py` of 2.13 for what each allocates (`optimizer_steps`). The for-loop
+    holds a few tensors of one parameter at a time, `foreach` lists of all: for Adam 3 or 4 of the largest
+    parameter against all parameters once. Nothing changes for optimizers that take the for-loop on CUDA too
+    (Adafactor, Muon, LBFGS), nor where the trace shows lists (`aten::_foreach_*`, `aten::_fused_*`), as in
+    our captures.
+
+    Parameters are the gradients alive when the step begins, in the order in which the loop's own tensors come
+    where they tell; groups are told by the first step, which makes the state of a group before its
+    temporaries, else all are one. Weight decay is told by its sums, momentum by its state.
+    Reference: cpu_vs_cuda_memory, section 9.
+    """
+
+    name = "replace_optimizer_temporaries"
+    description = "optimizers work on lists of all parameters (foreach), not on one at a time"
+
+    def __call__(self, workload: Workload, context: Context) -> Workload:
+        """Replace what for-loops allocate."""
+        rewriting = Rewriting(workload)
+        changed = False
+        first: dict[str, tuple[list[int], list[int]]] = {}
+        for step in _steps(workload, context):
+            algorithm = ALGORITHMS.get(step.name)
+            if algorithm is None or step.lists or algorithm.implementations[0] != FOREACH:
+                continue
+            if len(step.parameter_bytes) == 0:
+                continue
+            sizes = step.parameter_bytes.tolist()
+            if len(step.state):
+                first[step.name] = sizes, _groups(step)
+            told, groups = first.get(step.name, (sizes, []))
+            _replace(rewriting, step, told if sorted(told) == sorted(sizes) else sizes, groups)
+            changed = True
+        return rewriting.finish() if changed else workload
+
+
+@dataclass(frozen=True)
+class _Recorded:
+    """A step as the trace has it.
+
+    Attributes:
+        name: Of the optimizer, in small letters.
+        begin_ns: When it begins.
+        end_ns: When it ends.
+        made: Rows of the workload that it allocates, in order.
+        temporary: Those that are gone when it ends, numbers left out.
+        state: Those that are not, numbers left out.
+        parameter_bytes: Of each parameter with a gradient, in order.
+        sums: How many sums it makes (`aten::add`) that are new tensors.
+        sum_first: Whether its first operator on parameters is one of them.
+        lists: Whether it works on lists.
+        fused: Whether one kernel does all.
+    """
+
+    name: str
+    begin_ns: int
+    end_ns: int
+    made: NDArray[np.intp]
+    temporary: NDArray[np.intp]
+    state: NDArray[np.intp]
+    parameter_bytes: NDArray[np.int64]
+    sums: int
+    sum_first: bool
+    lists: bool
+    fused: bool
+
+
+def _steps(workload: Workload, context: Context) -> list[_Recorded]:
+    events, names, operators = context.trace.events, context.trace.names, context.operators
+    annotated = operators.rows_named(lambda name: _STEP.fullmatch(name) is not None, ANNOTATION)
+    rows = np.flatnonzero(annotated)
+    in_lists = np.flatnonzero(operators.rows_named(lambda name: name.startswith(_LISTS)))
+    fused = np.flatnonzero(operators.rows_named(lambda name: name.startswith(_LISTS[1])))
+    outermost = np.flatnonzero((events.kind == OPERATOR) & (operators.parent < 0))
+    found = []
+    for row in rows[np.argsort(events.begin_ns[rows], kind="stable")].tolist():
+        begin_ns, end_ns = int(events.begin_ns[row]), int(events.end_ns[row])
+
+        def within(spans: NDArray[np.intp], begin: int = begin_ns, end: int = end_ns) -> NDArray[np.intp]:
+            return spans[(events.begin_ns[spans] >= begin) & (events.begin_ns[spans] < end)]
+
+        first, last = np.searchsorted(workload.alloc_ns, (begin_ns, end_ns))
+        made = np.arange(first, last)
+        sized = made[workload.size_bytes[made] > _NUMBER_BYTES]
+        gone = workload.free_ns[sized] <= end_ns
+        own = [names[int(name)] for name in events.name[within(outermost)]]
+        telling = [name for name in own if name in ("aten::add", "aten::mul_", "aten::add_", "aten::clone")]
+        matched = _STEP.fullmatch(names[int(events.name[row])])
+        assert matched is not None
+        found.append(
+            _Recorded(
+                name=matched[1].lower(),
+                begin_ns=begin_ns,
+                end_ns=end_ns,
+                made=made,
+                temporary=sized[gone],
+                state=sized[~gone],
+                parameter_bytes=_parameters(workload, begin_ns, sized[gone], sized[~gone]),
+                sums=own.count("aten::add"),
+                sum_first=telling[:1] == ["aten::add"],
+                lists=len(within(in_lists)) > 0,
+                fused=len(within(fused)) > 0,
+            )
+        )
+    return found
+
+
+def _parameters(
+    workload: Workload, begin_ns: int, temporary: NDArray[np.intp], state: NDArray[np.intp]
+) -> NDArray[np.int64]:
+    """Sizes of the gradients that a step finds, in the order of the optimizer where it can be told.
+
+    Gradients are made from the last parameter to the first. The for-loop makes as many tensors for each
+    parameter, one after the other, be it state or temporaries.
+    """
+    alive = (workload.alloc_ns < begin_ns) & (workload.free_ns > begin_ns)
+    gradients = alive & (workload.category == Category.GRADIENT)
+    sizes: NDArray[np.int64] = workload.size_bytes[gradients][::-1]
+    for tensors in (state, temporary):
+        made = workload.size_bytes[tensors]
+        each, rest = divmod(len(made), max(len(sizes), 1))
+        if each == 0 or rest:
+            continue
+        by_parameter = made.reshape(-1, each)
+        alike = (by_parameter == by_parameter[:, :1]).all()
+        if alike and sorted(by_parameter[:, 0].tolist()) == sorted(sizes.tolist()):
+            sizes = by_parameter[:, 0]
+            break
+    return sizes
+
+
+def _groups(step: _Recorded) -> list[int]:
+    """How many parameters each group has, as a first step tells: state of a group, then its temporaries."""
+    if step.name == "sgd":
+        return []  # makes its state on the way
+    per_parameter, rest = divmod(len(step.state), len(step.parameter_bytes))
+    if per_parameter == 0 or rest:
+        return []
+    before = np.searchsorted(step.temporary, step.state)
+    _, counts = np.unique(before, return_counts=True)
+    return [] if (counts % per_parameter).any() else (counts // per_parameter).tolist()
+
+
+def _options(step: _Recorded) -> frozenset[str]:
+    per_parameter = round(step.sums / len(step.parameter_bytes)) - _SUMS_OF_ITS_OWN.get(step.name, 0)
+    options = set()
+    if step.name != "sgd":
+        if per_parameter > 0:
+            options.add("weight_decay")
+    elif per_parameter > 1:
+        options |= {"momentum", "nesterov", "weight_decay"}
+    elif per_parameter == 1:
+        options |= {"weight_decay"} if step.sum_first else {"momentum", "nesterov"}
+    return frozenset(options)
+
+
+def _replace(rewriting: Rewriting, step: _Recorded, sizes: Sequence[int], groups: Sequence[int]) -> None:
+    workload = rewriting.workload
+    options = _options(step)
+    if step.name == "sgd" and len(step.state):
+        options |= {"momentum"}
+    if sum(groups) != len(sizes):
+        groups = [len(sizes)]
+    state = step.state
+    tape = _tape(step.name, sizes, groups, options, fresh=len(state) > 0)
+    kept = [
+        number for number, keeps in enumerate(tape.kept) if keeps and tape.size_bytes[number] > _NUMBER_BYTES
+    ]
+    begin_ns = step.begin_ns
+    if [tape.size_bytes[number] for number in kept] == workload.size_bytes[state].tolist():
+        recorded = dict(zip(kept, state.tolist(), strict=True))
+    else:
+        # state that is not understood stays where it is, and temporaries come behind it
+        recorded = {}
+        tape = _tape(step.name, sizes, groups, options, fresh=False)
+        begin_ns = int(workload.alloc_ns[state[-1]]) + 1
+    numbers = {number for number, keeps in enumerate(tape.kept) if keeps} - set(recorded)
+    iteration = int(workload.iteration[step.made[0]]) if len(step.made) else -1
+    rewriting.drop(step.temporary.tolist())
+    rewriting.play(
+        tape,
+        Stretch(begin_ns=begin_ns, end_ns=step.end_ns, phase=Phase.OPTIMIZER_STEP, iteration=iteration),
+        recorded=recorded,
+        categories=dict.fromkeys(numbers, Category.OPTIMIZER_STATE),
+    )
+
+
+def _tape(
+    name: str, sizes: Sequence[int], groups: Sequence[int], options: frozenset[str], *, fresh: bool
+) -> Tape:
+    tape, place = Tape(), 0
+    for count in groups:
+        parameters = [
+            Parameter(
+                name=str(number), shape=None, size_bytes=sizes[number], dtype="float32", group=0, gradient=-1
+            )
+            for number in range(place, place + count)
+        ]
+        place += count
+        without_state = frozenset(parameter.name for parameter in parameters) if fresh else frozenset()
+        ALGORITHMS[name].step(tape, Step(parameters, without_state, FOREACH, options))
+    return tape

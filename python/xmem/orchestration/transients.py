@@ -1,0 +1,110 @@
+"""Blocks that a CUDA kernel allocates where the CPU's needs none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xmem.attribution import Category
+from xmem.blocks import NEVER
+from xmem.orchestration.operators import OperatorIndex
+from xmem.orchestration.policy import Context
+from xmem.orchestration.workload import MADE_BY_POLICY, Workload, concatenated
+
+ELSEWHERE = ("", 0)
+"""A step of ``AddedBlocks.add_in_order``."""
+
+
+class AddedBlocks:
+    """Collects blocks that a policy adds to a workload, and adds them all at once.
+
+    Each is made like a row of the workload: it has its operator, module, phase and iteration.
+    """
+
+    def __init__(self, workload: Workload) -> None:
+        self._workload = workload
+        self._like: list[int] = []
+        self._size_bytes: list[int] = []
+        self._alloc_ns: list[int] = []
+        self._free_ns: list[int] = []
+        self._category: list[int] = []
+
+    def add(
+        self,
+        like: int,
+        size_bytes: int,
+        alloc_ns: int,
+        free_ns: int = NEVER,
+        category: Category = Category.WORKSPACE,
+    ) -> None:
+        """Add a block; nothing where it would be empty."""
+        if size_bytes > 0:
+            self._like.append(like)
+            self._size_bytes.append(size_bytes)
+            self._alloc_ns.append(alloc_ns)
+            self._free_ns.append(free_ns)
+            self._category.append(category)
+
+    def add_in_order(self, like: int, begin_ns: int, steps: Iterable[tuple[str, int]]) -> None:
+        """Add the blocks of one kernel, a nanosecond apart: order is all that matters.
+
+        Args:
+            like: Row of the workload.
+            begin_ns: The instant of the first step.
+            steps: A name and a size allocate, the same name and 0 free; ``ELSEWHERE`` is a nanosecond in
+                which the kernel allocates a block that is there. What is left is freed at the end, the
+                youngest first, as C++ leaves a scope.
+        """
+        held: dict[str, tuple[int, int]] = {}
+        time_ns = begin_ns
+        for step in steps:
+            name, size_bytes = step
+            if size_bytes > 0:
+                held[name] = size_bytes, time_ns
+            elif step != ELSEWHERE:
+                self.add(like, *held.pop(name), time_ns)
+            time_ns += 1
+        for size_bytes, alloc_ns in reversed(held.values()):
+            self.add(like, size_bytes, alloc_ns, time_ns)
+            time_ns += 1
+
+    def added(self) -> Workload:
+        """The workload with these blocks; of those of one time, they are the first."""
+        if not self._like:
+            return self._workload
+        rows = self._workload.select(np.array(self._like, np.intp))
+        blocks = rows.with_columns(
+            block=np.full(len(rows), MADE_BY_POLICY, np.int32),
+            size_bytes=np.array(self._size_bytes, np.int64),
+            alloc_ns=np.array(self._alloc_ns, np.int64),
+            free_ns=np.array(self._free_ns, np.int64),
+            category=np.array(self._category, np.uint8),
+            tensor=np.full(len(rows), -1, np.int32),
+            flags=np.zeros(len(rows), np.uint8),
+            host=np.zeros(len(rows), np.bool_),
+        )
+        return concatenated([blocks, self._workload])
+
+
+def first_blocks(workload: Workload, operators: OperatorIndex, rows: NDArray[np.int32]) -> list[int]:
+    """The first block that each operator allocates, a row of the workload, -1 = none."""
+    owner = operators.rows_owned_by(workload.operator, rows)
+    first = [-1] * len(rows)
+    for block in np.flatnonzero(owner >= 0)[::-1]:
+        first[owner[block]] = int(block)
+    return first
+
+
+def growth_of(workload: Workload, context: Context, forward: NDArray[np.int32]) -> list[float]:
+    """By how much what each forward operator made is larger than recorded: at a point of a fitted model."""
+    known = np.unique(forward[forward >= 0])
+    owner = context.operators.rows_owned_by(workload.operator, known)
+    rows = np.flatnonzero((owner >= 0) & (workload.block >= 0))
+    sizes, recorded = np.zeros(len(known)), np.zeros(len(known))
+    np.add.at(sizes, owner[rows], workload.size_bytes[rows])
+    np.add.at(recorded, owner[rows], context.blocks.size_bytes[workload.block[rows]])
+    grown = dict(zip(known.tolist(), zip(sizes, recorded, strict=True), strict=True))
+    found = [grown.get(int(row), (1.0, 1.0)) for row in forward]
+    return [float(size / base) if base else 1.0 for size, base in found]

@@ -1,0 +1,132 @@
+"""Policies of other packages, found through the entry point group ``xmem.policies``."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import fields
+from functools import cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from xmem.errors import ConfigError, XmemError
+from xmem.orchestration.policy import Context, Policy
+from xmem.orchestration.workload import Workload
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+GROUP = "xmem.policies"
+"""The group of entry points: the name is the policy's, the value its class or a ready policy."""
+
+
+class UserPolicy:
+    """A policy of another package, whose faults are told as that package's.
+
+    Attributes:
+        name: As of the entry point and of the policy.
+        description: The policy's.
+        package: Name and version of the distribution.
+        gpu_traces: Whether it also corrects traces that were recorded on a GPU, real or phantom.
+        policy: What the entry point gave.
+    """
+
+    def __init__(self, name: str, package: str, policy: Policy[Context]) -> None:
+        self.name = name
+        self.description = policy.description
+        self.package = package
+        self.gpu_traces = bool(getattr(policy, "gpu_traces", False))
+        self.policy = policy
+
+    def __call__(self, workload: Workload, context: Context) -> Workload:
+        """Apply it, and check what it made.
+
+        Raises:
+            ConfigError: It raises, or what it returns is no workload.
+        """
+        where = f"policy {self.name} of {self.package}"
+        otherwise = f"a policy without it: --without-policy {self.name}"
+        try:
+            made = self.policy(workload, context)
+        except XmemError:
+            raise
+        except Exception as error:
+            raise ConfigError(f"{where} ({type(error).__name__}: {error})", otherwise) from error
+        if problem := _problem_of(made):
+            raise ConfigError(f"{where}, which returned {problem}", otherwise)
+        return made
+
+
+def user_policies(*, gpu_trace: bool, unloaded: Collection[str]) -> tuple[UserPolicy, ...]:
+    """The policies of installed packages for one kind of trace, by name.
+
+    Args:
+        gpu_trace: Whether the trace was recorded on a GPU, real or phantom.
+        unloaded: Names that are not even imported.
+
+    Raises:
+        ConfigError: One of them cannot be loaded; names package and entry point.
+    """
+    loaded = [_loaded(point) for point in _entry_points() if point.name not in unloaded]
+    return tuple(policy for policy in loaded if policy.gpu_traces or not gpu_trace)
+
+
+def user_policy_names(built_in: Collection[str]) -> list[str]:
+    """Names of the policies of installed packages, none of which is loaded for it.
+
+    Raises:
+        ConfigError: Two policies have one name.
+    """
+    owners = dict.fromkeys(built_in, "xmem")
+    for point in _entry_points():
+        if point.name in owners:
+            raise ConfigError(
+                f"entry point {point.name} of {_package(point)}",
+                f"a name in group {GROUP} that {owners[point.name]} has not taken: uninstall one of the two",
+            )
+        owners[point.name] = _package(point)
+    return [point.name for point in _entry_points()]
+
+
+@cache
+def _entry_points() -> tuple[EntryPoint, ...]:
+    from importlib.metadata import entry_points  # it imports all of email
+
+    return tuple(sorted(entry_points(group=GROUP), key=lambda point: point.name))
+
+
+@cache
+def _loaded(point: EntryPoint) -> UserPolicy:
+    where = f"entry point {point.name} = {point.value} of {_package(point)}"
+    otherwise = f"a policy as in docs/policies.md, or --without-policy {point.name}"
+    try:
+        found = point.load()
+        policy = found() if isinstance(found, type) else found
+    except Exception as error:
+        raise ConfigError(f"{where} ({type(error).__name__}: {error})", otherwise) from error
+    for attribute in ("name", "description"):
+        if not isinstance(getattr(policy, attribute, None), str):
+            raise ConfigError(f"{where}, which has no text {attribute}", otherwise)
+    if not callable(policy):
+        raise ConfigError(f"{where}, which cannot be called", otherwise)
+    if policy.name != point.name:
+        raise ConfigError(f"{where}, which calls itself {policy.name}", f"one name for both; {otherwise}")
+    return UserPolicy(point.name, _package(point), policy)
+
+
+def _package(point: EntryPoint) -> str:
+    return "an unknown package" if point.dist is None else f"{point.dist.name} {point.dist.version}"
+
+
+def _problem_of(made: object) -> str | None:
+    """What is wrong with the result of a policy, None where nothing is."""
+    if not isinstance(made, Workload):
+        return f"{type(made).__name__} instead of a Workload"
+    lengths = {field.name: len(getattr(made, field.name)) for field in fields(Workload)}
+    if len(set(lengths.values())) > 1:
+        return f"columns of different lengths: {lengths}"
+    if (np.diff(made.alloc_ns) < 0).any():
+        return "blocks that are not in order of allocation"
+    if (made.size_bytes < 0).any() or (made.free_ns < made.alloc_ns).any():
+        return "blocks of negative size, or freed before they are allocated"
+    return None

@@ -1,0 +1,97 @@
+"""Buffers of sums: what torch 2.6.0 asked its allocator for on an RTX 3060 and on an A100."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from policies.applied import AMPERE, applied, sequence
+from xmem.devices import find_device
+from xmem.orchestration.operators import Inputs
+from xmem.orchestration.reductions import AddReductionBuffers, reduction_of, staging_bytes
+from xmem.testing.trace_builder import TraceBuilder
+
+RTX_3060, A100 = (28, 1536), (108, 2048)
+
+
+def contiguous(shape: list[int]) -> list[int]:
+    strides = [1]
+    for size in reversed(shape[1:]):
+        strides.insert(0, strides[0] * size)
+    return strides
+
+
+def summed(shape: list[int], axes: str) -> Inputs:
+    return Inputs([shape, [], []], [contiguous(shape), [], []], ["", axes, "False"])
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes", "gpu", "recorded"),
+    [
+        ([4096, 1024], "[0]", RTX_3060, (22_020_096, 32)),
+        ([2048, 256], "[0]", RTX_3060, (4_194_304, 8)),
+        ([8192, 768], "[0]", RTX_3060, (22_020_096, 24)),
+        ([2560, 3072], "[0]", RTX_3060, (22_020_096, 96)),
+        ([400_000, 10], "[0]", RTX_3060, (26_880, 8)),
+        ([4096, 1024], "", RTX_3060, (336, 4)),
+        ([512, 64], "[0]", RTX_3060, (0, 0)),
+        ([4096, 1024], "[1]", RTX_3060, (0, 0)),
+        ([640, 50_257], "[0]", RTX_3060, (0, 0)),
+        ([4096, 1024], "[0]", A100, (33_554_432, 32)),
+        ([8192, 768], "[0]", A100, (50_331_648, 24)),
+        ([2560, 3072], "[0]", A100, (62_914_560, 96)),
+        ([16_384, 768], "[0]", A100, (100_663_296, 24)),
+    ],
+)
+def test_staging_as_recorded(
+    shape: list[int], axes: str, gpu: tuple[int, int], recorded: tuple[int, int]
+) -> None:
+    reduction = reduction_of(summed(shape, axes))
+    assert reduction is not None
+    assert staging_bytes(reduction, *gpu) == recorded
+
+
+def test_leading_axes_are_summed_as_one() -> None:
+    assert reduction_of(summed([20, 512, 768], "[0, 1]")) == reduction_of(summed([10_240, 768], "[0]"))
+
+
+@pytest.mark.parametrize("shape", [[], [0, 4]])
+def test_nothing_to_sum(shape: list[int]) -> None:
+    assert reduction_of(summed(shape, "[0]") if shape else Inputs([[]], [[]], [])) is None
+
+
+def bias_gradient() -> TraceBuilder:
+    return (
+        TraceBuilder()
+        .operator("aten::addmm", 0, 50, sequence_number=4)
+        .alloc(0x10, 4096 * 1024 * 4, 20)
+        .backward("AddmmBackward0", 100, 200, sequence_number=4)
+        .operator(
+            "aten::sum",
+            110,
+            150,
+            input_types=["float", "ScalarList", "Scalar"],
+            input_dims=[[4096, 1024], [], []],
+            input_strides=[[1024, 1], [], []],
+            concrete_inputs=["", "[0]", "True"],
+        )
+        .alloc(0x20, 4096, 120)
+        .free(0x10, 210)
+    )
+
+
+def test_the_gradient_of_a_bias_takes_its_buffers_after_its_result() -> None:
+    rtx_3060 = replace(AMPERE, gpu="rtx-3060", device=find_device("rtx-3060"))
+    after, change = applied(AddReductionBuffers(), bias_gradient(), target=rtx_3060)
+    assert sequence(after)[1:6] == [4096, 22_020_096, 32, -32, -22_020_096]
+    assert (change.blocks_changed, change.bytes_changed) == (2, 22_020_128)
+
+
+def test_at_a_point_of_a_fitted_model_the_rows_grow_with_what_the_forward_made() -> None:
+    rtx_3060 = replace(AMPERE, gpu="rtx-3060", device=find_device("rtx-3060"))
+    _, change = applied(AddReductionBuffers(), bias_gradient(), target=rtx_3060, growth=1)
+    _, grown = applied(AddReductionBuffers(), bias_gradient(), target=rtx_3060, growth=64)
+    many = reduction_of(summed([64 * 4096, 1024], "[0]"))
+    assert many is not None
+    assert grown.bytes_changed == sum(staging_bytes(many, *RTX_3060)) >= change.bytes_changed
