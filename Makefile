@@ -102,7 +102,8 @@ bench-others: $(STAMPS)/xmem $(STAMPS)/torch  ## Measure what a capture costs, a
 accuracy: $(STAMPS)/xmem .venv-cuda12/ready  ## Estimate the measured runs in RUNS in every way, and score that
 	python bench/accuracy/captures.py $(ACCURACY)
 	python bench/accuracy/estimates.py $(ACCURACY) -o .accuracy/estimates.csv
-	xmem-fast validate --runs $(RUNS) --estimates .accuracy/estimates.csv
+	xmem-fast validate --runs $(RUNS) --estimates .accuracy/estimates.csv --html .accuracy/scorecard.html \
+	  --write-docs docs/accuracy.md
 
 clean:  ## Remove what was built and installed here
 	rm -rf $(VENV) .venv-bench .venv-cuda12 .venv-cuda13 .accuracy build .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -3,8 +3,10 @@
 A residual is the truth over the estimate, less 1. For each kind of estimate ``data/calibration.toml`` holds
 the residuals of measured runs. A new run of the same kind is as likely as any of them to have the largest, so
 the k-th smallest of n bounds the new one with probability k / (n + 1) (split conformal prediction): the bound
-for a confidence c is the residual at k = ceil((n + 1) c). Where so many rows are not there (k > n), the
-largest fifth of the residuals is continued as an exponential tail.
+for a confidence c is the residual at k = ceil((n + 1) c). Where so many rows are not there (k > n), the m
+largest, a fifth of all, are taken for an exponential tail above the next one, u. Its mean is known from m
+excesses of mean e only, so a new excess exceeds x with probability (1 + x / (m e)) ** -m, times the
+share m / (n + 1) that lies above u at all.
 
 Each bound holds by itself with the confidence: the upper one is exceeded with probability at most 1 - c.
 """
@@ -26,6 +28,8 @@ KINDS = ("convolutional", "other")
 _FILE = "calibration.toml"
 _TAIL_SHARE = 5  # the largest fifth
 _LEAST_ROWS = 5
+# Both rest on captures on the CPU, and may stand in for each other.
+_KIN = {"cpu": "fitted", "fitted": "cpu"}
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,9 @@ def _upper(ascending: Sequence[float], confidence: float) -> float:
     beyond = max(rows // _TAIL_SHARE, 1)
     threshold = ascending[rows - beyond - 1] if beyond < rows else ascending[0]
     mean_excess = sum(value - threshold for value in ascending[rows - beyond :]) / beyond
-    continued = threshold + mean_excess * math.log(beyond / ((rows + 1) * (1 - confidence)))
+    times_rarer = beyond / ((rows + 1) * (1 - confidence))
+    growth = math.expm1(math.log(times_rarer) / beyond)
+    continued = threshold + beyond * mean_excess * growth
     return max(continued, ascending[-1])
 
 
@@ -147,7 +153,7 @@ def interval(
         context_bytes: Added to both.
         least_bytes: The least that the estimate itself leaves open, such as blocks without a known size.
         most_bytes: The most of it.
-        bounds: Of the allocator: all that is said where no run of this kind was measured.
+        bounds: Of the allocator: all that is said where too few runs of this kind were measured.
         calibration: Residuals; by default those that come with xmem.
 
     Raises:
@@ -156,17 +162,28 @@ def interval(
     require_confidence(confidence)
     least = reserved_bytes if least_bytes is None else min(least_bytes, reserved_bytes)
     most = reserved_bytes if most_bytes is None else max(most_bytes, reserved_bytes)
-    residuals = (shipped() if calibration is None else calibration).get(way, {}).get(kind)
-    if residuals is None or len(residuals.values) < _LEAST_ROWS:
+    known = _residuals(shipped() if calibration is None else calibration, way, kind)
+    if known is None:
         low = least if bounds is None else min(bounds.perfect_reuse_bytes, least)
         high = most if bounds is None else max(bounds.never_reuse_bytes, most)
-        basis = f"allocator bounds: no runs of this kind ({way}, {kind}) were measured"
+        basis = f"allocator bounds: too few runs of this kind ({way}, {kind}) were measured"
         return Interval(confidence, context_bytes + low, context_bytes + high, basis)
+    name, residuals = known
     low = math.floor(least * (1 + residuals.lower(confidence)))
     high = math.ceil(most * (1 + residuals.upper(confidence)))
-    basis = f"{len(residuals.values)} measured runs ({way}, {kind})"
+    basis = f"{len(residuals.values)} measured runs ({name})"
     if residuals.is_continued(confidence):
         basis += ", their tail continued"
     if most > least:
         basis += ", and what the estimate itself leaves open"
     return Interval(confidence, context_bytes + low, context_bytes + high, basis)
+
+
+def _residuals(calibration: Calibration, way: str, kind: str) -> tuple[str, Residuals] | None:
+    """Those of this kind, else of the nearest with enough rows; convolutions are the larger doubt."""
+    for near_kind in dict.fromkeys((kind, "convolutional")):
+        for near_way in (way, _KIN.get(way, way)):
+            found = calibration.get(near_way, {}).get(near_kind)
+            if found is not None and len(found.values) >= _LEAST_ROWS:
+                return f"{near_way}, {near_kind}", found
+    return None

@@ -108,11 +108,13 @@ class TestEstimate:
             *["estimate", "a.json.gz", "--gpu", "A100 80GB", "--capacity", "40GiB", "--torch", "2.6"],
             *["--alloc-conf", "expandable_segments:True", "--what-if", "accumulate=4"],
             *["--without-policy", "resize_dropout_masks", "--without-policy", "recorded_activations"],
+            *["--confidence", "0.99"],
         )
         assert stages.estimates == [
             {
                 "trace": "a.json.gz",
                 "what_if": ["accumulate=4"],
+                "confidence": 0.99,
                 "without_policies": ["resize_dropout_masks", "recorded_activations"],
                 "gpu": "A100 80GB",
                 "capacity": 40 * 1024**3,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
 from xmem.calibration import Residuals, interval, parse, render, require_confidence, shipped
@@ -34,10 +35,10 @@ def test_lower_bound_mirrors_the_upper_one() -> None:
     assert TEN.lower(0.5) == 0.0  # the sixth largest is 0, and never above
 
 
-def test_beyond_the_rows_the_tail_is_exponential() -> None:
+def test_beyond_the_rows_the_tail_is_continued() -> None:
     # The largest fifth of ten rows is two, above the eighth (+3): excesses 1 and 2, 1.5 on average.
     assert TEN.is_continued(0.99)
-    assert TEN.upper(0.99) == pytest.approx(0.03 + 0.015 * math.log(2 / (11 * 0.01)))
+    assert TEN.upper(0.99) == pytest.approx(0.03 + 2 * 0.015 * ((2 / (11 * 0.01)) ** 0.5 - 1))
     assert TEN.upper(0.999) > TEN.upper(0.99) > TEN.upper(0.9)
     # Never less than the largest that was seen.
     assert TEN.upper(0.92) >= 0.05
@@ -93,6 +94,34 @@ def test_calibration_as_text() -> None:
     assert parse(text) == {"cpu": {"other": TEN, "convolutional": Residuals((0.0,) * 12)}}
     with pytest.raises(ConfigError, match="residuals by way and kind"):
         parse("[cpu]\nother = 3\n")
+
+
+@pytest.mark.parametrize(
+    ("way", "kind", "basis"),
+    [
+        ("cpu", "other", "cpu, other"),
+        ("fitted", "other", "cpu, other"),
+        ("phantom", "other", "phantom, convolutional"),
+        ("cpu", "convolutional", "fitted, convolutional"),
+    ],
+)
+def test_the_nearest_kind_with_enough_rows_stands_in(way: str, kind: str, basis: str) -> None:
+    groups = {
+        "cpu": {"other": TEN, "convolutional": Residuals((0.1,) * 4)},
+        "fitted": {"convolutional": Residuals((0.2,) * 5)},
+        "phantom": {"convolutional": TEN},
+    }
+    found = interval(10_000, way=way, kind=kind, confidence=0.6, calibration=groups)
+    assert f"({basis})" in found.basis
+
+
+def test_the_continued_tail_covers_new_draws() -> None:
+    generator = np.random.default_rng(7)
+    covered = 0
+    for _ in range(4000):
+        *known, new = generator.exponential(0.05, 31)
+        covered += new <= Residuals(tuple(sorted(known))).upper(0.99)
+    assert covered / 4000 == pytest.approx(0.99, abs=0.005)
 
 
 def test_the_shipped_calibration_can_be_read() -> None:

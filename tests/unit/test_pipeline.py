@@ -10,6 +10,7 @@ import pytest
 
 import xmem
 from training_sample import training
+from xmem.calibration import Residuals
 from xmem.errors import ConfigError, TraceError
 from xmem.testing.trace_builder import TraceBuilder
 
@@ -50,6 +51,43 @@ def test_slack_of_unsplit_blocks_is_a_category_of_its_own() -> None:
     estimate = xmem.estimate(training(batch_bytes=23 * MIB // 2).bytes())
     assert estimate.breakdown.category["allocator_slack"] == MIB // 2
     assert sum(estimate.breakdown.category.values()) == estimate.peak_allocated_bytes
+
+
+def test_an_estimate_has_bounds_that_widen_with_the_confidence() -> None:
+    text = training().bytes()
+    usual, sure = xmem.estimate(text, gpu="rtx-3060"), xmem.estimate(text, gpu="rtx-3060", confidence=0.99)
+    assert usual.interval is not None
+    assert sure.interval is not None
+    assert (usual.interval.confidence, sure.interval.confidence) == (0.9, 0.99)
+    assert sure.interval.low_bytes <= usual.interval.low_bytes <= usual.device_peak_bytes
+    assert usual.device_peak_bytes <= usual.interval.high_bytes <= sure.interval.high_bytes
+    assert sure.interval.high_bytes > usual.device_peak_bytes
+    with pytest.raises(ConfigError, match="confidence 99"):
+        xmem.estimate(text, confidence=99)
+
+
+def test_bounds_are_those_of_runs_of_the_same_way_and_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = {"cpu": {"other": Residuals((0.0, 0.0, 0.0, 0.0, 0.25))}}
+    monkeypatch.setattr(xmem.calibration, "shipped", lambda: measured)
+    estimate = xmem.estimate(training().bytes(), gpu="rtx-3060", confidence=0.8)
+    assert estimate.interval is not None
+    assert estimate.interval.basis == "5 measured runs (cpu, other)"
+    assert estimate.interval.low_bytes == estimate.device_peak_bytes
+    assert estimate.interval.high_bytes == estimate.context_bytes + estimate.peak_reserved_bytes * 5 // 4
+
+
+def test_recordings_of_gpus_are_bounded_by_any_allocator() -> None:
+    trace = TraceBuilder().annotation("Optimizer.step#SGD.step", 50, 60)
+    for address, size in ((1, 3 * MIB), (2, 5 * MIB)):
+        trace.alloc(address, size, 10 * address, device_type=1, device_index=0)
+        trace.free(address, 10 * address + 5, device_type=1, device_index=0)
+    estimate = xmem.estimate(trace.bytes())
+    assert estimate.interval is not None
+    bounds = estimate.simulation.bounds
+    assert (estimate.interval.low_bytes, estimate.interval.high_bytes) == (
+        bounds.perfect_reuse_bytes,
+        bounds.never_reuse_bytes,
+    )
 
 
 def test_a_verdict_needs_a_gpu_or_a_capacity() -> None:

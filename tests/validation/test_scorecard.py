@@ -154,6 +154,14 @@ def test_page_is_whole_and_escaped() -> None:
     assert not re.search(r'(src|href)="(?!data:)', page)
 
 
+def test_page_says_why_other_methods_are_silent() -> None:
+    runs = [run(1000, batch=1), run(1000, batch=2), run(1000, batch=3)]
+    refusal = RowEstimate(runs[1].identity, "tracker", None, note="not this script")
+    card = score(runs, [said(1000, of=runs[0], way="tracker"), refusal, said(1000, of=runs[0])])
+    page = render_markdown(card, [])
+    assert "- tracker, runs without an estimate: not this script (1); nothing known (1)" in page
+
+
 def test_page_is_dated() -> None:
     page = render_markdown(card_of({"a": [1]}), [], datetime.date(2026, 1, 2))
     assert "Estimates against 1 measured runs, 2026-01-02." in page

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import tomllib
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,6 +124,7 @@ def render_markdown(
         + ", ".join(f"`{way}`" for way in WAYS)
         + " that has an estimate. "
         "Runs that a method has no estimate of are not in its figures.",
+        _silences(card.others),
         "## Our ways",
         _table([_method(result) for result in card.ways]),
         "\n".join(f"- `{result.method}`: {_WORDS[result.method]}" for result in card.ways),
@@ -133,8 +135,11 @@ def render_markdown(
                 _coverage("calibrated on the other models only", card.held_out),
             ]
         ),
-        "The shipped calibration may rest on these very runs; the second line is the honest one: each "
-        "model's bounds come from the rows of all other models.",
+        "A bound is the estimate times what the residuals of measured runs of the same way and kind say "
+        "(split conformal, one-sided; `xmem/calibration.py`). Each group has some tens of rows, so beyond a "
+        "confidence of n / (n + 1) the bound rests on a continued tail. The shipped calibration may rest on "
+        "these very runs; the second line is the honest one: each model's bounds come from the rows of all "
+        "other models.",
         "## Worst rows first",
         _table([_row(row, explanations) for row in worst_first(card.ours.rows)]),
     ]
@@ -155,6 +160,17 @@ def today() -> datetime.date:
     if epoch:
         return datetime.datetime.fromtimestamp(int(epoch), datetime.UTC).date()
     return datetime.datetime.now(datetime.UTC).date()
+
+
+def _silences(methods: Iterable[MethodResult]) -> str:
+    """Why other methods say nothing of some runs."""
+    lines = []
+    for result in methods:
+        notes = Counter(note or "nothing known" for _, note in result.unanswered)
+        reasons = "; ".join(f"{note} ({count})" for note, count in notes.most_common())
+        if reasons:
+            lines.append(f"- {result.method}, runs without an estimate: {reasons}")
+    return "\n".join(lines)
 
 
 def _experiments(card: Scorecard) -> list[str]:

@@ -152,7 +152,7 @@ def _boxes(groups: dict[str, list[float]], title: str, *, absolute: bool) -> Fig
         return None
     figure, axes = _figure(7, 1.2 + 0.32 * len(shown))
     positions = range(len(shown), 0, -1)
-    axes.boxplot(list(shown.values()), positions=list(positions), vert=False, widths=0.6)
+    axes.boxplot(list(shown.values()), positions=list(positions), orientation="horizontal", widths=0.6)
     axes.set_yticks(list(positions), [f"{name} ({len(values)})" for name, values in shown.items()])
     axes.set_xlabel("relative error, %" if absolute else "estimate over truth, less 1, %")
     axes.axvline(0, color="grey", linewidth=0.8)
