@@ -96,11 +96,12 @@ def estimate_all(laboratory: Laboratory, runs: Iterable[Run], ways: Sequence[Way
                 yield Estimated(run, way, None, None, time.perf_counter() - began, None, None, str(error))
                 continue
             seconds = time.perf_counter() - began
+            seen_bytes = run.loaded_bytes - run.before_first_record_bytes(answer.moved_bytes)
             low, high = (
-                None if bound is None else bound + run.loaded_bytes
+                None if bound is None else bound + seen_bytes
                 for bound in (answer.low_bytes, answer.high_bytes)
             )
-            estimate_bytes = answer.reserved_bytes + run.loaded_bytes
+            estimate_bytes = answer.reserved_bytes + seen_bytes
             yield Estimated(run, way, estimate_bytes, answer.out_of_memory, seconds, low, high, answer.note)
 
 

@@ -13,12 +13,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+
 from accuracy.cache import Cache, Key, Record, digest
 from accuracy.runs import Job, Run
+from xmem.attribution import Category
 from xmem.capture import PhantomMachine, capture, find_torch
 from xmem.errors import CaptureError, ConfigError
 from xmem.phantom.environment import library_folder
-from xmem.pipeline import Observation, memory_needed, observe
+from xmem.pipeline import Observation, WithoutLimit, move, observe, replay_without_limit
 from xmem.scaling import Sample, ScalingModel, fit
 
 Way = Literal["phantom", "cpu", "fitted"]
@@ -38,6 +41,7 @@ class Answer:
 
     Attributes:
         reserved_bytes: The most that the allocator holds, on a GPU without limit where the job does not fit.
+        moved_bytes: What it holds when the first batch comes: the model, and what its optimizer makes at once.
         out_of_memory: Whether the job fails on the run's GPU.
         low_bytes: Least that the fit of a model leaves possible, None where there is no such doubt.
         high_bytes: Most of it.
@@ -45,6 +49,7 @@ class Answer:
     """
 
     reserved_bytes: int
+    moved_bytes: int
     out_of_memory: bool
     low_bytes: int | None = None
     high_bytes: int | None = None
@@ -155,7 +160,15 @@ class Laboratory:
         if way == "phantom":
             key, record = self._found(self.phantom_key(run))
             stale = "" if key == self.phantom_key(run) else "captured by other sources"
-            return Answer(record.peak_reserved_bytes, record.outcome == "out_of_memory", note=stale)
+            run_alone = replay_without_limit(
+                move(observe(self.cache.trace(key)), run.device, None), None, None
+            )
+            return Answer(
+                record.peak_reserved_bytes,
+                _reserved_at_first_batch(run_alone),
+                record.outcome == "out_of_memory",
+                note=stale,
+            )
         job = run.job
         observed = self.observe(job) if way == "cpu" else self.model(job).at(batch=job.batch)
         return _moved(observed, run)
@@ -202,19 +215,28 @@ class Laboratory:
 
 
 def _moved(observed: Observation, run: Run) -> Answer:
-    need = memory_needed(observed, device=run.device)
+    without_limit = replay_without_limit(move(observed, run.device, None), None, None)
+    need, moved_bytes = without_limit.need(run.device), _reserved_at_first_batch(without_limit)
     scaling = need.scaling
     notes = [f"caches flushed {need.retries} times"] if need.retries else []
     if scaling is None or not scaling.blocks_uncertain:
-        return Answer(need.peak_reserved_bytes, not need.fits, note="; ".join(notes))
+        return Answer(need.peak_reserved_bytes, moved_bytes, not need.fits, note="; ".join(notes))
     notes.append(f"{scaling.blocks_uncertain} blocks without a polynomial")
     return Answer(
         need.peak_reserved_bytes,
+        moved_bytes,
         not need.fits,
         scaling.peak_reserved_least_bytes,
         scaling.peak_reserved_most_bytes,
         "; ".join(notes),
     )
+
+
+def _reserved_at_first_batch(run: WithoutLimit) -> int:
+    """What the allocator holds before the first input is on the device, 0 where none is known."""
+    categories = run.moved.workload.category[run.moved.requests.block]
+    inputs = np.flatnonzero(categories == Category.INPUT)
+    return int(run.replay.timeline.reserved_bytes[inputs[0] - 1]) if len(inputs) and inputs[0] else 0
 
 
 def _last_line(error: CaptureError) -> str:

@@ -18,7 +18,7 @@ from xmem.cudnn import libraries, planner
 from xmem.cudnn.cache import PlanCache, parse_plans
 from xmem.cudnn.libraries import CudnnLibrary, bundled_with, find_library, library_at
 from xmem.cudnn.planner import Planner, PlannerError, Settings, sizes_tried
-from xmem.cudnn.planner_process import DeviceProperties, strides
+from xmem.cudnn.planner_process import CudnnError, DeviceProperties, strides, workspace_on_device
 from xmem.cudnn.problems import Operation, Problem
 from xmem.cudnn.shares import kind_of, tensor_bytes, typical_sizes
 from xmem.cudnn.workspaces import Workspaces, workspaces_for
@@ -33,6 +33,40 @@ VGG = Problem(
     Operation.FORWARD, "float32", (8, 64, 86, 86), (64, 64, 3, 3), (8, 64, 86, 86), (1, 1), (1, 1), (1, 1)
 )
 TENSOR_CORE, DOWN_CONVERT, NONDETERMINISTIC = 0, 1, 4
+
+
+IMAGES, WIDER = [8, 64, 10, 10], [8, 128, 10, 10]  # 204,800 and 409,600 bytes in float32
+DENSE, POINTWISE, GROUPED = [128, 64, 3, 3], [128, 64, 1, 1], [128, 8, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("filters", "channels_last", "workspace", "tensor_cores", "expected"),
+    [
+        (DENSE, False, 614_400, True, 614_400),
+        (DENSE, False, None, True, 614_400),  # built on a device alone: both tensors are converted
+        (DENSE, False, None, False, None),
+        (DENSE, True, None, True, None),
+        (POINTWISE, False, 614_400, True, None),
+        (POINTWISE, False, 204_800, True, None),
+        (POINTWISE, False, 204_799, True, 204_799),  # no tensor's size: something else
+        (POINTWISE, False, 614_400, False, 614_400),
+        (POINTWISE, True, 614_400, True, 614_400),
+        (GROUPED, False, None, True, None),
+    ],
+)
+def test_plans_of_old_libraries_are_as_real_runs_showed_them(
+    filters: list[int],
+    channels_last: bool,
+    workspace: int | None,
+    tensor_cores: bool,
+    expected: int | None,
+) -> None:
+    problem = ("forward", "float32", IMAGES, filters, WIDER, [1, 1], [1, 1], [1, 1], channels_last)
+    if expected is None:
+        with pytest.raises(CudnnError):
+            workspace_on_device(problem, workspace, tensor_cores)
+    else:
+        assert workspace_on_device(problem, workspace, tensor_cores) == expected
 
 
 @pytest.mark.parametrize(

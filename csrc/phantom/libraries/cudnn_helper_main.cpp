@@ -5,14 +5,18 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "libraries/cudnn_described_handle.hpp"
+#include "libraries/cudnn_observed_plans.hpp"
+#include "libraries/cudnn_planner.hpp"
 #include "libraries/cudnn_protocol.hpp"
 #include "libraries/cudnn_status.hpp"
 
@@ -56,9 +60,15 @@ void answer(int status, const std::string& text) {
 }
 
 struct Descriptor {
+  int type = 0;
   void* real = nullptr;
-  int status = kSuccess;  // of the first request about it that failed
+  void* config = nullptr;                 // of a plan
+  int status = kSuccess;                  // of the first request about it that failed
+  std::optional<std::int64_t> workspace;  // of a plan that builds on a device alone
 };
+
+// What is observed of plans, where devices are described by handles; null elsewhere.
+ObservedPlans* observed = nullptr;
 
 std::map<std::uint64_t, Descriptor>& descriptors() {
   static auto* kept = new std::map<std::uint64_t, Descriptor>();
@@ -76,20 +86,27 @@ std::vector<void*> reals(const std::string& payload) {
 
 void set(const Request& request, const std::string& payload) {
   Descriptor& descriptor = descriptors()[request.descriptor];
+  if (observed != nullptr) observed->set(request, payload);
   const void* elements = payload.data();
   std::vector<void*> pointers;
   if (request.type == kDescriptorType || request.type == kHandleType) {
     pointers = reals(payload);
     elements = pointers.data();
   }
+  if (request.kind == kPlanConfig && !pointers.empty()) descriptor.config = pointers.front();
   const int status =
       call("cudnnBackendSetAttribute", descriptor.real, request.kind, request.type, request.count, elements);
   if (descriptor.status == kSuccess) descriptor.status = status;
 }
 
 void get(const Request& request, const std::string& payload) {
-  void* const real = descriptors()[request.descriptor].real;
+  const Descriptor& descriptor = descriptors()[request.descriptor];
+  if (request.kind == kPlanWorkspace && descriptor.workspace) {
+    return answer(kSuccess, 1, &*descriptor.workspace, request.count > 0 ? sizeof *descriptor.workspace : 0);
+  }
+  void* const real = descriptor.real;
   std::int64_t count = 0;
+  if (observed != nullptr && request.type == kDescriptorType) observed->filled(request.descriptor, payload);
   // Descriptors are filled in place; what comes back are the numbers that the caller gave.
   std::vector<void*> pointers = reals(payload);
   const bool in_place = request.type == kDescriptorType;
@@ -102,9 +119,40 @@ void get(const Request& request, const std::string& payload) {
   answer(status, count, back.data(), element_bytes(request.type) * static_cast<std::size_t>(filled));
 }
 
+// Whether the engine that a plan was made of works on tensor cores.
+bool uses_tensor_cores(void* config) {
+  constexpr int kNotes = 1303, kNumericalNote = 11, kTensorCores = 0;
+  void* engine = nullptr;
+  std::int64_t count = 0;
+  std::array<std::int32_t, 64> notes{};
+  call("cudnnBackendCreateDescriptor", int{kEngine}, &engine);
+  call("cudnnBackendGetAttribute", config, int{kConfigEngine}, int{kDescriptorType}, std::int64_t{1}, &count,
+       static_cast<void*>(&engine));
+  call("cudnnBackendGetAttribute", engine, kNotes, kNumericalNote, static_cast<std::int64_t>(notes.size()), &count,
+       static_cast<void*>(notes.data()));
+  call("cudnnBackendDestroyDescriptor", engine);
+  const auto end = notes.begin() + std::clamp<std::int64_t>(count, 0, notes.size());
+  return std::find(notes.begin(), end, kTensorCores) != end;
+}
+
+int finalize_plan(std::uint64_t number, Descriptor& plan, int status) {
+  BuiltPlan built{status == kSuccess, 0};
+  if (built.built) {
+    std::int64_t count = 0;
+    call("cudnnBackendGetAttribute", plan.real, int{kPlanWorkspace}, int{kInt64Type}, std::int64_t{1}, &count,
+         static_cast<void*>(&built.workspace));
+  }
+  built = observed->on_device(number, built, uses_tensor_cores(plan.config));
+  if (built.built) plan.workspace = built.workspace;
+  return built.built ? kSuccess : kNotSupported;
+}
+
 void finalize(const Request& request) {
-  const Descriptor& descriptor = descriptors()[request.descriptor];
-  const int status = call("cudnnBackendFinalize", descriptor.real);
+  Descriptor& descriptor = descriptors()[request.descriptor];
+  int status = call("cudnnBackendFinalize", descriptor.real);
+  if (observed != nullptr && descriptor.type == kPlan && (status == kSuccess || status == kNotSupported)) {
+    status = finalize_plan(request.descriptor, descriptor, status);
+  }
   answer(descriptor.status != kSuccess && status == kSuccess ? descriptor.status : status, {});
 }
 
@@ -151,12 +199,14 @@ void serve(const Request& request, const std::string& payload) {
   switch (request.operation) {
     case Operation::kCreate: {
       Descriptor& made = descriptors()[request.descriptor];
+      made.type = request.kind;
       made.status = call("cudnnBackendCreateDescriptor", request.kind, &made.real);
       return;
     }
     case Operation::kDestroy:
       call("cudnnBackendDestroyDescriptor", descriptors()[request.descriptor].real);
       descriptors().erase(request.descriptor);
+      if (observed != nullptr) observed->destroyed(request.descriptor);
       return;
     case Operation::kSet:
       return set(request, payload);
@@ -181,6 +231,7 @@ void serve(const Request& request, const std::string& payload) {
       void* const handle = described_handle(payload);
       descriptors()[request.descriptor].real = handle;
       const bool heeded = handle != nullptr && heeds_described_handle(library, handle);
+      if (heeded && observed == nullptr) observed = new ObservedPlans();
       return answer(heeded ? kSuccess : kNotSupported, {});
     }
   }

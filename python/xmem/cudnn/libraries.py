@@ -18,6 +18,9 @@ LIBRARY_VARIABLE = "XMEM_CUDNN"
 FIRST_ABLE = (9, 0)
 """Since then cuDNN plans without a device: described, or from 9.0 to 9.7 by the handle that it is given."""
 
+FIRST_EXACT = (9, 8)
+"""Since then the plans are those of a real device; before, some of them rest on what real runs showed."""
+
 _LIBRARY = "libcudnn.so.9"
 # What cuDNN opens by name; the dynamic linker finds it once it is loaded.
 _OPENED_BY_IT = ("libcudart.so.1*", "libnvrtc.so.1*", "libcublasLt.so.1*", "libcublas.so.1*")

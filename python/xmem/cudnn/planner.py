@@ -141,12 +141,16 @@ def _version(library: CudnnLibrary, device: str) -> str:
     return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
 
 
+_RULES = "2"
+"""Of what the child process makes of a library's plans: another text where that changes."""
+
+
 def _identity(library: CudnnLibrary) -> str:
     """A text that changes with the library: a file that was replaced is another."""
     status = library.path.stat()
     core = library.path.with_name("libcudnn_graph.so.9")
     size = core.stat().st_size if core.exists() else 0
-    return f"{library.path.resolve()} {status.st_size} {status.st_mtime_ns} {size}"
+    return f"{library.path.resolve()} {status.st_size} {status.st_mtime_ns} {size} {_RULES}"
 
 
 class _Ask:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from xmem.cudnn.libraries import CudnnLibrary, bundled_with, find_library
+from xmem.cudnn.libraries import FIRST_EXACT, CudnnLibrary, bundled_with, find_library
 from xmem.cudnn.planner import Planner, PlannerError, Settings, sizes_tried
 from xmem.cudnn.problems import Problem
 from xmem.cudnn.shares import typical_sizes
@@ -83,8 +83,9 @@ def _ask(workspaces: Workspaces, problems: tuple[Problem, ...], settings: Settin
         else typical_sizes(problem, capability, settings)
         for problem in problems
     }
-    exact = version == bundled and len(plans) == len(problems)
-    whose = "the job's own" if exact else f"for the job's {bundled}"
+    own = version == bundled and len(plans) == len(problems)
+    exact = own and tuple(map(int, version.split("."))) >= FIRST_EXACT
+    whose = "the job's own" if own else f"for the job's {bundled}"
     return Answer(tried, f"cuDNN {version} planned the convolutions, {whose}", version, exact)
 
 
