@@ -39,7 +39,9 @@ def add_laboratory_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--csv", type=Path, required=True, help="the runs; columns as in runs.py")
     parser.add_argument("--python", required=True, help="of the environment that runs the jobs")
     parser.add_argument("--cache", type=Path, default=Path(".accuracy"), help="folder of the captures")
-    parser.add_argument("--cudnn", type=Path, help="libcudnn.so.9 that plans convolutions")
+    parser.add_argument(
+        "--cudnn", type=Path, help="libcudnn.so.9 that plans convolutions, in place of the environment's"
+    )
     parser.add_argument("--stale", action="store_true", help="take captures of other sources where need be")
     parser.add_argument(
         "--only", default="", help="only runs whose family, model, optimizer, batch and GPU hold this"
@@ -57,9 +59,16 @@ def laboratory_of(options: argparse.Namespace) -> tuple[Laboratory, list[Run]]:
     runs = read_runs(options.csv, options.adafactor)
     chosen = [run for run in runs if options.only in f"{run.job.family} {run.job} {run.measured.gpu}"]
     cache = Cache(options.cache, options.stale)
-    if options.cudnn is not None:
-        os.environ["XMEM_CUDNN"] = str(options.cudnn)  # asked for the workspaces of CPU runs too
+    library = options.cudnn or _own_cudnn(options.python)
+    if library is not None:
+        os.environ["XMEM_CUDNN"] = str(library)  # asked for the workspaces of CPU runs too
     return Laboratory(options.python, cache, dict(os.environ), options.cudnn), chosen
+
+
+def _own_cudnn(python: str) -> Path | None:
+    """The cuDNN that the environment's torch brings."""
+    packages = Path(python).parent.parent.glob("lib/python3*/site-packages/nvidia/cudnn/lib/libcudnn.so.9")
+    return next(packages, None)
 
 
 def main() -> None:

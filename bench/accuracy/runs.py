@@ -80,8 +80,8 @@ class Run:
         return mib * MIB
 
     def before_first_record_bytes(self, moved_bytes: int) -> int:
-        """What the truth leaves out of the allocator's memory: it is the most that was in use less the monitor's
-        first record.
+        """What the truth leaves out of the allocator's memory, being the most that was in use less the first
+        record of the monitor.
 
         A transformer's run waits for two seconds after the monitor has started, so its first record is of an
         empty device. An image model's run goes on at once, and its first record comes when the model has

@@ -41,7 +41,7 @@ class Answer:
 
     Attributes:
         reserved_bytes: The most that the allocator holds, on a GPU without limit where the job does not fit.
-        moved_bytes: What it holds when the first batch comes: the model, and what its optimizer makes at once.
+        moved_bytes: What it holds when the first batch comes: the model, and state made with the optimizer.
         out_of_memory: Whether the job fails on the run's GPU.
         low_bytes: Least that the fit of a model leaves possible, None where there is no such doubt.
         high_bytes: Most of it.

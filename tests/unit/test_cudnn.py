@@ -43,7 +43,7 @@ DENSE, POINTWISE, GROUPED = [128, 64, 3, 3], [128, 64, 1, 1], [128, 8, 3, 3]
     ("filters", "channels_last", "workspace", "tensor_cores", "expected"),
     [
         (DENSE, False, 614_400, True, 614_400),
-        (DENSE, False, None, True, 614_400),  # built on a device alone: both tensors are converted
+        (DENSE, False, None, True, 204_800),  # built on a device alone: what it reads is converted
         (DENSE, False, None, False, None),
         (DENSE, True, None, True, None),
         (POINTWISE, False, 614_400, True, None),

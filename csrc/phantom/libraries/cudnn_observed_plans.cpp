@@ -49,7 +49,12 @@ void ObservedPlans::set(const Request& request, const std::string& payload) {
     }
     const auto tensor = tensors_.find(about);
     if (tensor == tensors_.end()) return;
-    if (is_any(request.kind, 703, 709, 715)) convolutions_[descriptor].w = tensor->second;
+    if (is_any(request.kind, 703, 709, 715)) {
+      Convolution& convolution = convolutions_[descriptor];
+      convolution.w = tensor->second;
+      convolution.reads_x = request.kind != 709;
+      convolution.reads_y = request.kind != 703;
+    }
     if (is_any(request.kind, 704, 710, 716)) convolutions_[descriptor].x = tensor->second;
     if (is_any(request.kind, 705, 711, 717)) convolutions_[descriptor].y = tensor->second;
     if (convolutions_.count(descriptor) != 0) convolution_of_[descriptor] = descriptor;
@@ -76,7 +81,7 @@ BuiltPlan ObservedPlans::on_device(std::uint64_t plan, const BuiltPlan& without_
   const Convolution& convolution = convolutions_.at(owner->second);
   if (convolution.x.channels_last() || convolution.w.sizes.size() != convolution.x.sizes.size()) return without_device;
   const std::int64_t x = convolution.x.bytes(), y = convolution.y.bytes();
-  BuiltPlan on_device{true, without_device.built ? without_device.workspace : x + y};
+  BuiltPlan on_device{true, without_device.built ? without_device.workspace : convolution.read_bytes()};
   const std::vector<std::int64_t>& filter = convolution.w.sizes;
   const bool pointwise = std::all_of(filter.begin() + 2, filter.end(), [](std::int64_t size) { return size == 1; });
   const bool grouped = filter[1] != convolution.x.sizes[1];

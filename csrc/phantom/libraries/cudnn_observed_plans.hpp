@@ -1,9 +1,9 @@
 // What real runs say of the plans of cuDNN 9.0 to 9.7, which rank their engines without a device but do not build all
 // of them without one (32 published runs of image models, torch 2.6.0 with cuDNN 9.1; docs/accuracy.md):
 //   - Plans of tensor cores that need a device to be built do build on one: the first choice for most gradients of the
-//     input. As engines of their kind do, they convert both tensors to NHWC.
+//     input. As engines do that are built here, they convert what they read to NHWC.
 //   - Pointwise and grouped convolutions in NCHW do without such conversions, however the engines are ranked: with
-//     them the runs of MobileNet, MNASNet and RegNet come out 3 to 19% too high, without them 20 of 26 within 3%.
+//     them most runs of MobileNet, MNASNet and RegNet come out too high, up to 17%.
 #pragma once
 
 #include <cstdint>
@@ -43,6 +43,9 @@ class ObservedPlans {
   };
   struct Convolution {
     Tensor x, w, y;
+    bool reads_x = true, reads_y = false;
+
+    std::int64_t read_bytes() const { return (reads_x ? x.bytes() : 0) + (reads_y ? y.bytes() : 0); }
   };
 
   std::map<std::uint64_t, Tensor> tensors_;

@@ -318,12 +318,14 @@ def workspace_on_device(problem: Sequence[Any], workspace: int | None, tensor_co
     Raises:
         CudnnError: It is not built there.
     """
-    _, dtype, x, w, y, *_, channels_last = problem
+    operation, dtype, x, w, y, *_, channels_last = problem
     if tensor_cores and not channels_last:
-        sizes = [math.prod(tensor) * ELEMENT_BYTES[dtype] for tensor in (x, y)]
-        workspace = sum(sizes) if workspace is None else workspace
+        x_bytes, y_bytes = (math.prod(tensor) * ELEMENT_BYTES[dtype] for tensor in (x, y))
+        if workspace is None:
+            converted = {"forward": x_bytes, "data_gradient": y_bytes, "filter_gradient": x_bytes + y_bytes}
+            workspace = converted[operation]
         pointwise, grouped = all(side == 1 for side in w[2:]), w[1] != x[1]
-        if (pointwise or grouped) and workspace >= min(sizes):
+        if (pointwise or grouped) and workspace >= min(x_bytes, y_bytes):
             workspace = None
     if workspace is None:
         raise CudnnError("a plan that is not built on a device")
