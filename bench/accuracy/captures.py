@@ -25,7 +25,7 @@ from accuracy.cache import Cache, Key, Record
 from accuracy.runs import Job, Run, read_runs
 from accuracy.ways import SMALL_BATCHES, Laboratory, NotCapturedError
 from xmem.errors import XmemError
-from xmem.pipeline import memory_needed
+from xmem.need import memory_needed
 from xmem.units import format_bytes, parse_bytes
 
 STEPS = ("phantom", "small", "full")

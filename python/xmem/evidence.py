@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from xmem.alloc_conf import AllocatorOptions
 from xmem.attribution import Attribution, Category, Phase
 from xmem.blocks import CPU, BlockTable
 from xmem.devices import Device
@@ -17,11 +18,14 @@ from xmem.estimate_result import (
     Bounds,
     Breakdown,
     Diagnostic,
+    Measured,
     OutOfMemory,
     Peak,
+    RankPeak,
     SimulationSummary,
     TraceSummary,
 )
+from xmem.job_settings import allocator_options, phantom_notes
 from xmem.orchestration.operators import OperatorIndex
 from xmem.orchestration.policy import Recorded
 from xmem.orchestration.workload import Workload
@@ -296,3 +300,34 @@ def assumptions(context: Recorded, device_type: int, device: Device | None) -> I
         yield "what cuDNN's recurrent layers keep (reserve space, flattened weights) is not counted yet"
     if device is not None and device.context_basis == "assumed":
         yield f"the CUDA context of the {device.name} is an assumption, not a measurement"
+
+
+def measured(trace: Trace, replayed: Replay, options: AllocatorOptions) -> Measured | None:
+    """The allocator's own figures of a run on the phantom GPU, and whether the replay reached the same."""
+    ranks = tuple(
+        RankPeak(
+            rank=rank["rank"],
+            device=row["device"],
+            peak_reserved_bytes=row["peak_reserved_bytes"],
+            peak_allocated_bytes=row["peak_allocated_bytes"],
+        )
+        for rank in phantom_notes(trace).get("ranks", ())
+        for row in rank["devices"]
+    )
+    if not ranks:
+        return None
+    own = max(
+        (peak for peak in ranks if peak.rank == ranks[0].rank), key=lambda peak: peak.peak_allocated_bytes
+    )
+    same_rules = options == allocator_options(trace, None, None)
+    return Measured(
+        peak_reserved_bytes=own.peak_reserved_bytes,
+        peak_allocated_bytes=own.peak_allocated_bytes,
+        replay_agrees=(
+            (replayed.peak_reserved.bytes, replayed.peak_allocated.bytes)
+            == (own.peak_reserved_bytes, own.peak_allocated_bytes)
+            if same_rules
+            else None
+        ),
+        ranks=ranks,
+    )

@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 
 import xmem
 import xmem.phantom.ledger
-import xmem.pipeline
+import xmem.observation
 from estimate_samples import DOES_NOT_FIT, FITS, NO_GPU
 from xmem.capture import PhantomMachine, TorchBuild
 from xmem.cli.main import app
@@ -79,7 +79,7 @@ def stages(monkeypatch: pytest.MonkeyPatch) -> FakeStages:
     module.PhantomMachine = PhantomMachine  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "xmem.capture", module)
     monkeypatch.setattr(xmem, "estimate", fake.make_estimate, raising=False)
-    monkeypatch.setattr(xmem.pipeline, "observe", lambda source, **_: source)
+    monkeypatch.setattr(xmem.observation, "observe", lambda source, **_: source)
     return fake
 
 

@@ -15,7 +15,8 @@ from accuracy.runs import MIB, Job, Run
 from accuracy.ways import SMALL_BATCHES, WAYS, Laboratory, NotCapturedError
 from measured_run import measured
 from training_sample import training
-from xmem.pipeline import memory_needed, observe
+from xmem.need import memory_needed
+from xmem.observation import observe
 from xmem.validation.estimates import read_estimates
 
 JOB = Job("CNN", "Net", "SGD", 8)

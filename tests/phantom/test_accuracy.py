@@ -14,7 +14,7 @@ from accuracy.cache import Cache
 from accuracy.runs import Job, Run
 from accuracy.ways import Laboratory
 from measured_run import measured
-from xmem.pipeline import memory_needed
+from xmem.need import memory_needed
 
 JOB = Job("Transformer", "distilbert/distilgpt2", "AdamW", 4, zero_grad=1, tokens=32)
 ROW = Run(measured(JOB.family, JOB.model, JOB.optimizer, JOB.batch, zero_grad=1), JOB)

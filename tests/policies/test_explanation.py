@@ -9,8 +9,8 @@ from rich.console import Console
 
 import xmem
 from xmem.errors import ConfigError
+from xmem.observation import observe
 from xmem.orchestration.plan import CPU_TRACE, GPU_TRACE
-from xmem.pipeline import observe
 from xmem.reports.terminal import render
 from xmem.testing.trace_builder import TraceBuilder
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from training_sample import MIB, training
-from xmem.pipeline import Observation, observe
+from xmem.observation import Observation, observe
 from xmem.scaling import Sample, ScalingModel, fit
 from xmem.testing.trace_builder import TraceBuilder
 from xmem.trace import read_trace

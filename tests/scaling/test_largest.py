@@ -8,7 +8,7 @@ from scaling.models import model_of
 from training_sample import MIB
 from xmem.devices import custom_device
 from xmem.errors import ConfigError
-from xmem.pipeline import memory_needed
+from xmem.need import memory_needed
 from xmem.scaling import find_largest
 from xmem.scaling.largest import curve_of
 

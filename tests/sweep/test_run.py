@@ -15,7 +15,8 @@ from sweep_results import rows_of
 from training_sample import MIB, training
 from whatif.sample import linear
 from xmem.errors import CaptureError, ConfigError, SweepError, TraceError
-from xmem.pipeline import memory_needed, observe
+from xmem.need import memory_needed
+from xmem.observation import observe
 from xmem.scaling import read_model, write_model
 from xmem.sweep import Configuration, Summary, read_spec, run_sweep
 from xmem.sweep.captures import CommandJob

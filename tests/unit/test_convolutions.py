@@ -16,12 +16,14 @@ from xmem.cudnn.planner import Settings
 from xmem.cudnn.problems import Operation, Problem
 from xmem.cudnn.workspaces import Answer, Workspaces
 from xmem.devices import find_device
+from xmem.move import move
+from xmem.observation import Observation, observe
 from xmem.orchestration.convolution_calls import Call, read_call, settings_of
 from xmem.orchestration.convolutions import AddConvolutionWorkspaces, OrderConvolutionBlocks
 from xmem.orchestration.onednn import DropOneDnnTemporaries
 from xmem.orchestration.policy import Context, Target, apply_policies
 from xmem.orchestration.workload import Workload, workload_of
-from xmem.pipeline import Observation, estimate, move, observe
+from xmem.pipeline import estimate
 from xmem.simulation import RequestKind, replay
 from xmem.testing.trace_builder import TraceBuilder
 from xmem.trace import read_trace
@@ -292,7 +294,7 @@ def test_the_replay_takes_the_plan_that_fits(monkeypatch: pytest.MonkeyPatch) ->
     trace = layer().annotation("Optimizer.step#SGD.step", 470, 480)
     observed: Observation = observe(trace.bytes())
     workspaces = told((64 * MIB, 32 * MIB, 0), (0,), (0,))
-    monkeypatch.setattr("xmem.pipeline.workspaces_for", lambda *_: workspaces)
+    monkeypatch.setattr("xmem.move.workspaces_for", lambda *_: workspaces)
     requests = move(observed, find_device("rtx-3060"), "2.12").requests
     assert (requests.kind == RequestKind.ALLOC).sum() == 5
     assert replay(requests).peak_requested.bytes == Y_BYTES + 64 * MIB
@@ -306,7 +308,7 @@ def test_plans_of_another_cudnn_widen_the_interval(monkeypatch: pytest.MonkeyPat
     """Of segments: results in 20 MiB, the workspace tried first in 32 MiB; others need none or 64 MiB."""
     trace = layer().annotation("Optimizer.step#SGD.step", 470, 480)
     workspaces = told((32 * MIB, 64 * MIB, 0), (0,), (0,), exact=exact)
-    monkeypatch.setattr("xmem.pipeline.workspaces_for", lambda *_: workspaces)
+    monkeypatch.setattr("xmem.move.workspaces_for", lambda *_: workspaces)
     monkeypatch.setattr("xmem.calibration.shipped", lambda: {"cpu": {"convolutional": Residuals((0.0,) * 5)}})
     found = estimate(trace.bytes(), gpu="rtx-3060", torch_version="2.12", confidence=0.8)
     said, interval = found.convolution_workspaces, found.interval

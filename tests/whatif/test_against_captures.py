@@ -14,7 +14,8 @@ import pytest
 from xmem.attribution import Phase
 from xmem.capture import capture
 from xmem.errors import TraceError
-from xmem.pipeline import Observation, Stages, observe, run_stages
+from xmem.observation import Observation, observe
+from xmem.pipeline import Stages, run_stages
 from xmem.whatif import parse_whatif
 
 pytestmark = [

@@ -9,7 +9,8 @@ import pytest
 import xmem
 from whatif.sample import BATCH, BIAS, KIB, MIB, OUTPUT, WEIGHT, linear
 from xmem.errors import ConfigError, TraceError
-from xmem.pipeline import observe, run_stages
+from xmem.observation import observe
+from xmem.pipeline import run_stages
 from xmem.scaling import Sample, fit
 from xmem.simulation import RequestKind
 from xmem.testing.trace_builder import TraceBuilder

@@ -131,7 +131,7 @@ class _Runner:
 def _fit(
     runs: Sequence[str], dimensions: list[str] | None, checks: Sequence[str], path: Path, run_at: _Runner
 ) -> tuple[ScalingModel, list[Verification]]:
-    from xmem.pipeline import observe
+    from xmem.observation import observe
     from xmem.scaling import Sample, grid, parse_point, parse_values, read_model, verify, write_model
 
     # What may be mistaken is read before the minutes that captures take.

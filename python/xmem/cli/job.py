@@ -8,7 +8,7 @@ from xmem.cli.reading import reading
 from xmem.errors import ConfigError
 
 if TYPE_CHECKING:
-    from xmem.pipeline import Observation
+    from xmem.observation import Observation
 
 
 def observed(source: str, at: str | None) -> Observation:
@@ -18,7 +18,7 @@ def observed(source: str, at: str | None) -> Observation:
         TraceError: The file cannot be used.
         ConfigError: A model without a point, a point without a model, or one that the model does not have.
     """
-    from xmem.pipeline import observe
+    from xmem.observation import observe
     from xmem.scaling import is_model_file, parse_point, read_model
 
     if is_model_file(source):

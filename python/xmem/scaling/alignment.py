@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xmem import _core
-from xmem.pipeline import Observation
+from xmem.observation import Observation
 
 Int64 = NDArray[np.int64]
 

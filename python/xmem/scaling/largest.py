@@ -19,7 +19,7 @@ import numpy as np
 
 from xmem.devices import Device
 from xmem.errors import ConfigError
-from xmem.pipeline import Need, memory_needed
+from xmem.need import Need, memory_needed
 from xmem.scaling.dimensions import label
 from xmem.scaling.model import ScalingModel
 

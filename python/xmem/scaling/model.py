@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xmem.errors import ConfigError
-from xmem.pipeline import Observation, Scaled, correct
+from xmem.move import correct
+from xmem.observation import Observation, Scaled
 from xmem.scaling.alignment import align_blocks, changed_lifetimes
 from xmem.scaling.dimensions import Point, label, require_dimensions, volume
 from xmem.scaling.polynomials import Certainty, Polynomials, fit_polynomials

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from xmem.errors import TraceError
-from xmem.pipeline import observe
+from xmem.observation import observe
 from xmem.scaling.dimensions import Point
 from xmem.scaling.model import Sample, ScalingModel, fit
 from xmem.trace import Trace, read_trace

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from xmem.pipeline import memory_needed
+from xmem.need import memory_needed
 from xmem.scaling.alignment import align_blocks
 from xmem.scaling.model import Sample, ScalingModel
 

@@ -8,14 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from xmem.errors import XmemError
-from xmem.pipeline import (
-    Moved,
-    Observation,
-    WithoutLimit,
-    move,
-    policy_target,
-    replay_without_limit,
-)
+from xmem.move import Moved, move, policy_target
+from xmem.need import WithoutLimit, replay_without_limit
+from xmem.observation import Observation
 from xmem.sweep.configuration import Chunk, Configuration
 from xmem.sweep.job import Job, JobFile, job_of
 from xmem.sweep.outcome import Outcome, outcome_of

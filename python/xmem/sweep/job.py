@@ -10,7 +10,7 @@ from pathlib import Path
 from threading import Lock
 
 from xmem.errors import ConfigError, TraceError
-from xmem.pipeline import Observation, observe
+from xmem.observation import Observation, observe
 from xmem.scaling import Point, ScalingModel, is_model_file, read_model
 from xmem.scaling.dimensions import label
 

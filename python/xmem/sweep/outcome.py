@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from xmem.devices import Device
-from xmem.pipeline import Need
+from xmem.need import Need
 
 
 @dataclass(frozen=True)

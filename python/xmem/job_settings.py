@@ -1,0 +1,37 @@
+"""Release and allocator settings of a job: as given, else as its trace was recorded with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from xmem import alloc_conf as allocator_settings
+from xmem.alloc_conf import AllocatorOptions
+from xmem.trace import Trace
+
+
+def torch_version_of(trace: Trace, given: str | None) -> str:
+    """The release that the job will run, such as ``2.13.0``: as given, else as recorded, else the default."""
+    if given is not None:
+        return given
+    recorded = (trace.metadata or {}).get("versions", {}).get("torch")
+    return str(recorded).partition("+")[0] if recorded else allocator_settings.DEFAULT_TORCH_VERSION
+
+
+def alloc_conf_of(trace: Trace, given: str | None) -> str:
+    """``PYTORCH_CUDA_ALLOC_CONF`` of the job: as given, else that of the run on the phantom GPU."""
+    return str(phantom_notes(trace).get("alloc_conf", "")) if given is None else given
+
+
+def allocator_options(trace: Trace, alloc_conf: str | None, torch_version: str | None) -> AllocatorOptions:
+    """What these settings make of the allocator.
+
+    Raises:
+        ConfigError: The settings or the version cannot be meant.
+    """
+    return allocator_settings.parse(alloc_conf_of(trace, alloc_conf), torch_version_of(trace, torch_version))
+
+
+def phantom_notes(trace: Trace) -> dict[str, Any]:
+    """What the capture noted of a run on the phantom GPU, empty for other traces."""
+    found: dict[str, Any] = (trace.metadata or {}).get("phantom", {})
+    return found
