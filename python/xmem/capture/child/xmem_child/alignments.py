@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.library import Library
 
-from .device_memory import usage
+from .device_memory import mark, usage
 from .session import Session
 
 _SAVED_MASK = "F.dropout keeps a bool mask, as CUDA does, instead of noise in the input's dtype"
@@ -23,6 +23,7 @@ _FLASH_FOR_EFFICIENT = (
     "the CPU's flash kernel stands for CUDA's memory-efficient one, which the script selects"
 )
 _ATTENTION_LAYOUT = "fused attention lays its result out as CUDA's kernels do: by position, then by head"
+_FLAT_WEIGHTS = "recurrent layers on the GPU have their weights in one block, as cuDNN takes them"
 _FOREACH = "optimizers take the foreach path that is the default on CUDA; the script itself trains on the CPU"
 _EAGER_COMPILE = "torch.compile was skipped: the model ran eagerly, compiled code usually keeps less"
 
@@ -46,6 +47,9 @@ class Alignments:
         self._library.impl("scaled_dot_product_attention", self._attention, "AutogradCPU")
         # Between autograd and the CPU's kernel, which stays reachable below.
         self._library.impl(_FLASH, self._flash_attention, "BackendSelect")
+        # Without cuDNN in the build, modules would not ask for it.
+        torch._use_cudnn_rnn_flatten_weight = lambda: True  # type: ignore[assignment]
+        self._library.impl("_cudnn_rnn_flatten_weight", self._flatten_weights, "CPU")
         _prefer_foreach(self._session)
         _compile_eagerly(self._session)
 
@@ -101,6 +105,37 @@ class Alignments:
             return result, log_sums
         self._session.align("attention_layout", _ATTENTION_LAYOUT)
         return by_position.copy_(result), log_sums
+
+    def _flatten_weights(
+        self,
+        weights: list[torch.Tensor],
+        weights_per_layer: int,
+        _input_size: int,
+        mode: int,
+        hidden_size: int,
+        _projection_size: int,
+        layers: int,
+        _batch_first: bool,
+        bidirectional: bool,
+    ) -> torch.Tensor:
+        """Move the weights into one block, each a view of it, as CUDA's kernel of this name does.
+
+        The order in it is of no account here. cuDNN's space has biases even where a module has none.
+        """
+        self._session.align("flat_recurrent_weights", _FLAT_WEIGHTS)
+        elements = sum(weight.numel() for weight in weights)
+        if weights_per_layer < 4:
+            gates = {2: 4, 3: 3}.get(mode, 1)  # of an LSTM and a GRU
+            elements += layers * (2 if bidirectional else 1) * 2 * gates * hidden_size
+        block = weights[0].new_zeros(elements)
+        mark(block, True)
+        begin = 0
+        for weight in weights:
+            view = block[begin : begin + weight.numel()].view(weight.shape)
+            view.copy_(weight)
+            weight.data = view
+            begin += weight.numel()
+        return block
 
 
 def _prefer_foreach(session: Session) -> None:
