@@ -21,7 +21,7 @@ from xmem.orchestration.workload import Workload
 
 RECURRENT_CALLS = {"aten::lstm": 4, "aten::gru": 3, "aten::rnn_tanh": 1, "aten::rnn_relu": 1}
 """Names, and how many gates a cell of each has."""
-_ITEM_BYTES = {"float": 4, "double": 8, "c10::Half": 2, "c10::BFloat16": 2}
+_ITEM_BYTES = {"float": 4, "double": 8, "c10::Half": 2}
 _SEED_BYTES = 8
 
 
@@ -45,7 +45,9 @@ class ReplaceRecurrentLayers:
     """
 
     name = "replace_recurrent_layers"
-    description = "recurrent layers run in cuDNN: its workspace, its reserve space, gradients of weights in one block"
+    description = (
+        "recurrent layers run in cuDNN: its workspace, its reserve space, gradients of weights in one block"
+    )
 
     def __call__(self, workload: Workload, context: Context) -> Workload:
         """Replace calls, and their parts of the backward."""
@@ -189,7 +191,9 @@ def _flat_shapes(recorded: Any) -> list[list[int]]:
     return recorded if isinstance(recorded[0], list) else [recorded]
 
 
-def _stretch(rewriting: Rewriting, recorded: _RecordedCall, span: tuple[int, int], phase: Phase, operator: int) -> Stretch:
+def _stretch(
+    rewriting: Rewriting, recorded: _RecordedCall, span: tuple[int, int], phase: Phase, operator: int
+) -> Stretch:
     workload = rewriting.workload
     return Stretch(
         begin_ns=span[0],

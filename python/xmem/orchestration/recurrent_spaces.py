@@ -10,7 +10,15 @@ from xmem.devices import UNKNOWN_IS_LIKE, find_device
 _LSTM_GATES, _GRU_GATES = 4, 3
 _PSEUDO_LAYER_BYTES = 8 << 20
 _ALIGNMENT_BYTES = 32
-_CHUNK_STEPS = 16
+_FORWARD_SHARES = {
+    (4, 1): (5, 10),
+    (4, 2): (14, 24),
+    (3, 1): (4, 5),
+    (3, 2): (12, 14),
+    (1, 1): (2, 3),
+    (1, 2): (8, 10),
+}
+"""By gates and directions: states of all steps, and states of one step in each layer."""
 _GENERATOR_BYTES_PER_THREAD = 24
 
 
@@ -128,34 +136,31 @@ def work_bytes(call: RecurrentCall) -> int:
     cuDNN 9.1 and 9.20 answer for the standard algorithm: equal for most shapes with more than a few steps and
     sequences.
     """
-    passed = max(_one_pass_elements(call), _two_pass_elements(call))
+    passed = _forward_elements(call)
     if call.drops:
         passed += call.steps * call.hidden * call.directions
+    if call.training:
+        passed = max(passed, _backward_elements(call))
     fixed = call.pseudo_layers * _PSEUDO_LAYER_BYTES + call.matrix_bytes
     return _aligned(fixed + passed * call.item_bytes + 256 + 8 * call.batch)
 
 
-def _one_pass_elements(call: RecurrentCall) -> int:
-    """Inputs, gates and states of the pass through the layers; a plain cell's are the smaller ones."""
+def _forward_elements(call: RecurrentCall) -> int:
+    """Of input, gates and states."""
     given, made, states = _elements(call)
-    if call.gates == _LSTM_GATES:
-        return given + (14 * made + 24 * states * call.layers if call.directions == 2 else 5 * made + 10 * states * call.layers)
-    if call.gates == _GRU_GATES and call.directions == 2:
-        return given + 12 * made + 14 * states * call.layers
-    if call.gates == _GRU_GATES and call.layers > 1:
-        return given + 4 * made + states * (9 * call.layers - 8)
-    return 0
+    of_steps, of_layer = _FORWARD_SHARES[call.gates, call.directions]
+    return given + of_steps * made + of_layer * states * call.layers
 
 
-def _two_pass_elements(call: RecurrentCall) -> int:
-    """The same with inputs and states converted, which is more for wide inputs."""
+def _backward_elements(call: RecurrentCall) -> int:
+    """Of their gradients; those of layers above the first in one direction are made for some steps at a time."""
     given, made, states = _elements(call)
     if call.directions == 2:
         of_layer = 26 if call.is_lstm else 14
         passes = 6 if call.layers == 1 else 8
         return 2 * given + passes * made + 4 * max(given, made) + of_layer * states * call.layers
     of_layer = 11 if call.is_lstm else 5
-    chunk = made if call.layers == 1 else min(made, _CHUNK_STEPS * states)
+    chunk = made if call.layers == 1 else min(made, (8 + 4 * call.layers) * states)
     return 2 * given + 2 * made + max(given, made) + chunk + of_layer * states * call.layers
 
 
