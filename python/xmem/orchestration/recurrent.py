@@ -28,8 +28,8 @@ _SEED_BYTES = 8
 class ReplaceRecurrentLayers:
     """`nn.LSTM`, `nn.GRU` and `nn.RNN` are one call of cuDNN, however many layers and directions they have.
 
-    On the CPU oneDNN computes each layer of an LSTM and keeps a workspace of its own, or the layers run step by
-    step and keep the gates of every step. With cuDNN a call makes (`_cudnn_rnn`, `_cudnn_rnn_backward`,
+    On the CPU oneDNN computes each layer of an LSTM and keeps a workspace of its own, or the layers run step
+    by step and keep the gates of every step. With cuDNN a call makes (`_cudnn_rnn`, `_cudnn_rnn_backward`,
     `cudnn/RNN.cpp`; allocator history of 2.6.0 and 2.12.0 on the phantom GPU):
 
     - the input in order of time where it is given by sequence, the result, the last states, a workspace that
@@ -39,9 +39,9 @@ class ReplaceRecurrentLayers:
       the workspace, and one block for the gradients of all weights; where there are no biases, which cuDNN's
       space has nevertheless, a block for each of them in its place.
 
-    Takes the shapes of the inputs (``record_shapes=True``). Left alone is what the script computes without cuDNN.
-    Taken for granted: that no gradient reaches the last states; that weights lie in one block, as modules on a
-    GPU have them. Reference: cpu_vs_cuda_memory, section 7.6.
+    Takes the shapes of the inputs (``record_shapes=True``). Left alone: what runs without cuDNN, and bfloat16.
+    Taken for granted: that no gradient reaches the last states; that weights lie in one block, as modules on
+    a GPU have them. Reference: cpu_vs_cuda_memory, section 7.6.
     """
 
     name = "replace_recurrent_layers"
@@ -51,8 +51,6 @@ class ReplaceRecurrentLayers:
 
     def __call__(self, workload: Workload, context: Context) -> Workload:
         """Replace calls, and their parts of the backward."""
-        if not context.target.settings.cudnn_enabled:
-            return workload
         rewriting = Rewriting(workload)
         changed = has_generator = False
         for recorded in _recorded_calls(workload, context):
@@ -89,17 +87,42 @@ class _RecordedCall:
     made_backward: NDArray[np.intp]
 
 
-def recurrent_rows(operators: OperatorIndex) -> NDArray[np.int32]:
-    """Rows of the EventTable of calls of recurrent layers, by time."""
-    rows = np.flatnonzero(operators.rows_named(RECURRENT_CALLS)).astype(np.int32)
-    return rows[np.argsort(operators.events.begin_ns[rows], kind="stable")]
+def recurrent_calls(operators: OperatorIndex) -> dict[int, RecurrentCall | None]:
+    """Calls of recurrent layers by row of the EventTable, in order of time; None for those not known.
+
+    These are calls without shapes, and those in bfloat16, which versions of PyTorch treat differently: 2.6
+    computes it without cuDNN, 2.12 with a copy of the weights in each call.
+    """
+    rows = np.flatnonzero(operators.rows_named(RECURRENT_CALLS))
+    rows = rows[np.argsort(operators.events.begin_ns[rows], kind="stable")]
+    return {row: _recurrent_call(operators, row) for row in rows.tolist()}
+
+
+def calls_of_cudnn(context: Context) -> dict[int, RecurrentCall]:
+    """Those that cuDNN runs, as far as they are known."""
+    if not context.target.settings.cudnn_enabled:
+        return {}
+    return {row: call for row, call in recurrent_calls(context.operators).items() if call is not None}
+
+
+def in_cudnn(context: Context, rows: NDArray[np.int32]) -> NDArray[np.bool_]:
+    """Say of operators whether they are part of a recurrent layer, or of its backward, that cuDNN runs."""
+    calls = np.array(list(calls_of_cudnn(context)), np.int32)
+    operators = context.operators
+    if len(calls) == 0 or len(rows) == 0:
+        return np.zeros(len(rows), np.bool_)
+    found: NDArray[np.bool_] = (operators.rows_owned_by(rows, calls) >= 0) | (
+        operators.rows_owned_by(operators.forward_of(rows), calls) >= 0
+    )
+    return found
 
 
 def _recorded_calls(workload: Workload, context: Context) -> Iterator[_RecordedCall]:
     operators, events = context.operators, context.trace.events
-    calls = recurrent_rows(operators)
-    if len(calls) == 0:
+    calls_by_row = calls_of_cudnn(context)
+    if not calls_by_row:
         return
+    calls = np.array(list(calls_by_row), np.intp)
     mask = np.zeros(len(events), np.bool_)
     mask[calls] = True
     made = rows_by_event(operators.enclosing(workload.operator, mask))
@@ -109,16 +132,13 @@ def _recorded_calls(workload: Workload, context: Context) -> Iterator[_RecordedC
         of_node[of_call] = True
     made_by_node = rows_by_event(operators.enclosing(workload.operator, of_node))
     nothing = np.empty(0, np.intp)
-    for row, of_call in zip(calls.tolist(), nodes, strict=True):
-        call = recurrent_call(operators, row)
+    for (row, call), of_call in zip(calls_by_row.items(), nodes, strict=True):
         inside = made.get(row, nothing)
-        if call is None:
-            continue
         recorded_bytes = np.where(
             workload.block[inside] >= 0, context.blocks.size_bytes[workload.block[inside]], -1
         )
         lasting = workload.free_ns[inside] > events.end_ns[row]
-        states = []
+        states: list[int] = []
         for size_bytes in reversed(call.state_bytes):
             found = inside[lasting & (recorded_bytes == size_bytes)]
             if len(found) and call.result_bytes not in call.state_bytes:
@@ -140,7 +160,7 @@ def _recorded_calls(workload: Workload, context: Context) -> Iterator[_RecordedC
             )
 
 
-def recurrent_call(operators: OperatorIndex, row: int) -> RecurrentCall | None:
+def _recurrent_call(operators: OperatorIndex, row: int) -> RecurrentCall | None:
     """The shapes of a call, None where the trace does not say.
 
     ``lstm(input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first)``, or for

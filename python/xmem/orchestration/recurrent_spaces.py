@@ -133,8 +133,9 @@ def work_bytes(call: RecurrentCall) -> int:
     """What forward and backward take while they run.
 
     8 MiB a layer and direction, the matrices, what the layers pass on, and 8 bytes a sequence. Fitted to what
-    cuDNN 9.1 and 9.20 answer for the standard algorithm: equal for most shapes with more than a few steps and
-    sequences.
+    cuDNN answers for its standard algorithm on an RTX 3060 with torch 2.12, and equal to it in 229 of 237
+    calls without projections in float16, float32 and float64; the others are within 1.3%, those with
+    projections within 1.6%. cuDNN 9.1 (torch 2.6) wants 160 bytes more.
     """
     passed = _forward_elements(call)
     if call.drops:
@@ -153,7 +154,7 @@ def _forward_elements(call: RecurrentCall) -> int:
 
 
 def _backward_elements(call: RecurrentCall) -> int:
-    """Of their gradients; those of layers above the first in one direction are made for some steps at a time."""
+    """Of their gradients; in one direction, layers above the first take some steps at a time."""
     given, made, states = _elements(call)
     if call.directions == 2:
         of_layer = 26 if call.is_lstm else 14

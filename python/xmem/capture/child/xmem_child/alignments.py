@@ -48,7 +48,7 @@ class Alignments:
         # Between autograd and the CPU's kernel, which stays reachable below.
         self._library.impl(_FLASH, self._flash_attention, "BackendSelect")
         # Without cuDNN in the build, modules would not ask for it.
-        torch._use_cudnn_rnn_flatten_weight = lambda: True  # type: ignore[assignment]
+        torch._use_cudnn_rnn_flatten_weight = lambda: True
         self._library.impl("_cudnn_rnn_flatten_weight", self._flatten_weights, "CPU")
         _prefer_foreach(self._session)
         _compile_eagerly(self._session)
