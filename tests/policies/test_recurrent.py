@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from policies.applied import AMPERE, applied
 from xmem.attribution import Category
 from xmem.devices import find_device
 from xmem.orchestration import RunSettings
@@ -17,8 +18,6 @@ from xmem.orchestration.recurrent_spaces import (
     work_bytes,
 )
 from xmem.testing.trace_builder import TraceBuilder
-
-from policies.applied import AMPERE, applied
 
 MIB = 1 << 20
 

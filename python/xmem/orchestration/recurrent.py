@@ -39,9 +39,9 @@ class ReplaceRecurrentLayers:
       the workspace, and one block for the gradients of all weights; where there are no biases, which cuDNN's
       space has nevertheless, a block for each of them in its place.
 
-    Takes the shapes of the inputs (``record_shapes=True``). Left alone: what runs without cuDNN, and bfloat16.
-    Taken for granted: that no gradient reaches the last states; that weights lie in one block, as modules on
-    a GPU have them. Reference: cpu_vs_cuda_memory, section 7.6.
+    Takes the shapes of the inputs (``record_shapes=True``). What runs without cuDNN, and bfloat16, is left
+    alone. Taken for granted: that no gradient reaches the last states; that weights lie in one block, as
+    modules on a GPU have them. Reference: cpu_vs_cuda_memory, section 7.6.
     """
 
     name = "replace_recurrent_layers"

@@ -114,9 +114,9 @@ def reserve_bytes(call: RecurrentCall) -> int:
     """What a forward in training keeps for its backward.
 
     For every step the gates and the cell of an LSTM (with a projection also what goes into it and comes out),
-    twice the gates of a GRU, the state of a plain cell; between layers the output, and under dropout a bit for
-    each of its elements; 256 bytes. Equal to what cuDNN's `cudnnGetRNNTempSpaceSizes` answers for its standard
-    algorithm (9.1, 9.8 and 9.20).
+    twice the gates of a GRU, the state of a plain cell; between layers the output, and under dropout a bit
+    for each of its elements; 256 bytes. Equal to what cuDNN answers for its standard algorithm (torch 2.6
+    and 2.12).
     """
     kept = {_LSTM_GATES: 5, _GRU_GATES: 6}.get(call.gates, 1) * call.hidden
     if call.projection:

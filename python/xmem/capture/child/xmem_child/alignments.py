@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.library import Library
 
-from .device_memory import mark, usage
+from .device_memory import usage
 from .session import Session
 
 _SAVED_MASK = "F.dropout keeps a bool mask, as CUDA does, instead of noise in the input's dtype"
@@ -31,6 +31,8 @@ _FLASH = "_scaled_dot_product_flash_attention_for_cpu"
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _CPU_KERNEL = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 
+_CUDNN_DTYPES = (torch.float16, torch.float32, torch.float64)
+
 _aten = torch.ops.aten
 
 
@@ -47,9 +49,7 @@ class Alignments:
         self._library.impl("scaled_dot_product_attention", self._attention, "AutogradCPU")
         # Between autograd and the CPU's kernel, which stays reachable below.
         self._library.impl(_FLASH, self._flash_attention, "BackendSelect")
-        # Without cuDNN in the build, modules would not ask for it.
-        torch._use_cudnn_rnn_flatten_weight = lambda: True
-        self._library.impl("_cudnn_rnn_flatten_weight", self._flatten_weights, "CPU")
+        _flatten_recurrent_weights(self._session)
         _prefer_foreach(self._session)
         _compile_eagerly(self._session)
 
@@ -106,36 +106,37 @@ class Alignments:
         self._session.align("attention_layout", _ATTENTION_LAYOUT)
         return by_position.copy_(result), log_sums
 
-    def _flatten_weights(
-        self,
-        weights: list[torch.Tensor],
-        weights_per_layer: int,
-        _input_size: int,
-        mode: int,
-        hidden_size: int,
-        _projection_size: int,
-        layers: int,
-        _batch_first: bool,
-        bidirectional: bool,
-    ) -> torch.Tensor:
-        """Move the weights into one block, each a view of it, as CUDA's kernel of this name does.
 
-        The order in it is of no account here. cuDNN's space has biases even where a module has none.
-        """
-        self._session.align("flat_recurrent_weights", _FLAT_WEIGHTS)
-        elements = sum(weight.numel() for weight in weights)
-        if weights_per_layer < 4:
-            gates = {2: 4, 3: 3}.get(mode, 1)  # of an LSTM and a GRU
-            elements += layers * (2 if bidirectional else 1) * 2 * gates * hidden_size
-        block = weights[0].new_zeros(elements)
-        mark(block, True)
-        begin = 0
-        for weight in weights:
-            view = block[begin : begin + weight.numel()].view(weight.shape)
-            view.copy_(weight)
-            weight.data = view
-            begin += weight.numel()
-        return block
+def _flatten_recurrent_weights(session: Session) -> None:
+    """The method needs cuDNN; recurrent modules call it whenever they have moved."""
+
+    def flatten(module: torch.nn.RNNBase) -> None:
+        weights = [weight for weight in module._flat_weights if isinstance(weight, torch.Tensor)]
+        alike = len(weights) == len(module._flat_weights_names) and all(
+            weight.is_cuda and weight.dtype == weights[0].dtype for weight in weights
+        )
+        distinct = len({weight.data_ptr() for weight in weights}) == len(weights)
+        if torch.backends.cudnn.enabled and alike and distinct and weights[0].dtype in _CUDNN_DTYPES:
+            session.align("flat_recurrent_weights", _FLAT_WEIGHTS)
+            with torch.no_grad():
+                _move_into_one_block(module, weights)
+
+    torch.nn.RNNBase.flatten_parameters = flatten  # type: ignore[method-assign]
+
+
+def _move_into_one_block(module: torch.nn.RNNBase, weights: list[torch.Tensor]) -> None:
+    """The order in the block is of no account. cuDNN's has biases even where a module has none."""
+    elements = sum(weight.numel() for weight in weights)
+    if not module.bias:
+        gates = {"LSTM": 4, "GRU": 3}.get(module.mode, 1)
+        elements += module.num_layers * (1 + module.bidirectional) * 2 * gates * module.hidden_size
+    block = weights[0].new_zeros(elements)
+    begin = 0
+    for weight in weights:
+        view = block[begin : begin + weight.numel()].view(weight.shape)
+        view.copy_(weight)
+        weight.data = view
+        begin += weight.numel()
 
 
 def _prefer_foreach(session: Session) -> None:
