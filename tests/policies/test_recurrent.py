@@ -92,10 +92,15 @@ SMALL = replace(LSTM, steps=8, batch=2, input_width=3, hidden=5, layers=1, drops
 
 
 def step(
-    *, dims: list[object] | None = None, item: str = "float", dropout: str = "0.", layers: int = 1
+    *,
+    dims: list[object] | None = None,
+    item: str = "float",
+    dropout: str = "0.",
+    layers: int = 1,
+    by_sequence: str = "False",
 ) -> TraceBuilder:
-    """A call with a buffer of oneDNN's that the backward uses, and a backward with gradients of two weights."""
-    values = [*VALUES[:4], str(layers), dropout, *VALUES[6:]]
+    """A call with a buffer of oneDNN's that the backward uses, and a backward with two gradients."""
+    values = [*VALUES[:4], str(layers), dropout, *VALUES[6:8], by_sequence]
     trace = TraceBuilder()
     trace.operator(
         "aten::lstm",
@@ -144,6 +149,16 @@ def test_dropout_between_layers_takes_a_random_generator_for_good() -> None:
     generators = after.select(after.size_bytes == dropout_state_bytes(AMPERE.device))
     assert len(generators) == 1
     assert generators.free_ns[0] == after.free_ns.max()
+
+
+def test_an_input_by_sequence_lives_until_the_backward_and_is_copied_for_each_call_of_cudnn() -> None:
+    trace = step(by_sequence="True").alloc(0xA00, INPUT, 2).free(0xA00, 58)
+    after, _ = applied(ReplaceRecurrentLayers(), trace)
+    inputs = after.select(after.size_bytes == INPUT)
+    assert len(inputs) == 5  # itself, its gradient, and copies in the forward and for either backward
+    times = inputs.free_ns - after.alloc_ns.min()
+    assert times[0] == 138_000
+    assert times[1] == 48_000
 
 
 def test_sizes_follow_at_a_point_of_a_fitted_model() -> None:

@@ -34,6 +34,7 @@ class ReplaceRecurrentLayers:
 
     - the input in order of time where it is given by sequence, the result, the last states, a workspace that
       ends with the call, and in training the space that is reserved until the backward;
+    - an input given by sequence lives until the backward;
     - with dropout, at the first call, the state of the random generator, which stays;
     - in the backward zeros for gradients of the last states, the gradients of input and first states, twice
       the workspace, and one block for the gradients of all weights; where there are no biases, which cuDNN's
@@ -278,6 +279,8 @@ def _replace_backward(rewriting: Rewriting, recorded: _RecordedCall, context: Co
     of_weights = workload.category[lasting] == Category.GRADIENT
     gradients_end_ns = int(workload.free_ns[lasting[of_weights]].max(initial=span[1]))
     rewriting.extend(recorded.result, span[1])
+    if call.by_sequence:
+        _save_input(rewriting, recorded, int(events.begin_ns[recorded.row]), span[1])
     held, ends_ns, categories = {}, {}, {}
     tape = Tape()
     for size_bytes in call.state_bytes:
@@ -309,3 +312,14 @@ def _replace_backward(rewriting: Rewriting, recorded: _RecordedCall, context: Co
         ends_ns=ends_ns,
         categories=categories,
     )
+
+
+def _save_input(rewriting: Rewriting, recorded: _RecordedCall, begin_ns: int, until_ns: int) -> None:
+    """The input as it was given lives until the backward, where the CPU saves a copy in order of time: the
+    last block of its size that is there when the call begins.
+    """
+    workload = rewriting.workload
+    there = (workload.alloc_ns < begin_ns) & (workload.free_ns > begin_ns)
+    rows = np.flatnonzero(there & (workload.size_bytes == recorded.call.input_bytes))
+    if len(rows):
+        rewriting.extend(int(rows[-1]), until_ns)

@@ -121,7 +121,7 @@ def _flatten_recurrent_weights(session: Session) -> None:
             with torch.no_grad():
                 _move_into_one_block(module, weights)
 
-    torch.nn.RNNBase.flatten_parameters = flatten  # type: ignore[method-assign]
+    torch.nn.RNNBase.flatten_parameters = flatten
 
 
 def _move_into_one_block(module: torch.nn.RNNBase, weights: list[torch.Tensor]) -> None:
