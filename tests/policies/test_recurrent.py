@@ -7,9 +7,12 @@ from dataclasses import replace
 import pytest
 
 from policies.applied import AMPERE, applied
-from xmem.attribution import Category
+from xmem.attribution import Category, attribute
+from xmem.blocks import CPU, pair_blocks
 from xmem.devices import find_device
+from xmem.evidence import assumptions
 from xmem.orchestration import RunSettings
+from xmem.orchestration.policy import Recorded
 from xmem.orchestration.recurrent import ReplaceRecurrentLayers
 from xmem.orchestration.recurrent_spaces import (
     RecurrentCall,
@@ -18,6 +21,7 @@ from xmem.orchestration.recurrent_spaces import (
     work_bytes,
 )
 from xmem.testing.trace_builder import TraceBuilder
+from xmem.trace import read_trace
 
 MIB = 1 << 20
 
@@ -178,3 +182,14 @@ def test_nothing_is_replaced_where_shapes_are_not_recorded_or_cudnn_is_off() -> 
     off = replace(AMPERE, settings=RunSettings(cudnn_enabled=False))
     _, without_cudnn = applied(ReplaceRecurrentLayers(), step(), target=off)
     assert (without_shapes.blocks_changed, without_cudnn.blocks_changed) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("item", "said"),
+    [("float", "follow a formula fitted to cuDNN's answers"), ("c10::BFloat16", "is not counted")],
+)
+def test_the_estimate_says_what_of_recurrent_layers_is_not_certain(item: str, said: str) -> None:
+    trace = read_trace(step(item=item).bytes())
+    blocks = pair_blocks(trace)
+    texts = list(assumptions(Recorded(trace, blocks, attribute(trace, blocks)), CPU, None))
+    assert [said in text for text in texts if "recurrent" in text] == [True]
