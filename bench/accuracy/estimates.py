@@ -15,8 +15,8 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from accuracy.captures import add_laboratory_arguments, laboratory_of
 from accuracy.runs import MIB, Run
 from accuracy.ways import WAYS, Laboratory, NotCapturedError, Way
 from xmem.errors import XmemError
+from xmem.pipeline import conclude, run_stages
 from xmem.validation.runs import FAMILIES, IDENTITY
 
 COLUMNS = (
@@ -37,6 +38,7 @@ COLUMNS = (
     "low_bytes",
     "high_bytes",
     "note",
+    "policies",
 )
 
 
@@ -49,10 +51,12 @@ class Estimated:
         way: How.
         estimate_bytes: To be compared with the truth.
         out_of_memory: Whether the job fails on the run's GPU.
-        seconds: That the estimate took, captures aside.
+        seconds: That the estimate took, captures and ``policies`` aside.
         low_bytes: Least that the way leaves possible.
         high_bytes: Most of it.
         note: What should be known.
+        policies: Bytes by which each policy changed the peak, of those that did; empty for the phantom way,
+            which has none.
     """
 
     run: Run
@@ -63,6 +67,7 @@ class Estimated:
     low_bytes: int | None
     high_bytes: int | None
     note: str
+    policies: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def error(self) -> float | None:
@@ -81,6 +86,7 @@ class Estimated:
             self.low_bytes,
             self.high_bytes,
             self.note,
+            dict(self.policies),
         )
         return dict(self.run.identity) | dict(zip(COLUMNS[len(IDENTITY) :], values, strict=True))
 
@@ -102,7 +108,39 @@ def estimate_all(laboratory: Laboratory, runs: Iterable[Run], ways: Sequence[Way
                 for bound in (answer.low_bytes, answer.high_bytes)
             )
             estimate_bytes = answer.reserved_bytes + seen_bytes
-            yield Estimated(run, way, estimate_bytes, answer.out_of_memory, seconds, low, high, answer.note)
+            yield Estimated(
+                run,
+                way,
+                estimate_bytes,
+                answer.out_of_memory,
+                seconds,
+                low,
+                high,
+                answer.note,
+                {} if way == "phantom" else policies_at_peak(laboratory, run, way),
+            )
+
+
+def policies_at_peak(laboratory: Laboratory, run: Run, way: Way) -> dict[str, int]:
+    """Bytes asked for at the peak after less before each policy, of those that changed it.
+
+    Of a fitted model these are the corrections for the GPU: facts were applied to the runs at other batches,
+    and say nothing of this one.
+
+    Raises:
+        NotCapturedError: The captures are not there.
+        TraceError: One cannot be read.
+    """
+    job = run.job
+    observed = laboratory.observe(job) if way == "cpu" else laboratory.model(job).at(batch=job.batch)
+    facts = {policy.name for policy in observed.plan.facts} if way == "fitted" else ()
+    stages = run_stages(observed, device=run.device)
+    explained = conclude(stages, device=run.device, alloc_conf=None, torch_version=None)
+    return {
+        policy.name: policy.bytes_at_peak
+        for policy in explained.policies
+        if policy.bytes_at_peak and policy.name not in facts
+    }
 
 
 def write(estimates: Iterable[Estimated], path: Path) -> None:
@@ -121,6 +159,8 @@ def write(estimates: Iterable[Estimated], path: Path) -> None:
 def _cell(value: Any) -> Any:
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, dict):
+        return json.dumps(value) if value else ""
     return "" if value is None else value
 
 

@@ -651,6 +651,7 @@ def _interval(
 ) -> Interval:
     """What the device peak lies between, by what runs estimated in the same way were measured to need."""
     trace, scaling = stages.trace, stages.scaling
+    least_bytes, most_bytes = _left_open(stages)
     way = "recorded"  # on a GPU, whose allocations are replayed as they were
     if _phantom(trace):
         way = "phantom"
@@ -662,10 +663,28 @@ def _interval(
         kind="convolutional" if evidence.has_convolutions(trace) else "other",
         confidence=confidence,
         context_bytes=context_bytes,
-        least_bytes=None if scaling is None else scaling.peak_reserved_least_bytes,
-        most_bytes=None if scaling is None else scaling.peak_reserved_most_bytes,
+        least_bytes=least_bytes,
+        most_bytes=most_bytes,
         bounds=bounds,
     )
+
+
+def _left_open(stages: Stages) -> tuple[int | None, int | None]:
+    """The least and most peak with sizes that the estimate itself does not know; None where it knows all.
+
+    They are those that a fit leaves open and the plans of a cuDNN that is not the job's. Either is known with
+    the other as estimated, so both at once move the peak by the sum.
+    """
+    scaling, planned = stages.scaling, stages.convolution_workspaces
+    if scaling is None and (planned is None or planned.exact):
+        return None, None
+    estimated = least = most = stages.unlimited.peak_reserved.bytes
+    if scaling is not None:
+        least, most = scaling.peak_reserved_least_bytes, scaling.peak_reserved_most_bytes
+    if planned is not None and not planned.exact:
+        least -= estimated - planned.peak_reserved_least_bytes
+        most += planned.peak_reserved_most_bytes - estimated
+    return max(least, 0), most
 
 
 def _policy_records(stages: Stages, peak_block: int) -> tuple[PolicyRecord, ...]:

@@ -20,6 +20,7 @@ from xmem.validation.estimates import read_estimates
 
 JOB = Job("CNN", "Net", "SGD", 8)
 RUN = Run(measured(), JOB)
+CUBLAS_BYTES = 8_519_680  # of an RTX 3060
 
 
 @pytest.fixture
@@ -85,14 +86,33 @@ def test_an_estimate_holds_what_the_truth_holds(laboratory: Laboratory) -> None:
     assert fitted.error == (reserved + 26 * MIB) / (60 * MIB) - 1
 
 
+def test_policies_are_those_that_changed_the_peak(laboratory: Laboratory) -> None:
+    put(laboratory, *SMALL_BATCHES, 8)
+    for batch in (*SMALL_BATCHES, 8):
+        multiplied = training(batch * MIB).operator("aten::addmm", 22, 28)
+        laboratory.cache.trace(laboratory.cpu_key(JOB.at(batch))).write_bytes(multiplied.bytes())
+    laboratory.cache.put(laboratory.phantom_key(RUN), Record("captured", 1.0, 40 * MIB))
+    laboratory.cache.trace(laboratory.phantom_key(RUN)).write_bytes(training(8 * MIB).bytes())
+    rows = {row.way: row.policies for row in estimates.estimate_all(laboratory, [RUN], WAYS)}
+    workspaces = {"add_cublas_workspaces": CUBLAS_BYTES}
+    assert rows == {
+        "phantom": {},
+        "cpu": {"drop_host_memory": -8 * MIB, **workspaces},
+        "fitted": workspaces,  # what was dropped of the runs at other batches is not of this one
+    }
+
+
 def test_both_kinds_of_file_say_the_same(tmp_path: Path) -> None:
+    policies = {"add_convolution_workspaces": 2 * MIB, "drop_host_memory": -MIB}
     rows = [
-        Estimated(RUN, "cpu", 5 * MIB, False, 0.25, None, 6 * MIB, ""),
+        Estimated(RUN, "cpu", 5 * MIB, False, 0.25, None, 6 * MIB, "", policies),
         Estimated(RUN, "phantom", None, None, 0.0, None, None, "not captured"),
     ]
     for name in ("estimates.csv", "estimates.json"):
         estimates.write(rows, tmp_path / name)
-        assert [row.estimate_bytes for row in read_estimates(tmp_path / name)] == [5 * MIB, None]
+        read = read_estimates(tmp_path / name)
+        assert [row.estimate_bytes for row in read] == [5 * MIB, None]
+        assert [row.policies for row in read] == [policies, {}]
     listed = json.loads((tmp_path / "estimates.json").read_text())
     with (tmp_path / "estimates.csv").open() as file:
         table = list(csv.DictReader(file))

@@ -11,6 +11,7 @@ import pytest
 
 from xmem.attribution import Category, attribute
 from xmem.blocks import CPU, NEVER, pair_blocks
+from xmem.calibration import Residuals
 from xmem.cudnn.planner import Settings
 from xmem.cudnn.problems import Operation, Problem
 from xmem.cudnn.workspaces import Answer, Workspaces
@@ -20,7 +21,7 @@ from xmem.orchestration.convolutions import AddConvolutionWorkspaces, OrderConvo
 from xmem.orchestration.onednn import DropOneDnnTemporaries
 from xmem.orchestration.policy import Context, Target, apply_policies
 from xmem.orchestration.workload import Workload, workload_of
-from xmem.pipeline import Observation, move, observe
+from xmem.pipeline import Observation, estimate, move, observe
 from xmem.simulation import RequestKind, replay
 from xmem.testing.trace_builder import TraceBuilder
 from xmem.trace import read_trace
@@ -197,7 +198,7 @@ def test_settings_are_those_of_the_script() -> None:
 
 def layer(**flags: Any) -> TraceBuilder:
     forward, backward = Given(**flags), Given(dy=Y)
-    trace = TraceBuilder().with_metadata(device_requests=1)
+    trace = TraceBuilder().with_metadata(device_requests=1, iterations=1)
     trace.operator(forward.name, 100, 200, sequence_number=1, **forward.args())
     trace.alloc(0x10, X_BYTES, 110).alloc(0x20, Y_BYTES, 120).free(0x10, 130)
     trace.operator("aten::empty", 139, 141).alloc(0x30, Y_BYTES, 140).free(0x20, 150)
@@ -215,16 +216,19 @@ class Told(Workspaces):
     """Workspaces as told, by operation."""
 
     sizes: tuple[tuple[Operation, tuple[int, ...]], ...] = ()
+    exact: bool = True
 
     def ask(self, problems: tuple[Problem, ...], settings: Settings) -> Answer:  # noqa: ARG002
         told = dict(self.sizes)
         tried = {problem: told[problem.operation] for problem in problems}
-        return Answer(tried, "as told", "9.20.0", True)
+        return Answer(tried, "as told", "9.20.0", self.exact)
 
 
-def told(forward: tuple[int, ...], data: tuple[int, ...], filters: tuple[int, ...]) -> Told:
+def told(
+    forward: tuple[int, ...], data: tuple[int, ...], filters: tuple[int, ...], *, exact: bool = True
+) -> Told:
     sizes = zip(Operation, (forward, data, filters), strict=True)
-    return Told(find_device("rtx-3060"), (2, 12), None, tuple(sizes))
+    return Told(find_device("rtx-3060"), (2, 12), None, tuple(sizes), exact)
 
 
 def moved(trace: TraceBuilder, convolutions: Workspaces | None) -> Workload:
@@ -295,3 +299,22 @@ def test_the_replay_takes_the_plan_that_fits(monkeypatch: pytest.MonkeyPatch) ->
     near = replay(requests, capacity_bytes=60 * MIB)
     assert near.oom is None
     assert near.peak_requested.bytes == Y_BYTES + 32 * MIB
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_plans_of_another_cudnn_widen_the_interval(monkeypatch: pytest.MonkeyPatch, exact: bool) -> None:
+    """Of segments: results in 20 MiB, the workspace tried first in 32 MiB; others need none or 64 MiB."""
+    trace = layer().annotation("Optimizer.step#SGD.step", 470, 480)
+    workspaces = told((32 * MIB, 64 * MIB, 0), (0,), (0,), exact=exact)
+    monkeypatch.setattr("xmem.pipeline.workspaces_for", lambda *_: workspaces)
+    monkeypatch.setattr("xmem.calibration.shipped", lambda: {"cpu": {"convolutional": Residuals((0.0,) * 5)}})
+    found = estimate(trace.bytes(), gpu="rtx-3060", torch_version="2.12", confidence=0.8)
+    said, interval = found.convolution_workspaces, found.interval
+    assert said is not None
+    assert interval is not None
+    below, above = (0, 0) if exact else (32 * MIB, 32 * MIB)
+    assert said.peak_reserved_least_bytes == found.peak_reserved_bytes - below
+    assert said.peak_reserved_most_bytes == found.peak_reserved_bytes + above
+    assert interval.low_bytes == found.device_peak_bytes - below
+    assert interval.high_bytes == found.device_peak_bytes + above
+    assert ("leaves open" in interval.basis) is not exact
