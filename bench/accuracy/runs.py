@@ -81,8 +81,8 @@ class Run:
 
     @property
     def first_record_is_late(self) -> bool:
-        """Whether the monitor's first record holds the model already, which the truth, being the most that was
-        in use less that record, then leaves out.
+        """Whether the monitor's first record holds the model already, which the truth, being the most that
+        was in use less that record, then leaves out.
 
         A transformer's run waits for two seconds after the monitor has started, so its first record is of an
         empty device. An image model's run goes on at once, and its first record comes when the model has

@@ -130,7 +130,7 @@ def test_half_precision_is_close(model: str, precision: str, tolerance: float, c
     changed = stages_of(captured(model, "--precision", precision)).unlimited
     predicted = run_stages(captured(model).what_if(f"precision={precision}")).unlimited
     assert predicted.peak_allocated.bytes == pytest.approx(changed.peak_allocated.bytes, rel=tolerance)
-    assert predicted.peak_reserved.bytes == changed.peak_reserved.bytes
+    assert abs(predicted.peak_reserved.bytes - changed.peak_reserved.bytes) <= 2 << 20  # one small segment
 
 
 def test_half_precision_is_refused_where_there_is_some(captured: Captured) -> None:
