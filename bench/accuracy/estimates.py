@@ -102,7 +102,7 @@ def estimate_all(laboratory: Laboratory, runs: Iterable[Run], ways: Sequence[Way
                 yield Estimated(run, way, None, None, time.perf_counter() - began, None, None, str(error))
                 continue
             seconds = time.perf_counter() - began
-            seen_bytes = run.loaded_bytes - run.before_first_record_bytes(answer.moved_bytes)
+            seen_bytes = run.loaded_bytes - (answer.moved_bytes if run.first_record_is_late else 0)
             low, high = (
                 None if bound is None else bound + seen_bytes
                 for bound in (answer.low_bytes, answer.high_bytes)

@@ -79,19 +79,17 @@ class Run:
         mib = _LOADED_MIB.get((self.job.family, self.measured.gpu[-4:]), _ASSUMED_LOADED_MIB)
         return mib * MIB
 
-    def before_first_record_bytes(self, moved_bytes: int) -> int:
-        """What the truth leaves out of the allocator's memory, being the most that was in use less the first
-        record of the monitor.
+    @property
+    def first_record_is_late(self) -> bool:
+        """Whether the monitor's first record holds the model already, which the truth, being the most that
+        was in use less that record, then leaves out.
 
         A transformer's run waits for two seconds after the monitor has started, so its first record is of an
         empty device. An image model's run goes on at once, and its first record comes when the model has
-        been moved: all six runs of ConvNeXtTiny, of any batch, optimizer and GPU, and those of
-        ConvNeXtBase, ResNet and VGG, read low by the size of their weights (docs/accuracy.md).
-
-        Args:
-            moved_bytes: What the allocator holds when the first batch comes.
+        been moved: estimates of ConvNeXt and ResNet, of any batch, optimizer and GPU, are else too high by
+        the size of their weights (docs/fidelity.md).
         """
-        return moved_bytes if self.job.family == "CNN" else 0
+        return self.job.family == "CNN"
 
     @property
     def device(self) -> Device:

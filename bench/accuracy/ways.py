@@ -160,12 +160,13 @@ class Laboratory:
         if way == "phantom":
             key, record = self._found(self.phantom_key(run))
             stale = "" if key == self.phantom_key(run) else "captured by other sources"
-            run_alone = replay_without_limit(
-                move(observe(self.cache.trace(key)), run.device, None), None, None
-            )
+            moved_bytes = 0
+            if run.first_record_is_late:
+                moved = move(observe(self.cache.trace(key)), run.device, None)
+                moved_bytes = _reserved_at_first_batch(replay_without_limit(moved, None, None))
             return Answer(
                 record.peak_reserved_bytes,
-                _reserved_at_first_batch(run_alone),
+                moved_bytes,
                 record.outcome == "out_of_memory",
                 note=stale,
             )

@@ -106,8 +106,12 @@ bool needs_inputs(std::string_view name) {
       "\"aten::_convolution\"",
       "\"aten::convolution_backward\"",
       "\"aten::embedding_dense_backward\"",
+      "\"aten::gru\"",
       "\"aten::_index_put_impl_\"",
       "\"aten::sum\"",
+      "\"aten::lstm\"",
+      "\"aten::rnn_relu\"",
+      "\"aten::rnn_tanh\"",
       "\"aten::scaled_dot_product_attention\"",
   };
   return std::ranges::find(kNames, name) != std::end(kNames);

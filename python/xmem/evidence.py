@@ -28,6 +28,7 @@ from xmem.estimate_result import (
 from xmem.job_settings import allocator_options, phantom_notes
 from xmem.orchestration.operators import OperatorIndex
 from xmem.orchestration.policy import Recorded
+from xmem.orchestration.recurrent import recurrent_calls
 from xmem.orchestration.workload import Workload
 from xmem.simulation import DeviceAction, Replay, RequestKind, Requests
 from xmem.trace import Trace
@@ -225,8 +226,16 @@ def _is_convolution(operator: str) -> bool:
     return operator.startswith(("aten::conv", "aten::_conv", "aten::mkldnn_conv"))
 
 
-def _is_recurrent(operator: str) -> bool:
-    return operator in ("aten::lstm", "aten::gru", "aten::rnn_tanh", "aten::rnn_relu")
+def _recurrent_layers(context: Recorded) -> Iterator[str]:
+    """What is not certain of recurrent layers on a run of the CPU."""
+    known = [call is not None for call in recurrent_calls(context.operators).values()]
+    if any(known):
+        yield "the workspaces of recurrent layers follow a formula fitted to cuDNN's answers"
+    if not all(known):
+        yield (
+            "what cuDNN keeps of recurrent layers without recorded shapes, or in bfloat16, is not counted; "
+            "what the CPU keeps stands for it"
+        )
 
 
 def _module_of_tensor(role: str, name: str) -> str:
@@ -296,8 +305,8 @@ def assumptions(context: Recorded, device_type: int, device: Device | None) -> I
         yield "the script never asks for a GPU: all its tensors were taken as GPU memory"
     if metadata is not None:
         yield from metadata.get("assumptions", ())
-    if device_type == CPU and context.operators.rows_named(_is_recurrent).any():
-        yield "what cuDNN's recurrent layers keep (reserve space, flattened weights) is not counted yet"
+    if device_type == CPU:
+        yield from _recurrent_layers(context)
     if device is not None and device.context_basis == "assumed":
         yield f"the CUDA context of the {device.name} is an assumption, not a measurement"
 

@@ -155,6 +155,14 @@ def test_dropout_of_nothing_copies_nothing(captured: Capturing) -> None:
     assert made == []
 
 
+def test_weights_of_recurrent_layers_lie_in_one_block_on_the_gpu(captured: Capturing) -> None:
+    run = captured("recurrent.py")
+    lstm = 4 * (64 * (8 + 16) + 64 * (16 + 16) + 2 * 2 * 64)
+    gru = 4 * 2 * (48 * (8 + 16) + 2 * 48)  # cuDNN's block has biases though the layer has none
+    assert run.stdout.splitlines() == [f"1 {lstm} True True", f"1 {gru} True True"]
+    assert ("flat_recurrent_weights", 2) in [(row["name"], row["count"]) for row in run.xmem["alignments"]]
+
+
 def test_attention_gives_its_result_as_cuda_lays_it_out(captured: Capturing) -> None:
     run = captured("gpt.py", "--contiguous", iterations=2)
     assert ("attention_layout", 4 * 2) in [(row["name"], row["count"]) for row in run.xmem["alignments"]]

@@ -21,7 +21,7 @@ from xmem.orchestration.attention_kernels import (
     write_backward,
     write_forward,
 )
-from xmem.orchestration.operators import OPERATOR
+from xmem.orchestration.call_nodes import nodes_of_calls, rows_by_event
 from xmem.orchestration.policy import Context
 from xmem.orchestration.rewriting import Rewriting, Stretch
 from xmem.orchestration.tape import Tape
@@ -29,7 +29,6 @@ from xmem.orchestration.workload import Workload
 
 _CALL = "aten::scaled_dot_product_attention"
 _MATH = "aten::_scaled_dot_product_attention_math"
-_ENGINE = "autograd::engine::evaluate_function"
 _COPIES = frozenset({"aten::contiguous", "aten::reshape", "aten::flatten", "aten::clone"})
 _ITEM_BYTES = {"float": 4, "double": 8, "c10::Half": 2, "c10::BFloat16": 2}
 _BOOL = "bool"
@@ -107,12 +106,12 @@ def _recorded_calls(workload: Workload, context: Context) -> Iterator[_RecordedC
     mask[calls] = True
     maths = np.flatnonzero(operators.rows_named({_MATH})).astype(np.int32)
     from_scores = set(operators.enclosing(maths, mask).tolist())
-    made = _rows_by_event(operators.enclosing(workload.operator, mask))
-    nodes = _nodes(calls, context)
+    made = rows_by_event(operators.enclosing(workload.operator, mask))
+    nodes = nodes_of_calls(calls, context)
     owner = np.zeros(len(events), np.bool_)
     for of_call in nodes:
         owner[of_call] = True
-    made_by_node = _rows_by_event(operators.enclosing(workload.operator, owner))
+    made_by_node = rows_by_event(operators.enclosing(workload.operator, owner))
     previous_ns = -1
     for row, of_call in zip(calls.tolist(), nodes, strict=True):
         end_ns = int(events.end_ns[row])
@@ -135,38 +134,6 @@ def _recorded_calls(workload: Workload, context: Context) -> Iterator[_RecordedC
                     made_backward=np.sort(np.concatenate(of_nodes)) if of_nodes else np.empty(0, np.intp),
                 )
         previous_ns = end_ns
-
-
-def _rows_by_event(event: NDArray[np.int32]) -> dict[int, NDArray[np.intp]]:
-    """Rows of the workload by the event that holds them, -1 left out."""
-    rows = np.argsort(event, kind="stable")
-    rows = rows[event[rows] >= 0]
-    found, starts = np.unique(event[rows], return_index=True)
-    return dict(zip(found.tolist(), np.split(rows, starts[1:]), strict=True)) if len(found) else {}
-
-
-def _nodes(calls: NDArray[np.intp], context: Context) -> list[NDArray[np.intp]]:
-    """For each call, the engine's spans of the nodes that it made, in order.
-
-    An operator is given the number of the next node to be made: those from the call's own number up to that
-    of the first operator behind it are the call's.
-    """
-    events = context.trace.events
-    numbered = (events.kind == OPERATOR) & (events.sequence_number >= 0)
-    forward = np.flatnonzero(numbered & (events.forward_thread <= 0))
-    engine = np.flatnonzero(numbered & context.operators.rows_named(lambda name: name.startswith(_ENGINE)))
-    found = []
-    for call in calls.tolist():
-        first, end_ns = int(events.sequence_number[call]), int(events.end_ns[call])
-        own_thread = forward[events.thread[forward] == events.thread[call]]
-        behind = int(np.searchsorted(events.begin_ns[own_thread], end_ns))
-        stop = events.sequence_number[own_thread[behind]] if behind < len(own_thread) else np.inf
-        numbers = events.sequence_number[engine]
-        rows = engine[(numbers >= max(first, 0)) & (numbers < stop) & (events.begin_ns[engine] >= end_ns)]
-        rows = rows[np.argsort(events.begin_ns[rows], kind="stable")]
-        _, first_pass = np.unique(events.sequence_number[rows], return_index=True)
-        found.append(rows[np.sort(first_pass)] if first >= 0 else rows[:0])
-    return found
 
 
 def _call(context: Context, row: int) -> AttentionCall | None:

@@ -27,6 +27,7 @@ from xmem.orchestration.operands import DropConvertedOperands
 from xmem.orchestration.optimizers import DropStepCounters, ReplaceOptimizerTemporaries
 from xmem.orchestration.policy import Context, Policy, Recorded
 from xmem.orchestration.recorded_requests import RecordedRequests
+from xmem.orchestration.recurrent import ReplaceRecurrentLayers
 from xmem.orchestration.reductions import AddReductionBuffers
 from xmem.orchestration.scatter_buffers import AddEmbeddingBackwardBuffers, AddIndexBackwardBuffers
 from xmem.orchestration.softmax import AddSoftmaxBackwardProducts
@@ -63,6 +64,7 @@ CPU_TRACE = Plan(
     facts=(DropHostMemory(), AddTensorsBeforeTrace()),
     corrections=(
         ReplaceAttention(),
+        ReplaceRecurrentLayers(),
         DropOneDnnTemporaries(),
         OrderConvolutionBlocks(),
         DropCpuKernelTemporaries(),

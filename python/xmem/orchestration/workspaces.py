@@ -15,6 +15,7 @@ from xmem.attribution import Category, Phase
 from xmem.blocks import NEVER
 from xmem.orchestration.operators import HOST, OperatorIndex, covered
 from xmem.orchestration.policy import Context, Target
+from xmem.orchestration.recurrent import in_cudnn
 from xmem.orchestration.workload import Workload, concatenated
 
 _GEMMS = frozenset(
@@ -75,7 +76,7 @@ class AddCublasWorkspaces:
     def __call__(self, workload: Workload, context: Context) -> Workload:
         """Add a workspace after the result of the first matrix product of the forward and of the backward."""
         size_bytes = cublas_workspace_bytes(context.target)
-        for phase, first in _first_products(context.operators):
+        for phase, first in _first_products(context):
             if size_bytes > 0:
                 begin_ns = _after_result(workload, context.operators, first)
                 workload = workload.with_added(
@@ -109,7 +110,7 @@ class AddCublasLtWorkspaces:
         if size_bytes == 0:
             return workload
         operators = context.operators
-        products = _products(operators, {"aten::addmm"})
+        products = _products(context, {"aten::addmm"})
         products = products[operators.enclosing(products, operators.rows_named({"aten::linear"})) >= 0]
         kept = context.target.torch_version >= _LT_KEPT_FROM
         if kept:
@@ -153,19 +154,20 @@ class RecognizeCublasWorkspaces:
         return workload.with_columns(category=category.astype(workload.category.dtype))
 
 
-def _products(operators: OperatorIndex, names: frozenset[str] | set[str]) -> NDArray[np.int32]:
-    """Rows of the matrix products with these names that did not run on host tensors, by time."""
-    events = operators.events
+def _products(context: Context, names: frozenset[str] | set[str]) -> NDArray[np.int32]:
+    """Rows of the matrix products with these names that PyTorch computes on the GPU, by time."""
+    operators, events = context.operators, context.trace.events
     rows = np.flatnonzero(operators.rows_named(names)).astype(np.int32)
     hosts = np.flatnonzero(events.kind == HOST)
     rows = rows[~covered(events.begin_ns[rows], events.begin_ns[hosts], events.end_ns[hosts])]
+    rows = rows[~in_cudnn(context, rows)]
     return rows[np.argsort(events.begin_ns[rows], kind="stable")]
 
 
-def _first_products(operators: OperatorIndex) -> list[tuple[Phase, int]]:
+def _first_products(context: Context) -> list[tuple[Phase, int]]:
     """The first matrix product of each thread that has a handle."""
-    products = _products(operators, _GEMMS)
-    in_backward = operators.in_backward(products)
+    products = _products(context, _GEMMS)
+    in_backward = context.operators.in_backward(products)
     by_phase = ((Phase.FORWARD, products[~in_backward]), (Phase.BACKWARD, products[in_backward]))
     return [(phase, int(rows[0])) for phase, rows in by_phase if len(rows)]
 

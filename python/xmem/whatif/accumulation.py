@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xmem.attribution import Category
+from xmem.blocks import NEVER
 from xmem.errors import ConfigError
 from xmem.orchestration.workload import Workload, concatenated
 from xmem.whatif.gradients import arrivals, in_flight
 from xmem.whatif.run import Run, Span
 
-_PERSISTENT = (Category.PARAMETER, Category.BUFFER, Category.OPTIMIZER_STATE, Category.WORKSPACE)
+_PERSISTENT = (Category.PARAMETER, Category.BUFFER, Category.OPTIMIZER_STATE)
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Accumulation:
     ) -> list[Workload]:
         """The blocks of the micro-batches after the first; those of the last end as recorded."""
         ends_ns = batch.ends_of(ranks)
-        repeated = (ranks != _KEPT) & (ends_ns > batch.alloc_ns)
+        repeated = (ranks != _KEPT) & ((ends_ns > batch.alloc_ns) | ~batch.is_gradient)
         rows, gradient = batch.rows[repeated], batch.is_gradient[repeated]
         as_recorded = (ranks[repeated] != _WITHIN) & ~gradient
         copied = moved.select(rows)
@@ -108,7 +109,8 @@ class _MicroBatch:
         """The one before a step."""
         span, workload = run.micro_batches[index], run.workload
         inside = (workload.alloc_ns >= span.begin_ns) & (workload.alloc_ns < span.end_ns)
-        rows = np.flatnonzero(inside & ~np.isin(workload.category, _PERSISTENT))
+        handles = (workload.category == Category.WORKSPACE) & (workload.free_ns == NEVER)
+        rows = np.flatnonzero(inside & ~np.isin(workload.category, _PERSISTENT) & ~handles)
         free_ns = workload.free_ns.copy()
         gradients, ends_ns = in_flight(
             run, arrivals(run, run.backwards[index], run.parameters(run.steps[index]))

@@ -103,16 +103,18 @@ def _keep(run: Run) -> Run:
         run.workload.category.copy(),
         run.workload.tensor.copy(),
     )
+    vanished = np.zeros(len(run.workload), np.bool_)
     for step, backward in zip(run.steps, run.backwards, strict=True):
         parameters = run.parameters(step)
         later = [each for each in parameters if kept.get(each.name, each.gradient) != each.gradient]
         rows, ends_ns = in_flight(run, arrivals(run, backward, later))
         free_ns[rows], category[rows], tensor[rows] = ends_ns, Category.TEMPORARY, -1
+        vanished[rows] = ends_ns <= run.workload.alloc_ns[rows]
         for parameter in parameters:
             kept.setdefault(parameter.name, parameter.gradient)
     free_ns[list(kept.values())] = NEVER
     workload = run.workload.with_columns(free_ns=free_ns, category=category, tensor=tensor)
-    return run.with_workload(workload.select(workload.free_ns > workload.alloc_ns))
+    return run.with_workload(workload.select(~vanished | (workload.free_ns == NEVER)))
 
 
 def _let_go(run: Run) -> Run:

@@ -23,12 +23,15 @@ _FLASH_FOR_EFFICIENT = (
     "the CPU's flash kernel stands for CUDA's memory-efficient one, which the script selects"
 )
 _ATTENTION_LAYOUT = "fused attention lays its result out as CUDA's kernels do: by position, then by head"
+_FLAT_WEIGHTS = "recurrent layers on the GPU have their weights in one block, as cuDNN takes them"
 _FOREACH = "optimizers take the foreach path that is the default on CUDA; the script itself trains on the CPU"
 _EAGER_COMPILE = "torch.compile was skipped: the model ran eagerly, compiled code usually keeps less"
 
 _FLASH = "_scaled_dot_product_flash_attention_for_cpu"
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _CPU_KERNEL = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+
+_CUDNN_DTYPES = (torch.float16, torch.float32, torch.float64)
 
 _aten = torch.ops.aten
 
@@ -46,6 +49,7 @@ class Alignments:
         self._library.impl("scaled_dot_product_attention", self._attention, "AutogradCPU")
         # Between autograd and the CPU's kernel, which stays reachable below.
         self._library.impl(_FLASH, self._flash_attention, "BackendSelect")
+        _flatten_recurrent_weights(self._session)
         _prefer_foreach(self._session)
         _compile_eagerly(self._session)
 
@@ -101,6 +105,38 @@ class Alignments:
             return result, log_sums
         self._session.align("attention_layout", _ATTENTION_LAYOUT)
         return by_position.copy_(result), log_sums
+
+
+def _flatten_recurrent_weights(session: Session) -> None:
+    """The method needs cuDNN; recurrent modules call it whenever they have moved."""
+
+    def flatten(module: torch.nn.RNNBase) -> None:
+        weights = [weight for weight in module._flat_weights if isinstance(weight, torch.Tensor)]
+        alike = len(weights) == len(module._flat_weights_names) and all(
+            weight.is_cuda and weight.dtype == weights[0].dtype for weight in weights
+        )
+        distinct = len({weight.data_ptr() for weight in weights}) == len(weights)
+        if torch.backends.cudnn.enabled and alike and distinct and weights[0].dtype in _CUDNN_DTYPES:
+            session.align("flat_recurrent_weights", _FLAT_WEIGHTS)
+            with torch.no_grad():
+                _move_into_one_block(module, weights)
+
+    torch.nn.RNNBase.flatten_parameters = flatten
+
+
+def _move_into_one_block(module: torch.nn.RNNBase, weights: list[torch.Tensor]) -> None:
+    """The order in the block is of no account. cuDNN's has biases even where a module has none."""
+    elements = sum(weight.numel() for weight in weights)
+    if not module.bias:
+        gates = {"LSTM": 4, "GRU": 3}.get(module.mode, 1)
+        elements += module.num_layers * (1 + module.bidirectional) * 2 * gates * module.hidden_size
+    block = weights[0].new_zeros(elements)
+    begin = 0
+    for weight in weights:
+        view = block[begin : begin + weight.numel()].view(weight.shape)
+        view.copy_(weight)
+        weight.data = view
+        begin += weight.numel()
 
 
 def _prefer_foreach(session: Session) -> None:

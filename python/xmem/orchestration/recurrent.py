@@ -1,0 +1,325 @@
+"""Recurrent layers: the CPU computes them layer by layer or step by step, CUDA in one call of cuDNN."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xmem.attribution import Category, Phase
+from xmem.orchestration.call_nodes import nodes_of_calls, rows_by_event
+from xmem.orchestration.operators import OperatorIndex
+from xmem.orchestration.policy import Context
+from xmem.orchestration.recurrent_spaces import RecurrentCall, dropout_state_bytes, reserve_bytes, work_bytes
+from xmem.orchestration.rewriting import Rewriting, Stretch
+from xmem.orchestration.tape import Tape
+from xmem.orchestration.workload import Workload
+
+RECURRENT_CALLS = {"aten::lstm": 4, "aten::gru": 3, "aten::rnn_tanh": 1, "aten::rnn_relu": 1}
+"""Names, and how many gates a cell of each has."""
+_ITEM_BYTES = {"float": 4, "double": 8, "c10::Half": 2}
+_SEED_BYTES = 8
+
+
+class ReplaceRecurrentLayers:
+    """`nn.LSTM`, `nn.GRU` and `nn.RNN` are one call of cuDNN, however many layers and directions they have.
+
+    On the CPU oneDNN computes each layer of an LSTM and keeps a workspace of its own, or the layers run step
+    by step and keep the gates of every step. With cuDNN a call makes (`_cudnn_rnn`, `_cudnn_rnn_backward`,
+    `cudnn/RNN.cpp`; allocator history of 2.6.0 and 2.12.0 on the phantom GPU):
+
+    - the input in order of time where it is given by sequence, the result, the last states, a workspace that
+      ends with the call, and in training the space that is reserved until the backward;
+    - an input given by sequence lives until the backward;
+    - with dropout, at the first call, the state of the random generator, which stays;
+    - in the backward zeros for gradients of the last states, the gradients of input and first states, twice
+      the workspace, and one block for the gradients of all weights; where there are no biases, which cuDNN's
+      space has nevertheless, a block for each of them in its place.
+
+    Takes the shapes of the inputs (``record_shapes=True``). What runs without cuDNN, and bfloat16, is left
+    alone. Taken for granted: that no gradient reaches the last states; that weights lie in one block, as
+    modules on a GPU have them. Reference: cpu_vs_cuda_memory, section 7.6.
+    """
+
+    name = "replace_recurrent_layers"
+    description = (
+        "recurrent layers run in cuDNN: its workspace, its reserve space, gradients of weights in one block"
+    )
+
+    def __call__(self, workload: Workload, context: Context) -> Workload:
+        """Replace calls, and their parts of the backward."""
+        rewriting = Rewriting(workload)
+        changed = has_generator = False
+        for recorded in _recorded_calls(workload, context):
+            needs_generator = recorded.call.drops and not has_generator
+            generator_bytes = dropout_state_bytes(context.target.device) if needs_generator else 0
+            _replace_forward(rewriting, recorded, context, generator_bytes)
+            if len(recorded.nodes):
+                _replace_backward(rewriting, recorded, context)
+            has_generator |= needs_generator
+            changed = True
+        return rewriting.finish() if changed else workload
+
+
+@dataclass(frozen=True)
+class _RecordedCall:
+    """A call as the trace has it.
+
+    Attributes:
+        call: Its shapes.
+        row: Of the EventTable.
+        made: Rows of the workload that are allocated inside, in order.
+        result: The one with the states of all steps.
+        states: The last states, one or, with an LSTM, two; fewer where they are not found.
+        nodes: Rows of the EventTable of its nodes in the backward, in order.
+        made_backward: Rows of the workload that they allocate, in order.
+    """
+
+    call: RecurrentCall
+    row: int
+    made: NDArray[np.intp]
+    result: int
+    states: tuple[int, ...]
+    nodes: NDArray[np.intp]
+    made_backward: NDArray[np.intp]
+
+
+def recurrent_calls(operators: OperatorIndex) -> dict[int, RecurrentCall | None]:
+    """Calls of recurrent layers by row of the EventTable, in order of time; None for those not known.
+
+    These are calls without shapes, and those in bfloat16, which versions of PyTorch treat differently: 2.6
+    computes it without cuDNN, 2.12 with a copy of the weights in each call.
+    """
+    rows = np.flatnonzero(operators.rows_named(RECURRENT_CALLS))
+    rows = rows[np.argsort(operators.events.begin_ns[rows], kind="stable")]
+    return {row: _recurrent_call(operators, row) for row in rows.tolist()}
+
+
+def calls_of_cudnn(context: Context) -> dict[int, RecurrentCall]:
+    """Those that cuDNN runs, as far as they are known."""
+    if not context.target.settings.cudnn_enabled:
+        return {}
+    return {row: call for row, call in recurrent_calls(context.operators).items() if call is not None}
+
+
+def in_cudnn(context: Context, rows: NDArray[np.int32]) -> NDArray[np.bool_]:
+    """Say of operators whether they are part of a recurrent layer, or of its backward, that cuDNN runs."""
+    calls = np.array(list(calls_of_cudnn(context)), np.int32)
+    operators = context.operators
+    if len(calls) == 0 or len(rows) == 0:
+        return np.zeros(len(rows), np.bool_)
+    found: NDArray[np.bool_] = (operators.rows_owned_by(rows, calls) >= 0) | (
+        operators.rows_owned_by(operators.forward_of(rows), calls) >= 0
+    )
+    return found
+
+
+def _recorded_calls(workload: Workload, context: Context) -> Iterator[_RecordedCall]:
+    operators, events = context.operators, context.trace.events
+    calls_by_row = calls_of_cudnn(context)
+    if not calls_by_row:
+        return
+    calls = np.array(list(calls_by_row), np.intp)
+    mask = np.zeros(len(events), np.bool_)
+    mask[calls] = True
+    made = rows_by_event(operators.enclosing(workload.operator, mask))
+    nodes = nodes_of_calls(calls, context)
+    of_node = np.zeros(len(events), np.bool_)
+    for of_call in nodes:
+        of_node[of_call] = True
+    made_by_node = rows_by_event(operators.enclosing(workload.operator, of_node))
+    nothing = np.empty(0, np.intp)
+    for (row, call), of_call in zip(calls_by_row.items(), nodes, strict=True):
+        inside = made.get(row, nothing)
+        recorded_bytes = np.where(
+            workload.block[inside] >= 0, context.blocks.size_bytes[workload.block[inside]], -1
+        )
+        lasting = workload.free_ns[inside] > events.end_ns[row]
+        states: list[int] = []
+        for size_bytes in reversed(call.state_bytes):
+            found = inside[lasting & (recorded_bytes == size_bytes)]
+            if len(found) and call.result_bytes not in call.state_bytes:
+                states.insert(0, int(found[-1]))
+                lasting &= inside != found[-1]
+        results = inside[lasting & (recorded_bytes == call.result_bytes)]
+        if len(results):
+            result = int(results[-1])
+            growth = int(workload.size_bytes[result]) / call.result_bytes
+            of_nodes = [made_by_node[node] for node in of_call.tolist() if node in made_by_node]
+            yield _RecordedCall(
+                call=call.grown(growth),
+                row=row,
+                made=inside,
+                result=result,
+                states=tuple(states),
+                nodes=of_call,
+                made_backward=np.sort(np.concatenate(of_nodes)) if of_nodes else nothing,
+            )
+
+
+def _recurrent_call(operators: OperatorIndex, row: int) -> RecurrentCall | None:
+    """The shapes of a call, None where the trace does not say.
+
+    ``lstm(input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first)``, or for
+    packed sequences ``lstm(data, batch_sizes, hx, params, ..., bidirectional)``.
+    """
+    events, names = operators.events, operators.trace.names
+    inputs = operators.inputs(row)
+    item_bytes = _ITEM_BYTES.get(operators.first_input_type(np.array([row]))[0])
+    if inputs is None or item_bytes is None:
+        return None
+    gates = RECURRENT_CALLS[names[int(events.name[row])]]
+    data = inputs.shape(0)
+    packed = len(data) == 2
+    first = 4 if packed else 3  # position of has_biases
+    given = _flat_shapes(inputs.shapes[first - 2]) if len(inputs.shapes) > first else []
+    weights = _flat_shapes(inputs.shapes[first - 1]) if given else []
+    layers = inputs.integer(first + 1)
+    flags = [text == "True" for text in inputs.values[first + 3 : first + 6]]
+    if not given or not weights or not layers or len(flags) < (2 if packed else 3) or 0 in data:
+        return None
+    if len(given[0]) != 3 or any(len(weight) not in (1, 2) for weight in weights):
+        return None
+    has_biases = inputs.values[first] == "True"
+    hidden = weights[0][0] // gates
+    output = given[0][2]
+    return RecurrentCall(
+        gates=gates,
+        item_bytes=item_bytes,
+        steps=math.prod(data[:-1]),
+        batch=given[0][1],
+        input_width=data[-1],
+        hidden=hidden,
+        projection=output if output != hidden else 0,
+        layers=layers,
+        directions=2 if flags[1] else 1,
+        biases=has_biases,
+        training=flags[0],
+        drops=flags[0] and layers > 1 and float(inputs.values[first + 2] or 0) > 0,
+        by_sequence=not packed and flags[2],
+        weights_bytes=tuple(math.prod(weight) * item_bytes for weight in weights),
+    )
+
+
+def _flat_shapes(recorded: Any) -> list[list[int]]:
+    """The shapes of a list of tensors, or of one."""
+    if not isinstance(recorded, list) or not recorded:
+        return []
+    return recorded if isinstance(recorded[0], list) else [recorded]
+
+
+def _stretch(
+    rewriting: Rewriting, recorded: _RecordedCall, span: tuple[int, int], phase: Phase, operator: int
+) -> Stretch:
+    workload = rewriting.workload
+    return Stretch(
+        begin_ns=span[0],
+        end_ns=span[1],
+        phase=phase,
+        iteration=int(workload.iteration[recorded.result]),
+        operator=operator,
+        module=int(workload.module[recorded.result]),
+        source_line=int(workload.source_line[recorded.result]),
+    )
+
+
+def _replace_forward(
+    rewriting: Rewriting, recorded: _RecordedCall, context: Context, generator_bytes: int
+) -> None:
+    """Put the call of cuDNN in place of what the CPU allocates.
+
+    Args:
+        rewriting: Takes the changes.
+        recorded: The call.
+        context: Of the workload.
+        generator_bytes: State of the random generator that this call makes, 0 = none.
+    """
+    events, workload, call = context.trace.events, rewriting.workload, recorded.call
+    span = int(events.begin_ns[recorded.row]), int(events.end_ns[recorded.row])
+    tape = Tape()
+    if generator_bytes:
+        tape.flash(_SEED_BYTES)
+        tape.keep(generator_bytes)
+    generator = len(tape.size_bytes) - 1
+    if call.by_sequence:
+        tape.new(call.input_bytes)
+    held = {tape.new(call.result_bytes): recorded.result}
+    states = [tape.new(size_bytes) for size_bytes in call.state_bytes]
+    held.update(zip(states, recorded.states, strict=False))
+    categories = {tape.new(work_bytes(call)): Category.WORKSPACE}
+    if generator_bytes:
+        categories[generator] = Category.WORKSPACE
+    ends_ns = {}
+    if call.training:
+        reserve = tape.new(reserve_bytes(call))
+        categories[reserve] = Category.ACTIVATION
+        ends_ns[reserve] = int(
+            events.end_ns[recorded.nodes].max() if len(recorded.nodes) else workload.free_ns[recorded.result]
+        )
+    rewriting.drop([row for row in recorded.made.tolist() if row not in held.values()])
+    rewriting.play(
+        tape,
+        _stretch(rewriting, recorded, span, Phase(int(workload.phase[recorded.result])), recorded.row),
+        recorded=held,
+        ends_ns=ends_ns,
+        categories=categories,
+    )
+
+
+def _replace_backward(rewriting: Rewriting, recorded: _RecordedCall, context: Context) -> None:
+    """Put the backward of cuDNN in place of the call's nodes."""
+    events, workload, call = context.trace.events, rewriting.workload, recorded.call
+    span = int(events.begin_ns[recorded.nodes].min()), int(events.end_ns[recorded.nodes].max())
+    made = recorded.made_backward
+    lasting = made[workload.free_ns[made] > span[1]]
+    of_weights = workload.category[lasting] == Category.GRADIENT
+    gradients_end_ns = int(workload.free_ns[lasting[of_weights]].max(initial=span[1]))
+    rewriting.extend(recorded.result, span[1])
+    if call.by_sequence:
+        _save_input(rewriting, recorded, int(events.begin_ns[recorded.row]), span[1])
+    held, ends_ns, categories = {}, {}, {}
+    tape = Tape()
+    for size_bytes in call.state_bytes:
+        tape.new(size_bytes)  # zeros for the gradients of the last states
+    with tape.frame("input", "gradient", "work") as frame:
+        if call.by_sequence:
+            frame.let("input", tape.new(call.input_bytes))
+            frame.let("gradient", tape.new(call.result_bytes))
+        of_input = tape.new(call.input_bytes)
+        for size_bytes in call.state_bytes:
+            tape.new(size_bytes)
+        (work,) = frame.let("work", tape.new(work_bytes(call)))
+        categories[work] = Category.WORKSPACE
+    passed_on = lasting[~of_weights & (workload.size_bytes[lasting] == call.input_bytes)]
+    if len(passed_on):
+        held[of_input] = int(passed_on[-1])
+    if call.by_sequence:
+        tape.new(call.input_bytes)
+    of_all = tape.new(call.weight_space_bytes)
+    categories[tape.new(work_bytes(call))] = Category.WORKSPACE
+    in_place = [of_all] if call.biases else [tape.new(size_bytes) for size_bytes in call.weights_bytes]
+    ends_ns.update(dict.fromkeys(in_place, gradients_end_ns))
+    categories.update(dict.fromkeys(in_place, Category.GRADIENT))
+    rewriting.drop([row for row in made.tolist() if row not in held.values()])
+    rewriting.play(
+        tape,
+        _stretch(rewriting, recorded, span, Phase.BACKWARD, int(recorded.nodes[0])),
+        recorded=held,
+        ends_ns=ends_ns,
+        categories=categories,
+    )
+
+
+def _save_input(rewriting: Rewriting, recorded: _RecordedCall, begin_ns: int, until_ns: int) -> None:
+    """The input as it was given lives until the backward, where the CPU saves a copy in order of time: the
+    last block of its size that is there when the call begins.
+    """
+    workload = rewriting.workload
+    there = (workload.alloc_ns < begin_ns) & (workload.free_ns > begin_ns)
+    rows = np.flatnonzero(there & (workload.size_bytes == recorded.call.input_bytes))
+    if len(rows):
+        rewriting.extend(int(rows[-1]), until_ns)

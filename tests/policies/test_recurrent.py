@@ -1,0 +1,195 @@
+"""Recurrent layers: sizes worked out by hand, and a call of an LSTM before and after."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from policies.applied import AMPERE, applied
+from xmem.attribution import Category, attribute
+from xmem.blocks import CPU, pair_blocks
+from xmem.devices import find_device
+from xmem.evidence import assumptions
+from xmem.orchestration import RunSettings
+from xmem.orchestration.policy import Recorded
+from xmem.orchestration.recurrent import ReplaceRecurrentLayers
+from xmem.orchestration.recurrent_spaces import (
+    RecurrentCall,
+    dropout_state_bytes,
+    reserve_bytes,
+    work_bytes,
+)
+from xmem.testing.trace_builder import TraceBuilder
+from xmem.trace import read_trace
+
+MIB = 1 << 20
+
+LSTM = RecurrentCall(
+    gates=4,
+    item_bytes=4,
+    steps=32 * 40,
+    batch=40,
+    input_width=128,
+    hidden=256,
+    projection=0,
+    layers=2,
+    directions=1,
+    biases=True,
+    training=True,
+    drops=True,
+    by_sequence=False,
+    weights_bytes=(),
+)
+GRU = replace(LSTM, gates=3, layers=1, directions=2, drops=False)
+
+
+def test_an_lstm_reserves_gates_and_cells_the_output_between_layers_and_a_bit_of_dropout_for_each() -> None:
+    states = 1280 * 256 * 4
+    assert reserve_bytes(LSTM) == 2 * 5 * states + states + 256 + 1280 * 256 // 8
+    assert reserve_bytes(replace(LSTM, drops=False)) == 11 * states + 256
+
+
+def test_a_gru_reserves_twice_its_gates_in_each_direction() -> None:
+    assert reserve_bytes(GRU) == 2 * 6 * 1280 * 256 * 4 + 256
+
+
+def test_a_plain_cell_in_half_precision_reserves_its_state() -> None:
+    plain = replace(LSTM, gates=1, item_bytes=2, layers=1, drops=False)
+    assert reserve_bytes(plain) == 1280 * 256 * 2 + 256
+
+
+def test_a_projected_lstm_reserves_what_goes_into_the_projection_and_comes_out() -> None:
+    projected = replace(LSTM, layers=1, drops=False, projection=64)
+    assert reserve_bytes(projected) == 1280 * (5 * 256 + 256 + 64) * 4 + 256
+
+
+def test_the_block_of_weights_has_two_biases_a_gate_even_where_the_layer_has_none() -> None:
+    first, second = 1024 * (128 + 256), 1024 * (256 + 256)
+    assert LSTM.weight_space_bytes == (first + second + 2 * 2 * 1024) * 4
+    assert replace(LSTM, biases=False).weight_space_bytes == LSTM.weight_space_bytes
+    projected = replace(LSTM, layers=1, projection=64)
+    assert projected.weight_space_bytes == (1024 * (128 + 64) + 64 * 256 + 2 * 1024) * 4
+
+
+def test_the_workspace_is_what_cudnn_answered() -> None:
+    assert work_bytes(LSTM) == 29_786_688
+    assert work_bytes(GRU) == 36_094_528
+    one_layer = replace(LSTM, layers=1, drops=False)
+    assert work_bytes(one_layer) == 17_580_608
+    assert work_bytes(replace(one_layer, input_width=512)) == 23_781_952  # the backward's is larger
+    plain = replace(one_layer, gates=1, training=False)
+    assert work_bytes(plain) == 12_182_080  # without a backward
+
+
+def test_a_random_generator_has_six_words_a_thread_of_the_gpu() -> None:
+    assert dropout_state_bytes(find_device("rtx-3060")) == 28 * 1536 * 24
+    assert dropout_state_bytes(None) == 108 * 2048 * 24
+
+
+# 4 steps of 2 sequences, 3 wide, 5 hidden, one layer.
+DIMS = [[4, 2, 3], [[1, 2, 5], [1, 2, 5]], [[20, 3], [20, 5], [20], [20]], [], [], [], [], [], []]
+VALUES = ["", "", "", "True", "1", "0.", "True", "False", "False"]
+INPUT, RESULT, STATE = 4 * 2 * 3 * 4, 4 * 2 * 5 * 4, 2 * 5 * 4
+WEIGHTS = 20 * (3 + 5 + 2) * 4
+SMALL = replace(LSTM, steps=8, batch=2, input_width=3, hidden=5, layers=1, drops=False)
+
+
+def step(
+    *,
+    dims: list[object] | None = None,
+    item: str = "float",
+    dropout: str = "0.",
+    layers: int = 1,
+    by_sequence: str = "False",
+) -> TraceBuilder:
+    """A call with a buffer of oneDNN's that the backward uses, and a backward with two gradients."""
+    values = [*VALUES[:4], str(layers), dropout, *VALUES[6:8], by_sequence]
+    trace = TraceBuilder()
+    trace.operator(
+        "aten::lstm",
+        10,
+        50,
+        sequence_number=7,
+        input_types=[item],
+        input_dims=DIMS if dims is None else dims,
+        concrete_inputs=values,
+    )
+    trace.alloc(0x100, RESULT, 12).alloc(0x200, 5000, 14).alloc(0x300, 777, 16).free(0x300, 18)
+    trace.alloc(0x400, layers * STATE, 20).alloc(0x500, layers * STATE, 22)
+    trace.free(0x500, 55).free(0x400, 56)
+    trace.operator("aten::relu", 60, 70, sequence_number=8)
+    trace.backward("MkldnnRnnLayerBackward0", 100, 140, sequence_number=7)
+    trace.alloc(0x600, 999, 102).free(0x600, 130).alloc(0x700, INPUT, 110).alloc(0x800, 240, 112)
+    trace.alloc(0x900, 400, 114).free(0x200, 141).free(0x100, 142).free(0x700, 150)
+    return trace
+
+
+def test_a_call_of_an_lstm_becomes_one_of_cudnn() -> None:
+    after, _ = applied(ReplaceRecurrentLayers(), step())
+    work, reserve = work_bytes(SMALL), reserve_bytes(SMALL)
+    forward = after.select(after.alloc_ns < after.alloc_ns.min() + 50_000)
+    assert forward.size_bytes.tolist() == [RESULT, STATE, STATE, work, reserve]
+    assert forward.category[3] == Category.WORKSPACE
+    result, hidden, cell, workspace, reserved = forward.free_ns.tolist()
+    begin_ns = int(after.alloc_ns.min())
+    assert [time - begin_ns for time in (cell, hidden, workspace)] == [45_000, 46_000, 40_000]
+    assert [time - begin_ns for time in (reserved, result)] == [130_000, 132_000]
+    backward = after.select(after.alloc_ns >= begin_ns + 50_000).size_bytes.tolist()
+    assert backward == [STATE, STATE, INPUT, STATE, STATE, work, WEIGHTS, work]
+
+
+def test_the_gradients_of_all_weights_are_one_block_that_lives_as_long_as_they_do() -> None:
+    after, _ = applied(ReplaceRecurrentLayers(), step())
+    gradients = after.select(after.size_bytes == WEIGHTS)
+    temporary = after.select(after.size_bytes == work_bytes(SMALL))
+    assert len(gradients) == 1
+    assert gradients.free_ns[0] > temporary.free_ns.max()
+
+
+def test_dropout_between_layers_takes_a_random_generator_for_good() -> None:
+    two = [DIMS[0], [[2, 2, 5], [2, 2, 5]], *DIMS[2:]]
+    after, _ = applied(ReplaceRecurrentLayers(), step(dims=two, dropout="0.5", layers=2))
+    generators = after.select(after.size_bytes == dropout_state_bytes(AMPERE.device))
+    assert len(generators) == 1
+    assert generators.free_ns[0] == after.free_ns.max()
+
+
+def test_an_input_by_sequence_lives_until_the_backward_and_is_copied_for_each_call_of_cudnn() -> None:
+    trace = step(by_sequence="True").alloc(0xA00, INPUT, 2).free(0xA00, 58)
+    after, _ = applied(ReplaceRecurrentLayers(), trace)
+    inputs = after.select(after.size_bytes == INPUT)
+    assert len(inputs) == 5  # itself, its gradient, and copies in the forward and for either backward
+    times = inputs.free_ns - after.alloc_ns.min()
+    assert times[0] == 138_000
+    assert times[1] == 48_000
+
+
+def test_sizes_follow_at_a_point_of_a_fitted_model() -> None:
+    after, _ = applied(ReplaceRecurrentLayers(), step(), growth=3)
+    assert reserve_bytes(SMALL.grown(3)) in after.size_bytes
+    assert after.size_bytes[0] == 3 * RESULT
+
+
+@pytest.mark.parametrize("item", ["c10::BFloat16", "long"])
+def test_other_element_types_are_left_alone(item: str) -> None:
+    _, change = applied(ReplaceRecurrentLayers(), step(item=item))
+    assert change.blocks_changed == 0
+
+
+def test_nothing_is_replaced_where_shapes_are_not_recorded_or_cudnn_is_off() -> None:
+    _, without_shapes = applied(ReplaceRecurrentLayers(), step(dims=[]))
+    off = replace(AMPERE, settings=RunSettings(cudnn_enabled=False))
+    _, without_cudnn = applied(ReplaceRecurrentLayers(), step(), target=off)
+    assert (without_shapes.blocks_changed, without_cudnn.blocks_changed) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("item", "said"),
+    [("float", "follow a formula fitted to cuDNN's answers"), ("c10::BFloat16", "is not counted")],
+)
+def test_the_estimate_says_what_of_recurrent_layers_is_not_certain(item: str, said: str) -> None:
+    trace = read_trace(step(item=item).bytes())
+    blocks = pair_blocks(trace)
+    texts = list(assumptions(Recorded(trace, blocks, attribute(trace, blocks)), CPU, None))
+    assert [said in text for text in texts if "recurrent" in text] == [True]
