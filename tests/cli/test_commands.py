@@ -16,8 +16,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import xmem
-import xmem.phantom.ledger
 import xmem.observation
+import xmem.phantom.ledger
 from estimate_samples import DOES_NOT_FIT, FITS, NO_GPU
 from xmem.capture import PhantomMachine, TorchBuild
 from xmem.cli.main import app

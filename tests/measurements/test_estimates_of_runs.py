@@ -61,6 +61,7 @@ def test_a_run_on_a_full_gpu_is_out_of_memory(laboratory: Laboratory) -> None:
 
 def test_the_phantom_way_is_what_the_allocator_said(laboratory: Laboratory) -> None:
     laboratory.cache.put(laboratory.phantom_key(RUN), Record("out_of_memory", 1.0, 77))
+    laboratory.cache.trace(laboratory.phantom_key(RUN)).write_bytes(training().bytes())
     answer = laboratory.ask(RUN, "phantom")
     assert (answer.reserved_bytes, answer.out_of_memory) == (77, True)
 
