@@ -20,8 +20,10 @@ from accuracy.runs import Job, Run
 from xmem.attribution import Category
 from xmem.capture import PhantomMachine, capture, find_torch
 from xmem.errors import CaptureError, ConfigError
+from xmem.move import move
+from xmem.need import WithoutLimit, replay_without_limit
+from xmem.observation import Observation, observe
 from xmem.phantom.environment import library_folder
-from xmem.pipeline import Observation, WithoutLimit, move, observe, replay_without_limit
 from xmem.scaling import Sample, ScalingModel, fit
 
 Way = Literal["phantom", "cpu", "fitted"]

@@ -4,9 +4,10 @@ A residual is the truth over the estimate, less 1. For each kind of estimate ``d
 the residuals of measured runs. A new run of the same kind is as likely as any of them to have the largest, so
 the k-th smallest of n bounds the new one with probability k / (n + 1) (split conformal prediction): the bound
 for a confidence c is the residual at k = ceil((n + 1) c). Where so many rows are not there (k > n), the m
-largest, a fifth of all, are taken for an exponential tail above the next one, u. Its mean is known from m
-excesses of mean e only, so a new excess exceeds x with probability (1 + x / (m e)) ** -m, times the
-share m / (n + 1) that lies above u at all.
+largest, a fifth of all, are taken for an exponential tail above the next one, u. Its mean is known from a few
+excesses of mean e only: as rows of one model err alike, m excesses count as i = m / 2 independent ones. So a
+new excess exceeds x with probability (1 + x / (i e)) ** -i, times the share m / (n + 1) that lies above u at
+all.
 
 Each bound holds by itself with the confidence: the upper one is exceeded with probability at most 1 - c.
 """
@@ -27,6 +28,7 @@ DEFAULT_CONFIDENCE = 0.9
 KINDS = ("convolutional", "other")
 _FILE = "calibration.toml"
 _TAIL_SHARE = 5  # the largest fifth
+_ALIKE = 2  # rows of the tail that tell as much as an independent one
 _LEAST_ROWS = 5
 # Both rest on captures on the CPU, and may stand in for each other.
 _KIN = {"cpu": "fitted", "fitted": "cpu"}
@@ -67,8 +69,9 @@ def _upper(ascending: Sequence[float], confidence: float) -> float:
     threshold = ascending[rows - beyond - 1] if beyond < rows else ascending[0]
     mean_excess = sum(value - threshold for value in ascending[rows - beyond :]) / beyond
     times_rarer = beyond / ((rows + 1) * (1 - confidence))
-    growth = math.expm1(math.log(times_rarer) / beyond)
-    continued = threshold + beyond * mean_excess * growth
+    independent = max(beyond / _ALIKE, 1.0)
+    growth = math.expm1(math.log(times_rarer) / independent)
+    continued = threshold + independent * mean_excess * growth
     return max(continued, ascending[-1])
 
 
