@@ -9,6 +9,7 @@ from typing import Any
 
 from xmem.errors import ConfigError
 from xmem.orchestration.attention import ReplaceAttention
+from xmem.orchestration.autocast import AddAutocastCopies
 from xmem.orchestration.convolutions import AddConvolutionWorkspaces, OrderConvolutionBlocks
 from xmem.orchestration.cpu_kernels import DropCpuKernelTemporaries
 from xmem.orchestration.dropout import ResizeDropoutMasks
@@ -71,6 +72,7 @@ CPU_TRACE = Plan(
         DropConvertedOperands(),
         OrderBatchNormGradients(),
         FuseRmsNorm(),
+        AddAutocastCopies(),
         ResizeDropoutMasks(),
         DropStepCounters(),
         ReplaceOptimizerTemporaries(),
