@@ -20,8 +20,7 @@ export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 PYTHON ?= .venv-cuda12/bin/python
-CUDNN ?= .venv-cuda12/cudnn/nvidia/cudnn/lib/libcudnn.so.9
-ACCURACY = --csv $(or $(RUNS),$(error name the file of runs: make accuracy RUNS=FILE.csv)) --python $(PYTHON) --cudnn $(CUDNN)
+ACCURACY = --csv $(or $(RUNS),$(error name the file of runs: make accuracy RUNS=FILE.csv)) --python $(PYTHON) $(CUDNN:%=--cudnn %)
 
 CPP_FILES = git ls-files --cached --others --exclude-standard -- '*.cpp' '*.hpp'
 
@@ -98,7 +97,7 @@ bench-others: $(STAMPS)/xmem $(STAMPS)/torch  ## Measure what a capture costs, a
 	python bench/bench_tune.py
 
 # RUNS=FILE.csv has the columns of bench/accuracy/runs.py. PYTHON is that of the environment that the runs used, CUDNN a
-# libcudnn.so.9 of 9.8 or newer where its own is older. What is captured stays in .accuracy, so a second try goes on.
+# libcudnn.so.9 to plan in place of its own. What is captured stays in .accuracy, so a second try goes on.
 accuracy: $(STAMPS)/xmem .venv-cuda12/ready  ## Estimate the measured runs in RUNS in every way, and score that
 	python bench/accuracy/captures.py $(ACCURACY)
 	python bench/accuracy/estimates.py $(ACCURACY) -o .accuracy/estimates.csv

@@ -66,7 +66,7 @@ class Laboratory:
         python: Of the environment to run in.
         cache: The captures.
         environment: Variables of the jobs.
-        cudnn: A newer ``libcudnn.so.9`` for the phantom GPU to plan convolutions with.
+        cudnn: A ``libcudnn.so.9`` that plans convolutions in place of the environment's.
     """
 
     python: str
@@ -91,7 +91,7 @@ class Laboratory:
 
     @cached_property
     def _phantom_sources(self) -> str:
-        libraries = sorted(library_folder().glob("lib*.so*"))
+        libraries = sorted(library_folder().glob("*xmem_phantom*"))
         return digest(self._sources, *libraries, str(self.cudnn and digest(self.cudnn)))
 
     def cpu_key(self, job: Job) -> Key:

@@ -5,9 +5,9 @@ the residuals of measured runs. A new run of the same kind is as likely as any o
 the k-th smallest of n bounds the new one with probability k / (n + 1) (split conformal prediction): the bound
 for a confidence c is the residual at k = ceil((n + 1) c). Where so many rows are not there (k > n), the m
 largest, a fifth of all, are taken for an exponential tail above the next one, u. Its mean is known from a few
-excesses of mean e only: as rows of one model err alike, m excesses count as i = m / 2 independent ones. So a
-new excess exceeds x with probability (1 + x / (i e)) ** -i, times the share m / (n + 1) that lies above u at
-all.
+excesses of mean e only, and rows of one model err alike: with q models the m excesses count as i = m q / n
+independent ones. So a new excess exceeds x with probability (1 + x / (i e)) ** -i, times the share
+m / (n + 1) that lies above u at all.
 
 Each bound holds by itself with the confidence: the upper one is exceeded with probability at most 1 - c.
 """
@@ -28,8 +28,7 @@ DEFAULT_CONFIDENCE = 0.9
 KINDS = ("convolutional", "other")
 _FILE = "calibration.toml"
 _TAIL_SHARE = 5  # the largest fifth
-_ALIKE = 2  # rows of the tail that tell as much as an independent one
-_LEAST_ROWS = 5
+_LEAST_ROWS = 9  # which reach the default confidence without a continued tail
 # Both rest on captures on the CPU, and may stand in for each other.
 _KIN = {"cpu": "fitted", "fitted": "cpu"}
 
@@ -40,17 +39,25 @@ class Residuals:
 
     Attributes:
         values: Truth over estimate, less 1, ascending.
+        models: Of how many models the runs are; 0 = as many as runs.
     """
 
     values: tuple[float, ...]
+    models: int = 0
+
+    @property
+    def independent_share(self) -> float:
+        """Independent rows among all."""
+        return self.models / len(self.values) if self.models else 1.0
 
     def upper(self, confidence: float) -> float:
         """What a new residual exceeds with probability ``1 - confidence`` at most; never negative."""
-        return max(_upper(self.values, confidence), 0.0)
+        return max(_upper(self.values, confidence, self.independent_share), 0.0)
 
     def lower(self, confidence: float) -> float:
         """What a new residual stays below with that probability at most; never positive."""
-        return min(-_upper([-value for value in reversed(self.values)], confidence), 0.0)
+        mirrored = [-value for value in reversed(self.values)]
+        return min(-_upper(mirrored, confidence, self.independent_share), 0.0)
 
     def is_continued(self, confidence: float) -> bool:
         """Whether the rows do not reach so far, and the tail is continued."""
@@ -61,7 +68,7 @@ def _rank(rows: int, confidence: float) -> int:
     return math.ceil(round((rows + 1) * confidence, 9))
 
 
-def _upper(ascending: Sequence[float], confidence: float) -> float:
+def _upper(ascending: Sequence[float], confidence: float, independent_share: float) -> float:
     rows, rank = len(ascending), _rank(len(ascending), confidence)
     if rank <= rows:
         return ascending[rank - 1]
@@ -69,7 +76,7 @@ def _upper(ascending: Sequence[float], confidence: float) -> float:
     threshold = ascending[rows - beyond - 1] if beyond < rows else ascending[0]
     mean_excess = sum(value - threshold for value in ascending[rows - beyond :]) / beyond
     times_rarer = beyond / ((rows + 1) * (1 - confidence))
-    independent = max(beyond / _ALIKE, 1.0)
+    independent = max(beyond * independent_share, 1.0)
     growth = math.expm1(math.log(times_rarer) / independent)
     continued = threshold + independent * mean_excess * growth
     return max(continued, ascending[-1])
@@ -97,7 +104,9 @@ def parse(text: str) -> Calibration:
         ways = tomllib.loads(text)
         return {
             way: {
-                kind: Residuals(tuple(sorted(float(value) for value in group["residuals"])))
+                kind: Residuals(
+                    tuple(sorted(float(value) for value in group["residuals"])), int(group["models"])
+                )
                 for kind, group in kinds.items()
             }
             for way, kinds in ways.items()
@@ -116,7 +125,7 @@ def render(calibration: Calibration, source: str) -> str:
     lines = [f"# {line}".rstrip() for line in source.splitlines()]
     for way, kinds in calibration.items():
         for kind, group in kinds.items():
-            lines += ["", f"[{way}.{kind}]", "residuals = ["]
+            lines += ["", f"[{way}.{kind}]", f"models = {group.models}", "residuals = ["]
             shown = [f"{value:.5f}" for value in group.values]
             for start in range(0, len(shown), 10):
                 lines.append("    " + ", ".join(shown[start : start + 10]) + ",")

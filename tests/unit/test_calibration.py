@@ -36,10 +36,12 @@ def test_lower_bound_mirrors_the_upper_one() -> None:
 
 
 def test_beyond_the_rows_the_tail_is_continued() -> None:
-    # The largest fifth of ten rows is two, above the eighth (+3): excesses 1 and 2, 1.5 on average. They
-    # count as one independent excess.
+    # The largest fifth of ten rows is two, above the eighth (+3): excesses 1 and 2, 1.5 on average.
     assert TEN.is_continued(0.99)
-    assert TEN.upper(0.99) == pytest.approx(0.03 + 0.015 * (2 / (11 * 0.01) - 1))
+    assert TEN.upper(0.99) == pytest.approx(0.03 + 2 * 0.015 * ((2 / (11 * 0.01)) ** 0.5 - 1))
+    # Of five models: the two count as one independent excess.
+    alike = Residuals(TEN.values, models=5)
+    assert alike.upper(0.99) == pytest.approx(0.03 + 0.015 * (2 / (11 * 0.01) - 1))
     assert TEN.upper(0.999) > TEN.upper(0.99) > TEN.upper(0.9)
     # Never less than the largest that was seen.
     assert TEN.upper(0.92) >= 0.05
@@ -90,9 +92,11 @@ def test_confidence_that_cannot_be_meant(confidence: float) -> None:
 
 
 def test_calibration_as_text() -> None:
-    text = render({"cpu": {"other": TEN, "convolutional": Residuals((0.0,) * 12)}}, "How it was made.")
+    text = render(
+        {"cpu": {"other": TEN, "convolutional": Residuals((0.0,) * 12, models=4)}}, "How it was made."
+    )
     assert text.startswith("# How it was made.\n")
-    assert parse(text) == {"cpu": {"other": TEN, "convolutional": Residuals((0.0,) * 12)}}
+    assert parse(text) == {"cpu": {"other": TEN, "convolutional": Residuals((0.0,) * 12, models=4)}}
     with pytest.raises(ConfigError, match="residuals by way and kind"):
         parse("[cpu]\nother = 3\n")
 
@@ -109,24 +113,35 @@ def test_calibration_as_text() -> None:
 def test_the_nearest_kind_with_enough_rows_stands_in(way: str, kind: str, basis: str) -> None:
     groups = {
         "cpu": {"other": TEN, "convolutional": Residuals((0.1,) * 4)},
-        "fitted": {"convolutional": Residuals((0.2,) * 5)},
+        "fitted": {"convolutional": Residuals((0.2,) * 9)},
         "phantom": {"convolutional": TEN},
     }
     found = interval(10_000, way=way, kind=kind, confidence=0.6, calibration=groups)
     assert f"({basis})" in found.basis
 
 
-@pytest.mark.parametrize(("alike", "least"), [(1, 0.99), (2, 0.985)])
-def test_the_continued_tail_covers_new_draws(alike: int, least: float) -> None:
-    """Of rows that are independent, and of rows of which two of one model are the same."""
+def test_the_continued_tail_covers_new_draws() -> None:
     generator = np.random.default_rng(7)
     covered = 0
     for _ in range(4000):
-        *known, new = generator.exponential(0.05, 32 // alike + 1)
-        covered += new <= Residuals(tuple(sorted(known * alike))).upper(0.99)
-    assert least <= covered / 4000 < 1
+        *known, new = generator.exponential(0.05, 31)
+        covered += new <= Residuals(tuple(sorted(known))).upper(0.99)
+    assert covered / 4000 == pytest.approx(0.99, abs=0.005)
+
+
+def test_rows_of_one_model_are_no_more_evidence_than_one() -> None:
+    """Of 16 models with two equal rows each: what counts them as 32 is exceeded more often than it says."""
+    generator = np.random.default_rng(7)
+    covered = {0: 0, 16: 0}
+    for _ in range(4000):
+        *known, new = generator.exponential(0.05, 17)
+        for models in covered:
+            covered[models] += new <= Residuals(tuple(sorted(known * 2)), models).upper(0.99)
+    assert covered[0] / 4000 < 0.98
+    assert covered[16] / 4000 == pytest.approx(0.985, abs=0.005)
 
 
 def test_the_shipped_calibration_can_be_read() -> None:
     for kinds in shipped().values():
         assert set(kinds) <= {"convolutional", "other"}
+        assert all(0 < group.models <= len(group.values) for group in kinds.values())

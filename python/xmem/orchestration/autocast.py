@@ -56,8 +56,12 @@ class AddAutocastCopies:
         recorded_by = operators.enclosing(operators.forward_of(nodes), _marked(operators, calls))
         events = operators.events
         node_of = {int(call): int(node) for call, node in zip(recorded_by, nodes, strict=True) if call >= 0}
-        alloc_ns, added = workload.alloc_ns.copy(), AddedBlocks(workload)
         results = _largest_results(workload, operators, calls)
+        gradients = _largest_results(workload, operators, nodes[recorded_by >= 0])
+        alloc_ns = workload.alloc_ns.copy()
+        for made in (results, gradients):
+            alloc_ns[list(made.values())] = events.end_ns[list(made)]
+        added = AddedBlocks(workload.with_columns(alloc_ns=alloc_ns))
         saves_result = operators.rows_named(_SAVES_RESULT)
         for call, block in results.items():
             end_ns = int(events.end_ns[call])
@@ -66,18 +70,13 @@ class AddAutocastCopies:
             copied_ns, computed_ns = (end_ns, kept_ns) if saves_result[call] else (kept_ns, end_ns + 1)
             size_bytes = 2 * int(workload.size_bytes[block])
             added.add(block, size_bytes, int(events.begin_ns[call]), copied_ns, Category.ACTIVATION)
-            added.add(block, size_bytes, int(alloc_ns[block]), computed_ns, Category.ACTIVATION)
-            alloc_ns[block] = end_ns
-        gradients = _largest_results(workload, operators, nodes[recorded_by >= 0])
+            added.add(block, size_bytes, int(workload.alloc_ns[block]), computed_ns, Category.ACTIVATION)
         for node, block in gradients.items():
             begin_ns, end_ns = int(events.begin_ns[node]), int(events.end_ns[node])
             size_bytes = 2 * int(workload.size_bytes[block])
             added.add(block, size_bytes, begin_ns, end_ns, Category.TEMPORARY)
-            added.add(block, size_bytes, int(alloc_ns[block]), end_ns + 1, Category.TEMPORARY)
-            alloc_ns[block] = end_ns
-        moved = added.added()
-        moved = moved.with_columns(alloc_ns=_moved(moved, workload, alloc_ns))
-        return moved.select(np.argsort(moved.alloc_ns, kind="stable"))
+            added.add(block, size_bytes, int(workload.alloc_ns[block]), end_ns + 1, Category.TEMPORARY)
+        return added.added()
 
 
 def _casts_for_products(operators: OperatorIndex) -> bool:
@@ -105,14 +104,3 @@ def _largest_results(workload: Workload, operators: OperatorIndex, rows: NDArray
         if call not in largest or workload.size_bytes[block] > workload.size_bytes[largest[call]]:
             largest[call] = block
     return largest
-
-
-def _moved(after: Workload, before: Workload, alloc_ns: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Times of allocation in the workload with added blocks: those of the recorded rows, moved."""
-    recorded = after.block >= 0
-    time_of = np.zeros(int(before.block.max(initial=-1)) + 1, np.int64)
-    known = before.block >= 0
-    time_of[before.block[known]] = alloc_ns[known]
-    times = after.alloc_ns.copy()
-    times[recorded] = time_of[after.block[recorded]]
-    return times

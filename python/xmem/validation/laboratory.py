@@ -18,9 +18,8 @@ from xmem.errors import CaptureError, ConfigError
 from xmem.validation.estimates import RowEstimate, read_estimates
 
 _FOLDER = Path("bench") / "accuracy"
-# Made by `make test-phantom`: the versions of the published runs, and a cuDNN that can plan without a GPU.
+# Made by `make accuracy`: the versions of the published runs, their cuDNN among them.
 _PUBLISHED_PYTHON = Path(".venv-cuda12") / "bin" / "python"
-_PUBLISHED_CUDNN = Path(".venv-cuda12") / "cudnn" / "nvidia" / "cudnn" / "lib" / "libcudnn.so.9"
 _STEPS = {"phantom": "phantom", "fitted": "small", "cpu": "full"}
 
 
@@ -60,8 +59,7 @@ def estimate_rows(
         runs: The file.
         python: Of the environment that runs the jobs; by default the checkout's with the published versions,
             else this one.
-        cudnn: A ``libcudnn.so.9`` of 9.8 or newer for the phantom GPU to plan convolutions with; by default
-            the checkout's.
+        cudnn: A ``libcudnn.so.9`` to plan convolutions with; by default that of the environment.
         cache: Folder of the captures; by default ``default_cache()``.
         ways: Of estimating; by default ``phantom`` where the environment has a CUDA build of torch, else
             ``fitted``.
@@ -80,10 +78,9 @@ def estimate_rows(
         raise ConfigError(f"--ways {', '.join(unknown)}", f"some of {', '.join(_STEPS)}")
     if "phantom" in asked and not build.cuda:
         raise ConfigError(f"--ways phantom with torch {build.version}", "--python with a CUDA build of torch")
-    planner = cudnn or (root / _PUBLISHED_CUDNN if build.cuda_major == 12 else None)
     common = ["--csv", os.fspath(runs), "--python", chosen, "--cache", os.fspath(cache or default_cache())]
-    if planner is not None and Path(planner).exists():
-        common += ["--cudnn", os.fspath(planner)]
+    if cudnn is not None:
+        common += ["--cudnn", os.fspath(cudnn)]
     with tempfile.TemporaryDirectory(prefix="xmem-") as folder:
         output = Path(folder) / "estimates.csv"
         _run(root, "captures.py", [*common, "--steps", ",".join(dict.fromkeys(_STEPS[way] for way in asked))])

@@ -199,16 +199,18 @@ def calibrate(
     calibration: dict[str, dict[str, Residuals]] = {}
     for result in results:
         for kind in KINDS:
-            values = sorted(
-                row.run.peak_bytes / row.estimate_bytes - 1
+            rows = [
+                row
                 for row in result.rows
                 if not row.run.out_of_memory
                 and not row.predicts_oom
                 and row.run.model != without_model
                 and _kind(row.run) == kind
-            )
-            if values:
-                calibration.setdefault(result.method, {})[kind] = Residuals(tuple(values))
+            ]
+            if rows:
+                values = sorted(row.run.peak_bytes / row.estimate_bytes - 1 for row in rows)
+                models = len({row.run.model for row in rows})
+                calibration.setdefault(result.method, {})[kind] = Residuals(tuple(values), models)
     return calibration
 
 
