@@ -119,7 +119,7 @@ class _Shared:
             pickle.close_item()
             return np.array(references, np.uint32)
 
-        stack = np.append(origins.stack, -1)
+        stack = np.append(origins.stack, np.int32(-1))
         pickle.open_dict()
         remembered("keys", [*_EVENT_KEYS, *_KEY_OF_OOM.values(), *_BLOCK_KEYS])
         self.action = remembered("actions", _ACTIONS)
@@ -160,7 +160,9 @@ def _events_of(requests: Requests, replay: Replay) -> _Events:
     placed = of_block & (replay.placement.address[block_of] >= 0)
     allocs = np.flatnonzero(placed & (kind == RequestKind.ALLOC))
     frees = np.flatnonzero(placed & (kind == RequestKind.FREE))
-    waits = np.zeros(len(requests.size_bytes), np.bool_)  # its free completes later; the device's answers say when
+    waits = np.zeros(
+        len(requests.size_bytes), np.bool_
+    )  # its free completes later; the device's answers say when
     waits[block_of[placed & (kind == RequestKind.RECORD_STREAM)]] = True
     at_once = frees[~waits[block_of[frees]]]
 

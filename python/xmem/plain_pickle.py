@@ -15,10 +15,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 _PROTOCOL = b"\x80\x04"
-_EMPTY_DICT, _EMPTY_LIST, _MARK, _SETITEM, _SETITEMS, _APPEND, _APPENDS = b"}", b"]", b"(", b"s", b"u", b"a", b"e"
+_EMPTY_DICT, _EMPTY_LIST, _MARK, _SETITEM, _SETITEMS, _APPEND, _APPENDS = (
+    b"}",
+    b"]",
+    b"(",
+    b"s",
+    b"u",
+    b"a",
+    b"e",
+)
 _TUPLE2, _NONE, _TRUE, _FALSE, _STOP = b"\x86", b"N", b"\x88", b"\x89", b"."
 _LONG1, _BINUNICODE, _MEMOIZE, _LONG_BINGET = b"\x8a", b"X", b"\x94", b"j"
-_BATCH_ROWS = 1000  # what the pickle module appends at once too: JavaScript takes them as arguments of one call
+_BATCH_ROWS = (
+    1000  # what the pickle module appends at once too: JavaScript takes them as arguments of one call
+)
 _INT64_BYTES = 8
 _REFERENCE_BYTES = 4
 

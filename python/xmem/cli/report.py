@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated
@@ -34,6 +35,19 @@ class FormatName(StrEnum):
     SPEEDSCOPE = "speedscope"
     FLAMEGRAPH = "flamegraph"
     TREE = "tree"
+
+
+@dataclass(frozen=True)
+class _Written:
+    """What a report is made of.
+
+    Attributes:
+        count: Of what `_COUNTED` says.
+        peak_reserved_bytes: Of the run as written.
+    """
+
+    count: int
+    peak_reserved_bytes: int
 
 
 class TableChoice(StrEnum):
@@ -87,7 +101,9 @@ def report(
     ],
     file: Annotated[
         Path | None,
-        typer.Option("-o", "--output", metavar="FILE", help="Where the report goes; standard output by default."),
+        typer.Option(
+            "-o", "--output", metavar="FILE", help="Where the report goes; standard output by default."
+        ),
     ] = None,
     format_name: Annotated[
         FormatName | None,
@@ -97,7 +113,8 @@ def report(
         TableChoice | None, typer.Option("--what", help="Of csv and parquet: the table, blocks by default.")
     ] = None,
     show_packages: Annotated[
-        bool, typer.Option("--show-packages", help="Name the lines of installed packages, not only the user's.")
+        bool,
+        typer.Option("--show-packages", help="Name the lines of installed packages, not only the user's."),
     ] = False,
     at: options.At = None,
     gpu: options.Gpu = None,
@@ -126,9 +143,9 @@ def report(
         raise ConfigError(f"{wanted} of an estimate", "the trace that it was made from")
     estimate = source if isinstance(source, Estimate) else source.estimate
     with _output(file) as out:
-        count = _write(chosen, source, out, what, show_packages)
+        written = _write(chosen, source, out, what, show_packages)
     if file is not None:
-        _say(chosen, file, count, estimate, as_json)
+        _say(chosen, file, written, estimate, as_json)
     raise typer.Exit(ExitCode.DOES_NOT_FIT if estimate.fits is False else ExitCode.DONE)
 
 
@@ -143,9 +160,7 @@ def _format(given: FormatName | None, file: Path | None) -> FormatName:
     raise ConfigError(f"-o {file}", f"--format, or a name that ends with one of {', '.join(_ENDINGS)}")
 
 
-def _require_possible(
-    chosen: FormatName, file: Path | None, what: TableChoice | None, as_json: bool
-) -> None:
+def _require_possible(chosen: FormatName, file: Path | None, what: TableChoice | None, as_json: bool) -> None:
     if file is None and (chosen in _BINARY or as_json):
         raise ConfigError("--json" if as_json else f"--format {chosen}", "-o FILE to write the report to")
     if what is not None and chosen not in (FormatName.CSV, FormatName.PARQUET):
@@ -170,8 +185,25 @@ def _write(
     out: IO[bytes],
     what: TableChoice | None,
     show_packages: bool,
+) -> _Written:
+    estimate = source if isinstance(source, Estimate) else source.estimate
+    if chosen is FormatName.MEMORY_VIZ:
+        from xmem.reports.memory_viz import write_memory_viz
+
+        assert not isinstance(source, Estimate)  # checked before the work
+        return _Written(*write_memory_viz(source, out))
+    count = _write_counted(chosen, source, out, what, show_packages)
+    return _Written(count, estimate.peak_reserved_bytes)
+
+
+def _write_counted(
+    chosen: FormatName,
+    source: Analysis | Estimate,
+    out: IO[bytes],
+    what: TableChoice | None,
+    show_packages: bool,
 ) -> int:
-    """Write one report; the number of what it is made of."""
+    """Write any other report; the number of what it is made of."""
     match chosen:
         case FormatName.CSV | FormatName.PARQUET:
             from xmem.reports.tables import TableName, table_of
@@ -184,7 +216,7 @@ def _write(
                 return write_csv(table, out)
             from xmem.reports.parquet_table import write_parquet
 
-            return write_parquet(table, out, {})
+            return write_parquet(table, out)
         case FormatName.SPEEDSCOPE:
             from xmem.reports.speedscope import write_speedscope
 
@@ -197,10 +229,6 @@ def _write(
             return _write_terminal(source if isinstance(source, Estimate) else source.estimate, out)
     assert not isinstance(source, Estimate)  # checked before the work
     match chosen:
-        case FormatName.MEMORY_VIZ:
-            from xmem.reports.memory_viz import write_memory_viz
-
-            return write_memory_viz(source, out)
         case FormatName.PERFETTO:
             from xmem.reports.perfetto import write_perfetto
 
@@ -209,7 +237,7 @@ def _write(
             from xmem.reports.tree import write_tree
 
             return write_tree(source, out, show_packages=show_packages)
-        case FormatName.HTML:
+        case _:
             from xmem.reports.html import page_of
 
             return out.write(page_of(source, show_packages=show_packages).encode())
@@ -230,7 +258,7 @@ def _write_terminal(estimate: Estimate, out: IO[bytes]) -> int:
     return out.write(text.getvalue().encode())
 
 
-def _say(chosen: FormatName, file: Path, count: int, estimate: Estimate, as_json: bool) -> None:
+def _say(chosen: FormatName, file: Path, written: _Written, estimate: Estimate, as_json: bool) -> None:
     counted = _COUNTED.get(chosen, "bytes")
     if as_json:
         output.print_json(
@@ -238,15 +266,15 @@ def _say(chosen: FormatName, file: Path, count: int, estimate: Estimate, as_json
                 "schema_version": 1,
                 "path": str(file),
                 "format": chosen.value,
-                counted: count,
-                "peak_reserved_bytes": estimate.peak_reserved_bytes,
+                counted: written.count,
+                "peak_reserved_bytes": written.peak_reserved_bytes,
                 "fits": estimate.fits,
                 "torch_version": estimate.target.torch_version,
             }
         )
         return
     ends = ", does not fit" if estimate.fits is False else ""
-    peak = format_bytes(estimate.peak_reserved_bytes)
-    typer.echo(f"{file}: {count:,} {counted}, {peak} reserved at the peak{ends}")
+    peak = format_bytes(written.peak_reserved_bytes)
+    typer.echo(f"{file}: {written.count:,} {counted}, {peak} reserved at the peak{ends}")
     if chosen in _NOTES:
         output.note(_NOTES[chosen])

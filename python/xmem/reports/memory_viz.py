@@ -28,7 +28,7 @@ _ROOMY_BYTES = 1 << 40
 _FUNCTION_NOT_KNOWN = "?"
 
 
-def write_memory_viz(analysis: Analysis, file: IO[bytes]) -> int:
+def write_memory_viz(analysis: Analysis, file: IO[bytes]) -> tuple[int, int]:
     """Write the run; on a GPU it ends where it would run out of memory.
 
     Args:
@@ -36,19 +36,15 @@ def write_memory_viz(analysis: Analysis, file: IO[bytes]) -> int:
         file: Where to.
 
     Returns:
-        The number of events.
+        The number of events, and the peak of reserved memory among them in bytes.
     """
-    return write_snapshot(
-        file,
-        analysis.stages.requests,
-        replay_for_viewers(analysis),
-        origins_of(analysis),
-        analysis.estimate.target.alloc_conf,
-    )
+    replayed = _replay(analysis)
+    conf = analysis.estimate.target.alloc_conf
+    events = write_snapshot(file, analysis.stages.requests, replayed, origins_of(analysis), conf)
+    return events, replayed.peak_reserved.bytes
 
 
-def replay_for_viewers(analysis: Analysis) -> Replay:
-    """The replay on the device of the estimate, up to where it runs out of memory; else on one with room for all."""
+def _replay(analysis: Analysis) -> Replay:
     device = analysis.device
     return replay(
         analysis.stages.requests,
@@ -61,7 +57,7 @@ def replay_for_viewers(analysis: Analysis) -> Replay:
 def origins_of(analysis: Analysis) -> Origins:
     """The stack and the category of each block; blocks of one origin share a stack, which a file holds once."""
     stages = analysis.stages
-    users, packages = analysis.holders, analysis.holders_with(show_packages=True)
+    users, packages = analysis.holders, analysis.unfolded_holders
     operators = _OperatorStacks(OperatorIndex(stages.trace), stages.workload.operator)
     keys = np.stack(
         [operators.stack, packages.line, users.line, users.module, users.phase, users.category], axis=1
@@ -76,7 +72,11 @@ def origins_of(analysis: Analysis) -> Origins:
         + [_frame(Category(category).label, "category")]
         for operator, package, user, module, phase, category in keys[first].tolist()
     ]
-    return Origins(stacks, which.astype(np.int32), [Category(int(row)).label for row in keys[first, -1]])
+    return Origins(
+        stacks=stacks,
+        category=[Category(value).label for value in keys[first, -1].tolist()],
+        stack=which.astype(np.int32),
+    )
 
 
 def _line_frames(
@@ -117,7 +117,9 @@ class _OperatorStacks:
         self._name: list[int] = []
         self._outer: list[int] = []
         number = np.full(len(operators.events), -1, np.int32)
-        for level in reversed(self._levels(rows)):  # the outermost first: a stack is a stack and one name more
+        for level in reversed(
+            self._levels(rows)
+        ):  # the outermost first: a stack is a stack and one name more
             outer = operators.parent[level]
             outer_stack = np.where(outer >= 0, number[outer], -1)
             name = operators.events.name[level]

@@ -11,13 +11,12 @@ if TYPE_CHECKING:
     import pyarrow
 
 
-def write_parquet(table: Table, file: IO[bytes], metadata: dict[str, str]) -> int:
+def write_parquet(table: Table, file: IO[bytes]) -> int:
     """Write a table.
 
     Args:
         table: Its columns.
         file: Where to.
-        metadata: Of the file's schema: what the table is about.
 
     Returns:
         The number of rows.
@@ -36,11 +35,10 @@ def write_parquet(table: Table, file: IO[bytes], metadata: dict[str, str]) -> in
         for piece in pieces(table)
     )
     first = next(batches)
-    schema = first.schema.with_metadata(metadata)
-    with parquet.ParquetWriter(file, schema, compression="zstd") as writer:
-        writer.write_batch(first.replace_schema_metadata(metadata))
+    with parquet.ParquetWriter(file, first.schema, compression="zstd") as writer:
+        writer.write_batch(first)
         for batch in batches:
-            writer.write_batch(batch.replace_schema_metadata(metadata))
+            writer.write_batch(batch)
     return len(table[0].values)
 
 

@@ -26,7 +26,9 @@ def peak_paths(source: Analysis | Estimate, *, show_packages: bool = False) -> t
     if not isinstance(source, Estimate):
         return _with_packages(source) if show_packages else source.estimate.breakdown.paths
     if show_packages:
-        raise ConfigError("--show-packages of an estimate", "the trace: an estimate has the user's lines only")
+        raise ConfigError(
+            "--show-packages of an estimate", "the trace: an estimate has the user's lines only"
+        )
     if not source.breakdown.paths:
         raise ConfigError("an estimate without breakdown.paths", "one written by this version, or the trace")
     return source.breakdown.paths
@@ -40,7 +42,7 @@ def stack_of(path: PathBytes) -> list[str]:
 
 def _with_packages(analysis: Analysis) -> tuple[PathBytes, ...]:
     stages, replay = analysis.stages, analysis.replay
-    holders = analysis.holders_with(show_packages=True)
+    holders = analysis.unfolded_holders
     rows = holders.alive_at(replay.peak_allocated.request)
     taken = taken_bytes(stages.workload, stages.requests, replay)[rows]
     return paths_of(holders, rows, taken, replay.placement.size_bytes[rows] - taken)

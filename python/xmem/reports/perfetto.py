@@ -24,7 +24,11 @@ if TYPE_CHECKING:
     from xmem.pipeline import Analysis
 
 _PROCESS = 1
-_ITERATIONS, _PHASES, _FIRST_MODULES = 1, 2, 10  # threads of the process, in the order in which they are shown
+_ITERATIONS, _PHASES, _FIRST_MODULES = (
+    1,
+    2,
+    10,
+)  # threads of the process, in the order in which they are shown
 _MOST_POINTS = 50_000
 _MOST_BLOCKS = 500
 _EVENTS_A_WRITE = 1000
@@ -46,7 +50,7 @@ def write_perfetto(analysis: Analysis, file: IO[bytes], *, show_packages: bool =
     Returns:
         The number of events.
     """
-    holders = analysis.holders_with(show_packages=show_packages)
+    holders = analysis.unfolded_holders if show_packages else analysis.holders
     requests = analysis.stages.requests
     clock = _Clock(int(requests.time_ns[0]), int(requests.time_ns[-1]))
     events = itertools.chain(
@@ -59,7 +63,9 @@ def write_perfetto(analysis: Analysis, file: IO[bytes], *, show_packages: bool =
     written = 0
     separator = b'{"displayTimeUnit":"ms","traceEvents":[\n'
     while some := list(itertools.islice(events, _EVENTS_A_WRITE)):
-        file.write(separator + ",\n".join(json.dumps(event, separators=(",", ":")) for event in some).encode())
+        file.write(
+            separator + ",\n".join(json.dumps(event, separators=(",", ":")) for event in some).encode()
+        )
         separator = b",\n"
         written += len(some)
     file.write(b"\n]}\n")
@@ -169,14 +175,20 @@ def _modules(analysis: Analysis, clock: _Clock) -> Iterator[_Event]:
     events, names = analysis.stages.trace.events, analysis.stages.trace.names
     begin_ns, end_ns = (int(analysis.stages.requests.time_ns[row]) for row in (0, -1))
     for kind in _MODULE_KINDS:
-        rows = np.flatnonzero((events.kind == kind) & (events.end_ns > begin_ns) & (events.begin_ns <= end_ns))
+        rows = np.flatnonzero(
+            (events.kind == kind) & (events.end_ns > begin_ns) & (events.begin_ns <= end_ns)
+        )
         if len(rows):
             break
     for index, thread in enumerate(np.unique(events.thread[rows]).tolist()):
         of_thread = rows[events.thread[rows] == thread]
         shown_as = _FIRST_MODULES + index
         yield _metadata("thread_name", shown_as, f"modules, thread {thread}")
-        columns = (events.name[of_thread], np.maximum(events.begin_ns[of_thread], begin_ns), events.end_ns[of_thread])
+        columns = (
+            events.name[of_thread],
+            np.maximum(events.begin_ns[of_thread], begin_ns),
+            events.end_ns[of_thread],
+        )
         for name, begin, end in zip(*(column.tolist() for column in columns), strict=True):
             label = names[name].removeprefix("nn.Module: ")
             yield _slice(shown_as, label, clock.us(begin), clock.us(end), {})

@@ -42,7 +42,9 @@ def write_speedscope(source: Analysis | Estimate, file: IO[bytes], *, show_packa
     frames: dict[_Frame, int] = {}
     profiles = [
         _profile("by category, module, operator and line", map(_holder_frames, paths), paths, frames),
-        _profile("by file, function and line", [_line_frames(path, functions) for path in paths], paths, frames),
+        _profile(
+            "by file, function and line", [_line_frames(path, functions) for path in paths], paths, frames
+        ),
     ]
     document = {
         "$schema": _SCHEMA,

@@ -91,7 +91,7 @@ def _blocks(analysis: Analysis, *, show_packages: bool) -> Table:
     """One row a block, in order of allocation."""
     stages, placement = analysis.stages, analysis.replay.placement
     workload, events = stages.workload, stages.trace.events
-    holders = analysis.holders_with(show_packages=show_packages)
+    holders = analysis.unfolded_holders if show_packages else analysis.holders
     requests = len(stages.requests)
     tensors = (stages.trace.metadata or {}).get("tensors", {"name": []})
     innermost, operators = _named(events.name, workload.operator, stages.trace.names)
