@@ -14,8 +14,8 @@ from typing import IO
 def writing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     """Open a file for what is written piece by piece; it takes its place when the block ends.
 
-    Where the block raises, everything is left as it was. A device or a pipe has no contents that could be kept,
-    and is written to as it is. A link stays one.
+    Where the block raises, everything is left as it was. A device or a pipe has no contents that could be
+    kept, and is written to as it is. A link stays one.
 
     Raises:
         OSError: It cannot be written; nothing of it is left behind.

@@ -13,7 +13,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xmem.plain_pickle import PlainPickle, References
+from xmem.plain_pickle import Columns, PlainPickle, References
 from xmem.simulation import BlockState, DeviceAction, Replay, RequestKind, Requests
 
 __all__ = ["Frames", "Origins", "write_snapshot"]
@@ -160,9 +160,7 @@ def _events_of(requests: Requests, replay: Replay) -> _Events:
     placed = of_block & (replay.placement.address[block_of] >= 0)
     allocs = np.flatnonzero(placed & (kind == RequestKind.ALLOC))
     frees = np.flatnonzero(placed & (kind == RequestKind.FREE))
-    waits = np.zeros(
-        len(requests.size_bytes), np.bool_
-    )  # its free completes later; the device's answers say when
+    waits = np.zeros(len(requests.size_bytes), np.bool_)  # completes later; the device's answers say when
     waits[block_of[placed & (kind == RequestKind.RECORD_STREAM)]] = True
     at_once = frees[~waits[block_of[frees]]]
 
@@ -175,7 +173,7 @@ def _events_of(requests: Requests, replay: Replay) -> _Events:
     block = block_of[request]
     own = block[len(device.request) :]
     mempool = _mempool_of_blocks(replay)
-    # Stable: of one request, the device's answers in order, then alloc or free_requested, then free_completed.
+    # Stable, so of one request the device's answers come first, in order, and free_completed comes last.
     order = np.argsort(request, kind="stable")
     return _Events(
         action=np.concatenate([device.action, action])[order],
@@ -190,7 +188,7 @@ def _events_of(requests: Requests, replay: Replay) -> _Events:
 
 def _write_events(pickle: PlainPickle, events: _Events, shared: _Shared) -> None:
     pickle.open_list()
-    columns = {
+    columns: Columns = {
         "action": References(shared.action[events.action]),
         "addr": events.address,
         "size": events.size_bytes,
@@ -203,16 +201,17 @@ def _write_events(pickle: PlainPickle, events: _Events, shared: _Shared) -> None
     ooms = np.flatnonzero(events.action == DeviceAction.OOM).tolist()
     begin = 0
     for oom in [*ooms, len(events.action)]:
-        pickle.rows({key: column[begin:oom] for key, column in columns.items()})
+        pickle.rows(columns, begin, oom)
         if oom < len(events.action):  # has the device's free bytes in place of an address
-            pickle.rows({_KEY_OF_OOM.get(key, key): column[oom : oom + 1] for key, column in columns.items()})
+            renamed = {_KEY_OF_OOM.get(key, key): column for key, column in columns.items()}
+            pickle.rows(renamed, oom, oom + 1)
         begin = oom + 1
 
 
 def _write_segments(pickle: PlainPickle, replay: Replay, shared: _Shared) -> None:
     state = replay.state
     first = np.searchsorted(state.block_segment, np.arange(len(state.segment_id) + 1)).tolist()
-    blocks = {
+    blocks: Columns = {
         "address": state.block_address,
         "size": state.block_bytes,
         "requested_size": state.block_requested_bytes,
@@ -243,7 +242,7 @@ def _write_segments(pickle: PlainPickle, replay: Replay, shared: _Shared) -> Non
         )
         pickle.value("blocks")
         pickle.open_list()
-        pickle.rows({key: column[first[row] : first[row + 1]] for key, column in blocks.items()})
+        pickle.rows(blocks, first[row], first[row + 1])
         pickle.close_item()
         pickle.close_element()
 

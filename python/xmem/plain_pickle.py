@@ -1,15 +1,15 @@
 """Pickles of plain data, written piece by piece: rows of NumPy columns become dicts without an object a row.
 
-The pickle module holds a reference to everything that it has written; a million events would take gigabytes. Here only
-what is used again is remembered. The opcodes (https://docs.python.org/3/library/pickletools.html) are those of protocol 4
-that readers other than Python's know too, such as PyTorch's viewer in JavaScript; nothing is called by unpickling.
+The pickle module holds a reference to everything that it has written: gigabytes for a million events. Here only
+what is used again is remembered. The opcodes are those of protocol 4 (pickletools documents them) that readers
+other than Python's know too, such as PyTorch's viewer in JavaScript; unpickling calls nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import IO, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,12 +43,13 @@ class References:
 
     values: NDArray[np.uint32]
 
-    def __getitem__(self, rows: slice) -> References:
-        return References(self.values[rows])
+
+Columns: TypeAlias = Mapping[str, NDArray[np.int64] | References]
+"""By key; whole numbers, or references."""
 
 
 class PlainPickle:
-    """Writes one value; containers are opened, filled and closed in the order in which they stand in the file."""
+    """Writes one value; containers are opened and filled in the order in which they stand in the file."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -73,7 +74,7 @@ class PlainPickle:
         self._file.write(_APPEND)
 
     def value(self, value: Any) -> None:
-        """Write a dict, list, pair, text, whole number, truth value or None; a text that is known as a reference."""
+        """Write a dict, list, pair, text, whole number, truth value or None; a known text as a reference."""
         write = self._file.write
         match value:
             case None:
@@ -81,7 +82,8 @@ class PlainPickle:
             case bool():
                 write(_TRUE if value else _FALSE)
             case int():
-                write(_LONG1 + bytes([_INT64_BYTES]) + value.to_bytes(_INT64_BYTES, "little", signed=True))
+                write(_LONG1 + bytes([_INT64_BYTES]))
+                write(value.to_bytes(_INT64_BYTES, "little", signed=True))
             case str():
                 if value in self._texts:
                     self.reference(self._texts[value])
@@ -119,20 +121,21 @@ class PlainPickle:
         """Write a remembered value again."""
         self._file.write(_LONG_BINGET + number.to_bytes(_REFERENCE_BYTES, "little"))
 
-    def rows(self, columns: Mapping[str, NDArray[np.int64] | References]) -> None:
-        """Put a dict for each row of some columns into the open list; the keys must be remembered.
+    def rows(self, columns: Columns, begin: int, end: int) -> None:
+        """Put a dict for each row of a part of some columns into the open list; the keys must be remembered.
 
         Args:
-            columns: By key, of equal length; whole numbers, or references.
+            columns: By key, of equal length.
+            begin: First row.
+            end: Behind the last row.
         """
         template, places = self._row_template(columns)
-        count = len(next(iter(places.values()))[1]) if places else 0
-        for begin in range(0, count, _BATCH_ROWS):
-            end = min(begin + _BATCH_ROWS, count)
-            rows = np.tile(np.frombuffer(template, np.uint8), (end - begin, 1))
-            for place, values in places.values():
+        for first in range(begin, end, _BATCH_ROWS):
+            last = min(first + _BATCH_ROWS, end)
+            rows = np.tile(np.frombuffer(template, np.uint8), (last - first, 1))
+            for place, values in places:
                 width = values.dtype.itemsize
-                rows[:, place : place + width] = values[begin:end].view(np.uint8).reshape(-1, width)
+                rows[:, place : place + width] = values[first:last].view(np.uint8).reshape(-1, width)
             self._file.write(_MARK + rows.tobytes() + _APPENDS)
 
     def close(self) -> None:
@@ -145,12 +148,10 @@ class PlainPickle:
         self._remembered += 1
         return self._remembered - 1
 
-    def _row_template(
-        self, columns: Mapping[str, NDArray[np.int64] | References]
-    ) -> tuple[bytes, dict[str, tuple[int, NDArray[Any]]]]:
-        """The bytes of a row, and where in them the values of each column stand, as they are to stand there."""
+    def _row_template(self, columns: Columns) -> tuple[bytes, list[tuple[int, NDArray[Any]]]]:
+        """The bytes of a row, and where in them the values of each column stand, encoded for there."""
         template = bytearray(_EMPTY_DICT + _MARK)
-        places: dict[str, tuple[int, NDArray[Any]]] = {}
+        places: list[tuple[int, NDArray[Any]]] = []
         for key, column in columns.items():
             template += _LONG_BINGET + self._texts[key].to_bytes(_REFERENCE_BYTES, "little")
             if isinstance(column, References):
@@ -159,6 +160,6 @@ class PlainPickle:
             else:
                 template += _LONG1 + bytes([_INT64_BYTES])
                 values = np.ascontiguousarray(column, "<i8")
-            places[key] = len(template), values
+            places.append((len(template), values))
             template += bytes(values.dtype.itemsize)
         return bytes(template + _SETITEMS), places

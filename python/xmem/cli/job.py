@@ -47,8 +47,8 @@ def estimate_in(source: str) -> Estimate | None:
     import json
     from pathlib import Path
 
-    from xmem.estimate_result import Estimate
     from xmem.errors import TraceError
+    from xmem.estimate_result import Estimate
 
     path = Path(source)
     if not path.is_file():

@@ -101,9 +101,7 @@ def report(
     ],
     file: Annotated[
         Path | None,
-        typer.Option(
-            "-o", "--output", metavar="FILE", help="Where the report goes; standard output by default."
-        ),
+        typer.Option("-o", "--output", metavar="FILE", help="Where to; standard output by default."),
     ] = None,
     format_name: Annotated[
         FormatName | None,
@@ -114,7 +112,7 @@ def report(
     ] = None,
     show_packages: Annotated[
         bool,
-        typer.Option("--show-packages", help="Name the lines of installed packages, not only the user's."),
+        typer.Option("--show-packages", help="Name the lines of installed packages too."),
     ] = False,
     at: options.At = None,
     gpu: options.Gpu = None,
@@ -133,14 +131,16 @@ def report(
     chosen = _format(format_name, file)
     _require_possible(chosen, file, what, as_json)
     target = options.target_options(gpu, capacity, alloc_conf, torch_version, cudnn)
-    source = job.estimate_in(trace)
-    if source is None:
+    source: Analysis | Estimate
+    if (made_before := job.estimate_in(trace)) is None:
         from xmem.pipeline import analyze
 
         source = analyze(job.observed(trace, at), **target)
     elif chosen in _NEED_TRACE or any(value is not None for value in (at, *target.values())):
         wanted = f"--format {chosen}" if chosen in _NEED_TRACE else "a target"
         raise ConfigError(f"{wanted} of an estimate", "the trace that it was made from")
+    else:
+        source = made_before
     estimate = source if isinstance(source, Estimate) else source.estimate
     with _output(file) as out:
         written = _write(chosen, source, out, what, show_packages)

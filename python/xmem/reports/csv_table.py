@@ -37,6 +37,4 @@ def _fields(column: Column) -> list[Any]:
         return [texts[value] for value in values]
     if column.values.dtype == bool:
         return ["true" if value else "false" for value in values]
-    if column.missing is not None:
-        return ["" if value == column.missing else value for value in values]
-    return values
+    return ["" if value == column.missing else value for value in values]

@@ -1,4 +1,4 @@
-"""Bytes at the peak as folded stacks, what programs that draw flame graphs read: ``a;b;c BYTES``, a line a stack."""
+"""Bytes at the peak as folded stacks, which programs that draw flame graphs read: ``a;b;c BYTES`` a line."""
 
 from __future__ import annotations
 

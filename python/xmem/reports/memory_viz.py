@@ -1,8 +1,8 @@
 """The predicted run as a snapshot of ``torch.cuda.memory``, with the stack of every block.
 
-A stack reads from the inside out: the operators, the source lines of packages and of the user, the modules, the phase
-and the category. Viewers show a frame as ``filename:line:name``; what is no function of a file has the word for its
-kind as the file's name, and line 0.
+A stack reads from the inside out: the operators, the source lines of packages and of the user, the modules,
+the phase and the category. Viewers show a frame as ``filename:line:name``; what is no function of a file has
+the word for its kind as the file's name, and line 0.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _replay(analysis: Analysis) -> Replay:
 
 
 def origins_of(analysis: Analysis) -> Origins:
-    """The stack and the category of each block; blocks of one origin share a stack, which a file holds once."""
+    """The stack and the category of each block; blocks of one origin share a stack."""
     stages = analysis.stages
     users, packages = analysis.holders, analysis.unfolded_holders
     operators = _OperatorStacks(OperatorIndex(stages.trace), stages.workload.operator)
@@ -67,9 +67,13 @@ def origins_of(analysis: Analysis) -> Origins:
     _, first, which = np.unique(rows.ravel(), return_index=True, return_inverse=True)
     functions = (stages.trace.metadata or {}).get("lines", {})
     stacks = [
-        [*operators.frames(operator), *_line_frames(packages, package, users, user, functions)]
-        + [*_module_frames(users, module), _frame(Phase(phase).label, "phase")]
-        + [_frame(Category(category).label, "category")]
+        [
+            *operators.frames(operator),
+            *_line_frames(packages, package, users, user, functions),
+            *_module_frames(users, module),
+            _frame(Phase(phase).label, "phase"),
+            _frame(Category(category).label, "category"),
+        ]
         for operator, package, user, module, phase, category in keys[first].tolist()
     ]
     return Origins(

@@ -1,4 +1,4 @@
-"""Who holds the bytes at the peak, by everything known of the holders at once: what graphs of stacks sum over."""
+"""Who holds the bytes at the peak, by everything known of the holders at once: what flame graphs sum over."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def peak_paths(source: Analysis | Estimate, *, show_packages: bool = False) -> t
 
 
 def stack_of(path: PathBytes) -> list[str]:
-    """The holder as a stack, outermost first: category, each part of the module's path, operator, source line."""
+    """The holder as a stack, outermost first: category, parts of the module's path, operator, line."""
     module = path.module.split(".") if path.module else [OUTSIDE_OF_MODULES]
     return [path.category, *module, path.operator or OUTSIDE_OF_OPERATORS, path.source_line or NO_LINE]
 

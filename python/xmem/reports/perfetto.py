@@ -1,7 +1,7 @@
 """The run over time for https://ui.perfetto.dev and chrome://tracing, in the Trace Event Format (JSON).
 
-Counters of the allocator and of each category, slices of iterations, phases and modules, and the largest blocks as
-slices from birth to death. Times are microseconds from the first request on.
+Counters of the allocator and of each category, slices of iterations, phases and modules, and the largest
+blocks as slices from birth to death. Times are microseconds from the first request on.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _Event = dict[str, Any]
 def write_perfetto(analysis: Analysis, file: IO[bytes], *, show_packages: bool = False) -> int:
     """Write the run.
 
-    Of more than 50,000 requests each counter shows those that are the highest of their stretch; peaks are exact.
+    Of more than 50,000 requests counters show those that are the highest of their stretch; peaks are exact.
 
     Args:
         analysis: The estimate and all that it rests on.
@@ -61,12 +61,11 @@ def write_perfetto(analysis: Analysis, file: IO[bytes], *, show_packages: bool =
         _largest_blocks(analysis, holders, clock),
     )
     written = 0
-    separator = b'{"displayTimeUnit":"ms","traceEvents":[\n'
+    before = b'{"displayTimeUnit":"ms","traceEvents":[\n'
     while some := list(itertools.islice(events, _EVENTS_A_WRITE)):
-        file.write(
-            separator + ",\n".join(json.dumps(event, separators=(",", ":")) for event in some).encode()
-        )
-        separator = b",\n"
+        texts = (json.dumps(event, separators=(",", ":")) for event in some)
+        file.write(before + ",\n".join(texts).encode())
+        before = b",\n"
         written += len(some)
     file.write(b"\n]}\n")
     return written
@@ -120,7 +119,7 @@ def _counters(analysis: Analysis, holders: Holders, clock: _Clock) -> Iterator[_
 
 
 def _held_by_category(analysis: Analysis, holders: Holders) -> Iterator[tuple[str, NDArray[np.int64]]]:
-    """The bytes in use of each category that there is, after each request; they sum to the allocated bytes."""
+    """The bytes in use of each category after each request; they sum to the allocated bytes."""
     requests = analysis.stages.requests
     change = np.zeros(len(requests), np.int64)
     for kind, sign in ((RequestKind.ALLOC, 1), (RequestKind.FREE, -1)):

@@ -63,8 +63,8 @@ def table_of(source: Analysis | Estimate, what: TableName, *, show_packages: boo
     """A table of an estimate.
 
     Args:
-        source: With all that the estimate rests on; the estimate alone has no blocks, and of the memory over time
-            only its curve.
+        source: With all that the estimate rests on; the estimate alone has no blocks, and of the memory over
+            time only its curve.
         what: Which table.
         show_packages: Name the lines of installed packages in place of the user's.
 
