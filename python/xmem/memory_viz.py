@@ -188,6 +188,7 @@ def _events_of(requests: Requests, replay: Replay) -> _Events:
 
 def _write_events(pickle: PlainPickle, events: _Events, shared: _Shared) -> None:
     pickle.open_list()
+    of_block = np.isin(events.action, (_ALLOC, _FREE_REQUESTED, DeviceAction.FREE_COMPLETED))
     columns: Columns = {
         "action": References(shared.action[events.action]),
         "addr": events.address,
@@ -196,7 +197,7 @@ def _write_events(pickle: PlainPickle, events: _Events, shared: _Shared) -> None
         "pool_id": References(shared.pool_id[events.mempool]),
         "time_us": events.time_us,
         "frames": References(shared.stack[events.block]),
-        "category": References(shared.category[events.block]),
+        "category": References(shared.category[np.where(of_block, events.block, -1)]),
     }
     ooms = np.flatnonzero(events.action == DeviceAction.OOM).tolist()
     begin = 0

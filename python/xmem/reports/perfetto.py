@@ -136,9 +136,9 @@ def _held_by_category(analysis: Analysis, holders: Holders) -> Iterator[tuple[st
 def _highest_of_stretches(gauges: list[NDArray[np.int64]]) -> NDArray[np.intp]:
     """Requests to show: all of a short run, else of each stretch the highest of every gauge and the last."""
     count = len(gauges[0])
-    width = -(-count * (len(gauges) + 1) // _MOST_POINTS)
     if count <= _MOST_POINTS:
         return np.arange(count)
+    width = -(-count // (_MOST_POINTS // (len(gauges) + 1)))
     begins = np.arange(0, count, width)
     shown = [np.minimum(begins + width, count) - 1]
     for gauge in gauges:
