@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +16,16 @@ from numpy.typing import NDArray
 from xmem.plain_pickle import Columns, PlainPickle, References
 from xmem.simulation import BlockState, DeviceAction, Replay, RequestKind, Requests
 
-__all__ = ["Frames", "Origins", "write_snapshot"]
+__all__ = ["Frame", "Origins", "write_snapshot"]
 
-Frames = list[dict[str, Any]]
-"""A stack as snapshots hold it, innermost first: ``name``, ``filename`` and ``line`` of each frame."""
+
+class Frame(NamedTuple):
+    """A function of a file, or what stands for one."""
+
+    name: str
+    filename: str
+    line: int
+
 
 _STATES = {
     BlockState.FREE: "inactive",
@@ -40,12 +46,14 @@ class Origins:
     """Where blocks come from.
 
     Attributes:
-        stacks: Distinct stacks.
+        frames: Distinct frames.
+        stacks: Distinct stacks, of indices into ``frames``, innermost first.
         category: Of the blocks of each stack; the public viewer colours by it.
         stack: int32 a block, index into ``stacks``, -1 = not known.
     """
 
-    stacks: Sequence[Frames]
+    frames: Sequence[Frame]
+    stacks: Sequence[Sequence[int]]
     category: Sequence[str]
     stack: NDArray[np.int32]
 
@@ -75,7 +83,9 @@ def write_snapshot(
     pickle = PlainPickle(file)
     pickle.open_dict()
     pickle.value("xmem")
-    shared = _Shared(pickle, origins or Origins([], [], nobody), int(replay.events.mempool.max(initial=0)))
+    shared = _Shared(
+        pickle, origins or Origins([], [], [], nobody), int(replay.events.mempool.max(initial=0))
+    )
     pickle.close_item()
     pickle.value("segments")
     _write_segments(pickle, replay, shared)
@@ -125,7 +135,15 @@ class _Shared:
         self.action = remembered("actions", _ACTIONS)
         self.state = remembered("states", [_STATES[state] for state in BlockState])
         self.pool_id = remembered("pools", [_mempool_id(pool) for pool in range(pools + 1)])
-        self.stack = remembered("stacks", [*origins.stacks, []])[stack]
+        frames = remembered("frames", [frame._asdict() for frame in origins.frames]).tolist()
+        pickle.value("stacks")
+        pickle.open_list()
+        stacks = []
+        for frames_of_stack in [*origins.stacks, []]:
+            stacks.append(pickle.remember_list([frames[frame] for frame in frames_of_stack]))
+            pickle.close_element()
+        pickle.close_item()
+        self.stack = np.array(stacks, np.uint32)[stack]
         self.category = remembered("categories", [*origins.category, _NO_CATEGORY])[stack]
 
 

@@ -1,13 +1,13 @@
 """Pickles of plain data, written piece by piece: rows of NumPy columns become dicts without an object a row.
 
-The pickle module holds a reference to everything that it has written: gigabytes for a million events. Here only
-what is used again is remembered. The opcodes are those of protocol 4 (pickletools documents them) that readers
-other than Python's know too, such as PyTorch's viewer in JavaScript; unpickling calls nothing.
+The pickle module holds a reference to everything that it has written: gigabytes for a million events. Here
+only what is used again is remembered. The opcodes are those of protocol 4 (pickletools documents them) that
+readers other than Python's know too, such as PyTorch's viewer in JavaScript; unpickling calls nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, TypeAlias
 
@@ -114,6 +114,13 @@ class PlainPickle:
             return self._texts[value]
         self.value(value)
         self._file.write(_MEMOIZE)
+        self._remembered += 1
+        return self._remembered - 1
+
+    def remember_list(self, numbers: Sequence[int]) -> int:
+        """Write a list of remembered values; ``reference`` writes it again."""
+        references = (_LONG_BINGET + number.to_bytes(_REFERENCE_BYTES, "little") for number in numbers)
+        self._file.write(_EMPTY_LIST + _MARK + b"".join(references) + _APPENDS + _MEMOIZE)
         self._remembered += 1
         return self._remembered - 1
 

@@ -1,4 +1,4 @@
-"""Snapshots of estimates: whole stacks, PyTorch's own viewer opens them, and the simulator replays them again."""
+"""Snapshots of estimates: whole stacks; PyTorch's own viewer and the simulator read them."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ _ENDINGS = {  # the longer of two that match is the first
 _BINARY = (FormatName.PARQUET, FormatName.MEMORY_VIZ)
 _NEED_TRACE = (FormatName.HTML, FormatName.MEMORY_VIZ, FormatName.PERFETTO, FormatName.TREE)
 _NOTES = {
-    FormatName.MEMORY_VIZ: "open it at https://pytorch.org/memory_viz or with python -m torch.cuda._memory_viz",
+    FormatName.MEMORY_VIZ: "open it at https://pytorch.org/memory_viz or by python -m torch.cuda._memory_viz",
     FormatName.PERFETTO: "open it at https://ui.perfetto.dev or chrome://tracing",
     FormatName.SPEEDSCOPE: "open it at https://www.speedscope.app",
     FormatName.FLAMEGRAPH: "draw it with flamegraph.pl, inferno-flamegraph or https://www.speedscope.app",

@@ -1,7 +1,7 @@
 """The tree of modules and the source lines with what each changed, in JSON.
 
-The keys ``name``, ``children``, ``delta_allocated_bytes``, ``delta_reserved_bytes`` and the same in ``_gb`` are
-FineProfiler's; ``_gb`` counts 2^30 bytes, as it does there.
+The keys ``name``, ``children``, ``delta_allocated_bytes``, ``delta_reserved_bytes`` and the same in ``_gb``
+are FineProfiler's; a GB is 2^30 bytes, as it is there.
 """
 
 from __future__ import annotations
