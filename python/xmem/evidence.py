@@ -31,6 +31,7 @@ from xmem.orchestration.policy import Recorded
 from xmem.orchestration.recurrent import recurrent_calls
 from xmem.orchestration.workload import Workload
 from xmem.simulation import DeviceAction, Replay, RequestKind, Requests
+from xmem.source_lines import user_line
 from xmem.trace import Trace
 
 _GRANULE_BYTES = 512  # the caching allocator's rounding, kMinBlockSize
@@ -175,7 +176,7 @@ class Witness:
 
     @cached_property
     def _lines(self) -> list[str]:
-        return [*self.attribution.lines, ""]
+        return [*map(user_line, self.attribution.lines), ""]
 
     @cached_property
     def _modules(self) -> tuple[NDArray[np.int32], list[str]]:
@@ -253,10 +254,10 @@ def _sums(
     found, where = np.unique(keys, return_inverse=True)
     sums = np.zeros(len(found), np.int64)
     np.add.at(sums, where, bytes_)
-    for key, total in sorted(zip(found, sums, strict=True), key=lambda pair: -pair[1]):
+    for key, total in zip(found, sums, strict=True):
         name = (names[key] if key >= 0 else "") or missing
         totals[name] = totals.get(name, 0) + int(total)
-    return totals
+    return dict(sorted(totals.items(), key=lambda item: -item[1]))
 
 
 def diagnostics(trace: Trace, blocks: BlockTable) -> tuple[Diagnostic, ...]:

@@ -258,7 +258,7 @@ class Session:
             state="complete",
             iterations=metadata["iterations"],
             complete=self._is_complete(),
-            metadata={key: value for key, value in metadata.items() if key != "tensors"},
+            metadata={key: value for key, value in metadata.items() if key not in ("tensors", "lines")},
         )
 
     def _write(self, end_ns: int) -> dict[str, Any]:
@@ -346,6 +346,7 @@ class Session:
                 for name, (count, note) in self._alignments.items()
             ],
             "assumptions": list(self._assumptions),
+            "lines": self.spans.lines(),
             "modules": self.names.modules,
             "tensors": self.names.columns(base_ns),
             "optimizers": [steps.description | {"steps": len(steps.ends_ns)} for steps in self._steps],
