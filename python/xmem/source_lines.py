@@ -1,22 +1,27 @@
-"""Names of source lines: ``PATH:LINE`` of the user's own code and, folded behind it, of an installed package.
+"""Source lines as a trace names them: the user's, and below it that of an installed package.
 
-A capture names what a library does on behalf of a script ``train.py:42 < transformers/trainer.py:2231``: the
-line of the script, then the innermost one of the package. Where no frame is the user's, as in ``python -m
-package``, the first part is empty.
+A capture names a call into torch ``train.py:42``, and ``train.py:42 < transformers/models/bert.py:341`` where
+the user's line reached torch through a package; the first part is empty where no code of the user's ran.
 """
 
 from __future__ import annotations
 
-_SEPARATOR = " < "
+SEPARATOR = " < "
 
 
 def user_line(name: str) -> str:
-    """The folded name: the line of the user's own code; that of the package where no frame is the user's."""
-    user, _, package = name.partition(_SEPARATOR)
-    return user or package
+    """``PATH:LINE`` of the user's own code, or of the package where no frame is the user's."""
+    line, _, inner = name.partition(SEPARATOR)
+    return line or inner
 
 
 def package_line(name: str) -> str:
-    """The unfolded name: the innermost line outside of torch and the standard library, whoever wrote it."""
-    user, _, package = name.partition(_SEPARATOR)
-    return package or user
+    """``PATH:LINE`` of the innermost code outside of torch, a package's or else the user's."""
+    line, _, inner = name.partition(SEPARATOR)
+    return inner or line
+
+
+def file_and_number(line: str) -> tuple[str, int]:
+    """``PATH`` and ``LINE`` of a source line; number 0 where there is none."""
+    path, _, number = line.rpartition(":")
+    return (path, int(number)) if number.isdigit() else (line, 0)

@@ -81,12 +81,12 @@ class SpanRecorder:
             on_host: Whether it touched and made host tensors only.
         """
         run = self._run()
-        frame = sys._getframe()
-        place = self._place(frame)
+        # A variable for the own frame would be a cycle that keeps the script's tensors alive.
+        place = self._place(sys._getframe())
         if run.begin < 0 or place != run.place:
             self._close(run)
             if place not in self._names:
-                self._learn(place, frame)
+                self._learn(place, sys._getframe())
             run.place = place
             run.begin = begin_ns
         run.end = end_ns
