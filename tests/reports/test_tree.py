@@ -41,6 +41,13 @@ def test_every_module_has_the_keys_and_sums_of_its_children(analysis: Analysis) 
     assert root["peak_bytes"] == sum(child["peak_bytes"] for child in root["children"])
 
 
+def test_named_tensors_are_those_of_the_model(predicted: Analysis) -> None:
+    modules = {module["path"]: module for module in walk(tree_of(predicted))}
+    tensors = modules["Net.fc"]["tensor_bytes_by_category"]
+    assert tensors["parameter"] == (4 << 20) + 1024
+    assert modules[""]["tensor_bytes_by_category"] == tensors
+
+
 def test_lines_have_file_line_and_function(predicted: Analysis) -> None:
     lines = {(line["file"], line["line"]): line for line in tree_of(predicted)["lines"]}
     forward = lines["train.py", 7]

@@ -60,7 +60,14 @@ def origins_of(analysis: Analysis) -> Origins:
     stages = analysis.stages
     users, packages = analysis.holders, analysis.unfolded_holders
     operators = _OperatorStacks(OperatorIndex(stages.trace), stages.workload.operator)
-    parts = [operators.stack, packages.line, users.line, users.module, users.phase, users.category]
+    parts: list[NDArray[Any]] = [
+        operators.stack,
+        packages.line,
+        users.line,
+        users.module,
+        users.phase,
+        users.category,
+    ]
     first, which = _distinct(parts)
     frames = _Frames(operators, packages, users, (stages.trace.metadata or {}).get("lines", {}))
     stacks = [

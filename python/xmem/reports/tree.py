@@ -52,6 +52,7 @@ def _module(node: ModuleNode) -> dict[str, Any]:
         "peak_forward_bytes": node.forward_bytes,
         "peak_backward_bytes": node.backward_bytes,
         "peak_persistent_bytes": node.persistent_bytes,
+        "tensor_bytes_by_category": dict(node.tensors),
         "children": [_module(child) for child in node.children],
     }
 
