@@ -138,6 +138,13 @@ def test_a_damaged_estimate(estimate: Path) -> None:
     assert f"{estimate}: this estimate is damaged" in result.stderr
 
 
+def test_what_a_format_needs_is_named(trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xmem.reports.parquet_table.find_spec", lambda _: None)
+    result = xmem_fast("report", trace, "-o", tmp_path / "run.parquet")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "pip install 'xmem-fast[parquet]'" in result.stderr
+
+
 def test_a_report_that_fails_leaves_the_file_as_it_was(estimate: Path, tmp_path: Path) -> None:
     file = tmp_path / "before.csv"
     file.write_text("as it was")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from xmem.errors import ConfigError
-from xmem.estimate_result import Estimate
+from xmem.estimate_result import SMALLER_PATHS, Estimate, PathBytes
 from xmem.pipeline import Analysis
 from xmem.reports.folded_stacks import write_folded_stacks
 from xmem.reports.speedscope import write_speedscope
@@ -69,6 +70,15 @@ def test_folded_stacks_sum_to_the_peak(analysis: Analysis) -> None:
     lines = [line.rsplit(" ", 1) for line in file.getvalue().decode().splitlines()]
     assert len(lines) == count == len({stack for stack, _ in lines})
     assert sum(int(size) for _, size in lines) == analysis.estimate.peak_allocated_bytes
+
+
+def test_merged_paths_are_no_lines_that_are_not_known(predicted: Analysis) -> None:
+    breakdown = predicted.estimate.breakdown
+    smaller = PathBytes("activation", SMALLER_PATHS, False, SMALLER_PATHS, None, None, 512, 0, 1)
+    estimate = replace(predicted.estimate, breakdown=replace(breakdown, paths=(*breakdown.paths, smaller)))
+    document = speedscope(estimate)
+    assert stacks(document, 0)[-1] == ["activation", "(smaller)"]
+    assert stacks(document, 1)[-1] == ["(smaller)", "activation"]
 
 
 def test_an_estimate_alone_has_the_same_stacks(predicted: Analysis) -> None:

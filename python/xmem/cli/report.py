@@ -163,6 +163,14 @@ def _format(given: FormatName | None, file: Path | None) -> FormatName:
 def _require_possible(chosen: FormatName, file: Path | None, what: TableChoice | None, as_json: bool) -> None:
     if file is None and (chosen in _BINARY or as_json):
         raise ConfigError("--json" if as_json else f"--format {chosen}", "-o FILE to write the report to")
+    if chosen is FormatName.PARQUET:
+        from xmem.reports.parquet_table import require_pyarrow
+
+        require_pyarrow()
+    if chosen is FormatName.HTML:
+        from xmem.reports.html import require_packages
+
+        require_packages()
     if what is not None and chosen not in (FormatName.CSV, FormatName.PARQUET):
         raise ConfigError(f"--what {what} with --format {chosen}", "--format csv or parquet")
 

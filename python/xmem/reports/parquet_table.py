@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import IO, TYPE_CHECKING, Any
 
 from xmem.errors import ConfigError
@@ -9,6 +10,16 @@ from xmem.reports.tables import Column, Table, pieces
 
 if TYPE_CHECKING:
     import pyarrow
+
+
+def require_pyarrow() -> None:
+    """Check what Parquet takes, before the work.
+
+    Raises:
+        ConfigError: pyarrow is not installed.
+    """
+    if find_spec("pyarrow") is None:
+        raise ConfigError("Parquet without pyarrow", "it: pip install 'xmem-fast[parquet]'")
 
 
 def write_parquet(table: Table, file: IO[bytes]) -> int:
@@ -24,11 +35,9 @@ def write_parquet(table: Table, file: IO[bytes]) -> int:
     Raises:
         ConfigError: pyarrow is not installed.
     """
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError as error:
-        raise ConfigError("Parquet without pyarrow", "it: pip install 'xmem-fast[parquet]'") from error
+    require_pyarrow()
+    import pyarrow
+    from pyarrow import parquet
 
     batches = (
         pyarrow.record_batch([_array(column) for column in piece], names=[column.name for column in piece])

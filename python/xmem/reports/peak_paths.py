@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from xmem.errors import ConfigError
-from xmem.estimate_result import Estimate, PathBytes
+from xmem.estimate_result import SMALLER_PATHS, Estimate, PathBytes
 from xmem.evidence import paths_of, taken_bytes
 from xmem.holders import NO_LINE, OUTSIDE_OF_MODULES, OUTSIDE_OF_OPERATORS
 
@@ -36,6 +36,8 @@ def peak_paths(source: Analysis | Estimate, *, show_packages: bool = False) -> t
 
 def stack_of(path: PathBytes) -> list[str]:
     """The holder as a stack, outermost first: category, parts of the module's path, operator, line."""
+    if path.module == SMALLER_PATHS:
+        return [path.category, SMALLER_PATHS]
     module = path.module.split(".") if path.module else [OUTSIDE_OF_MODULES]
     return [path.category, *module, path.operator or OUTSIDE_OF_OPERATORS, path.source_line or NO_LINE]
 

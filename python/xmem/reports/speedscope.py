@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
-from xmem.estimate_result import Estimate, PathBytes
+from xmem.estimate_result import SMALLER_PATHS, Estimate, PathBytes
 from xmem.holders import NO_LINE
 from xmem.reports.peak_paths import peak_paths, stack_of
 from xmem.source_lines import file_and_number
@@ -71,7 +71,8 @@ def _holder_frames(path: PathBytes) -> list[_Frame]:
 
 def _line_frames(path: PathBytes, functions: dict[str, Any]) -> list[_Frame]:
     if path.source_line is None:
-        return [(NO_LINE, "", 0), (path.category, "", 0)]
+        missing = SMALLER_PATHS if path.module == SMALLER_PATHS else NO_LINE
+        return [(missing, "", 0), (path.category, "", 0)]
     name, _ = file_and_number(path.source_line)
     function = functions.get(path.source_line, {}).get("function", "")
     return [

@@ -39,7 +39,7 @@ def write_tree(analysis: Analysis, file: IO[bytes], *, show_packages: bool = Fal
         **_module(root),
         "lines": [_line(line) for line in bytes_by_line(analysis, show_packages=show_packages)],
     }
-    file.write(json.dumps(document, indent=1).encode() + b"\n")
+    file.write(json.dumps(document).encode() + b"\n")
     return sum(1 for _ in root.walk()) - 1
 
 
