@@ -1,0 +1,119 @@
+// Blocks around the peak, stacked in the order of their allocation.
+"use strict";
+
+const bricks = (() => {
+  const { request, allocated, block } = data.bricks, blocks = data.blocks;
+  const columns = request.length, canvas = byId("bricks-canvas"), said = byId("bricks-said");
+  const margin = { left: 78, top: 8, bottom: 22, right: 8 };
+  let view = null, selected = -1;
+
+  let most = 1;
+  for (const units of allocated) most = Math.max(most, units);
+
+  // Where each brick stands in each column where it is alive, and the band of what is not shown on top.
+  const alive = Array.from({ length: columns }, () => []);
+  const shown = new Float64Array(columns);
+  const stretches = [];
+  Array.from(block).forEach((row, brick) => {
+    let begin = lastAtMost(request, blocks.alloc_request[row]);
+    if (request[begin] < blocks.alloc_request[row]) begin++;
+    const size = blocks.size[row];
+    let run = null;
+    for (let column = begin; column < columns && request[column] < blocks.free_request[row]; column++) {
+      alive[column].push(brick);
+      if (run && run.offset === shown[column]) run.end = column;
+      else stretches.push((run = { brick, offset: shown[column], begin: column, end: column }));
+      shown[column] += size;
+    }
+  });
+
+  function draw() {
+    const { pen, width, height } = fitted(canvas);
+    const wide = width - margin.left - margin.right, high = height - margin.top - margin.bottom;
+    const x = (column) => margin.left + (column / columns) * wide;
+    const y = (units) => margin.top + high - (units / (most * 1.03)) * high;
+    view = { x, y, wide, high, width, height };
+    const fills = data.categories.map((label) => colour("c-" + label)), edge = colour("panel");
+    pen.font = "11px system-ui, sans-serif";
+    pen.textAlign = "right";
+    const step = 2 ** Math.floor(Math.log2((most * data.unit_bytes) / 3)) / data.unit_bytes;
+    for (let value = 0; value <= most; value += step) {
+      pen.fillStyle = colour("rule");
+      pen.fillRect(margin.left, y(value), wide, 1);
+      pen.fillStyle = colour("soft");
+      pen.fillText(unitsText(value), margin.left - 8, y(value) + 4);
+    }
+    pen.fillStyle = colour("hatch");
+    for (let column = 0; column < columns; column++) {
+      const rest = allocated[column] - shown[column];
+      if (rest > 0) pen.fillRect(x(column), y(allocated[column]), x(column + 1) - x(column) + 0.5, y(shown[column]) - y(allocated[column]));
+    }
+    for (const part of stretches) {
+      const row = block[part.brick];
+      const top = y(part.offset + blocks.size[row]), tall = y(part.offset) - top, left = x(part.begin), long = x(part.end + 1) - left;
+      pen.fillStyle = fills[blocks.category[row]];
+      pen.fillRect(left, top, long + 0.4, tall + 0.2);
+      if (tall > 3) {
+        pen.fillStyle = edge;
+        pen.fillRect(left, top, long, 0.7);
+        if (long > 4) pen.fillRect(left, top, 0.7, tall);
+      }
+    }
+    if (selected >= 0) {
+      pen.strokeStyle = colour("ink");
+      pen.lineWidth = 2;
+      for (const part of stretches) {
+        if (part.brick !== selected) continue;
+        const top = y(part.offset + blocks.size[block[selected]]);
+        pen.strokeRect(x(part.begin), top, x(part.end + 1) - x(part.begin), Math.max(y(part.offset) - top, 1));
+      }
+    }
+    const at = lastAtMost(request, data.curve.request[data.peak]);
+    pen.fillStyle = colour("ink");
+    pen.fillRect(x(at + 0.5), margin.top, 1, high);
+    pen.textAlign = "center";
+    pen.fillText("peak", Math.min(x(at + 0.5), width - 20), height - 8);
+    pen.fillStyle = colour("soft");
+    if (x(at) > margin.left + 160) {
+      pen.textAlign = "left";
+      pen.fillText("request " + countText(request[0]), margin.left, height - 8);
+    }
+    if (x(at) < width - 180) {
+      pen.textAlign = "right";
+      pen.fillText("request " + countText(request[columns - 1]), width - margin.right, height - 8);
+    }
+  }
+
+  // The brick under a point of the canvas, -1 where there is none.
+  function brickAt(left, top) {
+    const column = Math.floor(((left - margin.left) / view.wide) * columns);
+    if (column < 0 || column >= columns) return -1;
+    let offset = 0;
+    for (const brick of alive[column]) {
+      offset += blocks.size[block[brick]];
+      if (top >= view.y(offset)) return top <= view.y(0) ? brick : -1;
+    }
+    return -1;
+  }
+
+  function select(brick) {
+    selected = brick;
+    said.textContent = brick < 0 ? "\u00a0" : blockText(block[brick]).join(" · ");
+    draw();
+  }
+
+  canvas.addEventListener("mousemove", (event) => {
+    const brick = brickAt(event.offsetX, event.offsetY);
+    if (brick !== selected) select(brick);
+    if (brick < 0) tip.hide();
+    else tip.show(event, blockText(block[brick]));
+  });
+  canvas.addEventListener("mouseleave", () => { tip.hide(); select(-1); });
+  canvas.addEventListener("keydown", (event) => {
+    const step = { ArrowUp: 1, ArrowRight: 1, ArrowDown: -1, ArrowLeft: -1 }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    select((selected + step + block.length) % block.length);
+  });
+  return { draw };
+})();
