@@ -27,36 +27,38 @@ class Bricks:
         request: The instants of the columns, ascending; the peak is one of them.
         allocated_bytes: int64, at each column, of all blocks.
         blocks: Rows of the workload that are shown, in order of allocation.
+        left_out: How many smaller blocks of the window are not.
     """
 
     request: NDArray[np.intp]
     allocated_bytes: NDArray[np.int64]
     blocks: NDArray[np.intp]
+    left_out: int
 
 
-def bricks_around_peak(replay: Replay, workload: Workload, holders: Holders, peak_block: int) -> Bricks:
+def bricks_around_peak(replay: Replay, workload: Workload, holders: Holders) -> Bricks:
     """The largest blocks of the iteration in which the allocated memory peaks."""
-    count, peak = len(replay.timeline.allocated_bytes), replay.peak_allocated.request
-    first, last = _window(workload, holders, peak_block, peak, count)
+    first, last = _window(replay, workload, holders)
+    peak = replay.peak_allocated.request
     columns = np.unique(np.append(np.linspace(first, last, _COLUMNS).astype(np.intp), peak))
     begin = np.maximum(holders.alloc_request, first)
     end = np.minimum(holders.free_request, last + 1)
-    overlap = end > begin
-    area = np.where(overlap, np.maximum(replay.placement.size_bytes, 0), 0) * np.maximum(end - begin, 0).astype(
-        np.float64
-    )
+    lived = np.maximum(end - begin, 0).astype(np.float64)
+    area = lived * np.maximum(replay.placement.size_bytes, 0)
     rows = np.flatnonzero(area > 0)
-    if len(rows) > MOST_BRICKS:
+    left_out = max(len(rows) - MOST_BRICKS, 0)
+    if left_out:
         rows = rows[np.argpartition(-area[rows], MOST_BRICKS)[:MOST_BRICKS]]
     rows = rows[np.argsort(holders.alloc_request[rows], kind="stable")]
-    return Bricks(columns, replay.timeline.allocated_bytes[columns], rows)
+    return Bricks(columns, replay.timeline.allocated_bytes[columns], rows, left_out)
 
 
-def _window(
-    workload: Workload, holders: Holders, peak_block: int, peak: int, count: int
-) -> tuple[int, int]:
-    iteration = int(workload.iteration[peak_block])
+def _window(replay: Replay, workload: Workload, holders: Holders) -> tuple[int, int]:
+    """The first and last request that the bricks show."""
+    peak, count = replay.peak_allocated.request, len(replay.timeline.allocated_bytes)
+    raised = holders.alloc_request == peak
+    iteration = int(workload.iteration[np.flatnonzero(raised)[0]]) if raised.any() else -1
     if iteration < 0:
         return max(peak - _REQUESTS_AROUND, 0), min(peak + _REQUESTS_AROUND, count - 1)
     made = holders.alloc_request[(workload.iteration == iteration) & (holders.alloc_request < count)]
-    return int(made.min()), min(max(int(made.max()), peak) + 1, count - 1)
+    return int(made.min()), min(int(made.max()) + 1, count - 1)

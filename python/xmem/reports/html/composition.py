@@ -42,7 +42,9 @@ def composition_at(
     request = np.flatnonzero(changes)
     block = requests.block[request]
     sign = np.where(requests.kind[request] == RequestKind.ALLOC, 1, -1)
-    change = (sign * np.maximum(replay.placement.size_bytes[block], 0)).astype(np.float64)  # exact below 2**53
+    change = (sign * np.maximum(replay.placement.size_bytes[block], 0)).astype(
+        np.float64
+    )  # exact below 2**53
     instant = np.searchsorted(shown, request)
 
     largest = _largest_modules(replay, holders)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -56,7 +57,7 @@ def shown_requests(replay: Replay) -> NDArray[np.intp]:
 def iterations_of(requests: Requests, workload: Workload) -> list[Span]:
     """The stretches in which the blocks of each iteration are made."""
     made = np.flatnonzero(requests.kind == RequestKind.ALLOC)
-    return _runs(made, workload.iteration[requests.block[made]], made.size and int(len(requests.kind)), str)
+    return _runs(made, workload.iteration[requests.block[made]], 0, str)
 
 
 def phases_of(requests: Requests, workload: Workload) -> list[Span]:
@@ -68,22 +69,23 @@ def phases_of(requests: Requests, workload: Workload) -> list[Span]:
     iteration = workload.iteration[requests.block[made]].astype(np.int64)
     labels = len(Phase)
     key = np.where(iteration < 0, -1, iteration * labels + phase)
-    return _runs(made, key, len(requests.kind), lambda found: Phase(found % labels).label)
+    return _runs(made, key, int(len(requests) * _SHORTEST_PART), lambda found: Phase(found % labels).label)
 
 
-def _runs(made: NDArray[np.intp], key: NDArray[np.integer], count: int, name: object) -> list[Span]:
-    """Runs of equal keys among the requests, those of negative keys and the shortest left out."""
+def _runs(
+    made: NDArray[np.intp], key: NDArray[np.integer], shortest: int, name: Callable[[int], str]
+) -> list[Span]:
+    """Runs of equal keys among the requests, those of negative keys and those that are too short left out."""
     if len(made) == 0:
         return []
     begin = np.flatnonzero(np.concatenate([[True], key[1:] != key[:-1]]))
     end = np.concatenate([begin[1:], [len(key)]]) - 1
     length = made[end] - made[begin] + 1
-    kept = (key[begin] >= 0) & (length >= count * _SHORTEST_PART)
+    kept = (key[begin] >= 0) & (length >= shortest)
     begin, end, length = begin[kept], end[kept], length[kept]
     if len(begin) > _MOST_SPANS:
         largest = np.sort(np.argsort(-length, kind="stable")[:_MOST_SPANS])
         begin, end = begin[largest], end[largest]
-    assert callable(name)
     return [
         Span(name(int(found)), int(first), int(last))
         for found, first, last in zip(key[begin], made[begin], made[end], strict=True)

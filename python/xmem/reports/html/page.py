@@ -6,38 +6,27 @@ import base64
 import hashlib
 import importlib.util
 import os
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
-from xmem.attribution import Category, Phase
 from xmem.errors import ConfigError
-from xmem.reports.html.bricks import Bricks, bricks_around_peak
-from xmem.reports.html.composition import Composition, composition_at
-from xmem.reports.html.curve import Span, iterations_of, phases_of, shown_requests
+from xmem.reports.html.drawing import drawing_of
+from xmem.reports.html.facts import card_of, facts_of, largest_blocks_of
 from xmem.reports.html.module_rows import module_rows_of
-from xmem.reports.html.packing import UNIT_BYTES, NamesUsed, json_for_script, pack, pack_units
-from xmem.reports.html.segment_map import FREE, SegmentMap, segment_map_of
+from xmem.reports.html.packing import json_for_script
 from xmem.reports.html.source_view import source_view_of
-from xmem.reports.html.static_plot import STACKED, static_plot
 from xmem.units import format_bytes
 
 if TYPE_CHECKING:
     import jinja2
+    from markupsafe import Markup
 
-    from xmem.holders import Holders
     from xmem.pipeline import Analysis
 
 _FOLDER = Path(__file__).parent
 _SCRIPTS = ("data.js", "curve.js", "instant.js", "bricks.js", "segments.js", "tree.js", "main.js")
 _NEEDED = ("jinja2", "uplot", "tsdownsample")
-_MODULES_LISTED = 15
-_LARGEST = 25
 
 
 class Advice(Protocol):
@@ -85,27 +74,95 @@ def write_page(
 
 
 def page_of(analysis: Analysis, *, advice: Iterable[Advice] = (), show_packages: bool = False) -> str:
-    """The report as the text of an HTML page; the arguments are those of ``write_page``."""
+    """The report as the text of an HTML page; the arguments and errors are those of ``write_page``."""
     _require_packages()
+    holders = analysis.unfolded_holders if show_packages else analysis.holders
+    drawing = drawing_of(analysis, holders)
+    remedies = list(advice)
     style, library = _uplot()
-    drawing = _drawing_of(analysis, show_packages=show_packages)
     scripts = [library, *(_text(f"static/{name}") for name in _SCRIPTS)]
+    markup = _markup()
     return _template().render(
-        **_texts(analysis),
-        style=style + _text("static/page.css"),
-        scripts=scripts,
-        script_hashes=[_hash(script) for script in scripts],
-        data=json_for_script(drawing.data),
-        advice=list(advice),
-        instant=_instant(drawing.composition, drawing.module_labels, drawing.peak),
+        **facts_of(analysis),
+        style=markup(style + _text("static/page.css")),
+        scripts=[markup(script) for script in scripts],
+        script_hashes=[markup(_hash(script)) for script in scripts],
+        data=markup(json_for_script(drawing.data)),
         plot=drawing.plot,
-        stack=[category.label for category in STACKED if drawing.composition.by_category[int(category)].any()],
+        instant=drawing.at_peak,
+        stack=drawing.categories,
         has_active=drawing.data["curve"]["active"] is not None,
         bricks_text=drawing.bricks_text,
-        segments_text=_segments_text(drawing.segments),
-        tree=module_rows_of(analysis),
-        source=source_view_of(analysis, show_packages=show_packages),
-        largest=_largest(analysis),
-        card=_card(analysis),
-        sections=_sections(has_advice=bool(advice)),
+        segments_text=drawing.segments_text,
+        tree=module_rows_of(analysis, holders),
+        source=source_view_of(analysis, holders),
+        largest=largest_blocks_of(analysis, holders),
+        card=card_of(analysis),
+        advice=remedies,
+        sections=_sections(has_advice=bool(remedies)),
     )
+
+
+def _sections(*, has_advice: bool) -> list[tuple[str, str]]:
+    sections = [
+        ("summary", "Summary"),
+        ("curve", "Over time"),
+        ("bricks", "Blocks"),
+        ("segments", "Segments"),
+        ("modules", "Modules"),
+        ("source", "Source"),
+        ("largest", "Largest"),
+        ("card", "On the card"),
+        ("advice", "Advice"),
+        ("basis", "Basis"),
+    ]
+    return [section for section in sections if has_advice or section[0] != "advice"]
+
+
+def _require_packages() -> None:
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ConfigError(
+            f"an HTML report without {', '.join(missing)}",
+            "the packages of its extra: pip install 'xmem-fast[report]'",
+        )
+
+
+def _markup() -> type[Markup]:
+    """What the template takes as it is; every other text is escaped."""
+    from markupsafe import Markup
+
+    return Markup
+
+
+def _template() -> jinja2.Template:
+    import jinja2
+
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    environment.filters["bytes"] = format_bytes
+    environment.filters["words"] = lambda label: label.replace("_", " ")
+    return environment.from_string(_text("templates/page.html.j2"))
+
+
+def _uplot() -> tuple[str, str]:
+    """uPlot's style and script, as the package ``uplot-python`` brings them; it is not imported."""
+    found = importlib.util.find_spec("uplot")
+    assert found is not None
+    assert found.origin is not None
+    folder = Path(found.origin).parent / "static"
+    return (
+        (folder / "uPlot.min.css").read_text(encoding="utf-8"),
+        (folder / "uPlot.iife.js").read_text(encoding="utf-8"),
+    )
+
+
+def _text(name: str) -> str:
+    return (_FOLDER / name).read_text(encoding="utf-8")
+
+
+def _hash(script: str) -> str:
+    """The only scripts that the page lets run are those of these hashes."""
+    digest = hashlib.sha256(script.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"

@@ -104,7 +104,9 @@ def _mapped(state: AllocatorState, holders: Holders) -> SegmentMap:
         small_pool=state.segment_pool[shown] == 0,
         piece_segment=segment[first],
         piece_offset_bytes=offset[first],
-        piece_bytes=np.add.reduceat(state.block_bytes[inside], begin) if len(begin) else state.block_bytes[:0],
+        piece_bytes=np.add.reduceat(state.block_bytes[inside], begin)
+        if len(begin)
+        else state.block_bytes[:0],
         piece_category=category[first],
         piece_block=np.where((blocks == 1) & known[first], state.block[first], -1).astype(np.int64),
         piece_blocks=np.where(free[first], 0, blocks).astype(np.int64),

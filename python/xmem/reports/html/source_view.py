@@ -13,6 +13,7 @@ from xmem.attribution import Phase
 from xmem.source_lines import file_and_number
 
 if TYPE_CHECKING:
+    from xmem.holders import Holders
     from xmem.pipeline import Analysis
 
 _MOST_FILES = 12
@@ -64,9 +65,8 @@ class SourceView:
     without_line: int
 
 
-def source_view_of(analysis: Analysis, *, show_packages: bool) -> SourceView:
+def source_view_of(analysis: Analysis, holders: Holders) -> SourceView:
     """Sum what lives at the peak by line, and show the lines in their files."""
-    holders = analysis.holders_with(show_packages=show_packages)
     alive = holders.alive_at(analysis.replay.peak_allocated.request)
     line, size = holders.line[alive], analysis.replay.placement.size_bytes[alive].astype(np.float64)
     count = len(holders.lines)
@@ -94,7 +94,10 @@ def source_view_of(analysis: Analysis, *, show_packages: bool) -> SourceView:
             other=int(total[row]) - forward - backward,
         )
     files = sorted(
-        (SourceFile(path, sum(found.bytes for found in lines.values()), _in_context(path, lines)) for path, lines in hot.items()),
+        (
+            SourceFile(path, sum(found.bytes for found in lines.values()), _in_context(path, lines))
+            for path, lines in hot.items()
+        ),
         key=lambda file: -file.bytes,
     )
     return SourceView(files[:_MOST_FILES], max(int(total.max(initial=0)), 1), int(size[~known].sum()))

@@ -115,7 +115,8 @@ def static_plot(
         reserved=_steps(across_all, reserved_bytes, top, closed=False),
         ticks=[Tick(up(value), format_bytes(value)) for value in _round_values(top)],
         shades=[
-            Shade(across(begin), max(across(end) - across(begin), 0.5), span.label) for span, begin, end in spans
+            Shade(across(begin), max(across(end) - across(begin), 0.5), span.label)
+            for span, begin, end in spans
         ],
         capacity_y=None if capacity_bytes is None or capacity_bytes > top else up(capacity_bytes),
         peak=(across(float(x[peak])), up(float(by_category[:, peak].sum()))),
@@ -136,7 +137,9 @@ def _steps(across: NDArray[np.float64], heights: NDArray[np.int64], top: float, 
     bottom = HEIGHT - _BOTTOM
     rise = np.round(bottom - heights / top * (HEIGHT - _TOP - _BOTTOM), 1)
     turns = np.concatenate([[True], rise[1:] != rise[:-1]])
-    steps = "".join(f"H{x:g}V{y:g}" for x, y in zip(across[turns].tolist(), rise[turns].tolist(), strict=True))
+    steps = "".join(
+        f"H{x:g}V{y:g}" for x, y in zip(across[turns].tolist(), rise[turns].tolist(), strict=True)
+    )
     start, end = across[0], across[-1]
     if closed:
         return f"M{start:g} {bottom:g}{steps}H{end:g}V{bottom:g}Z"

@@ -1,0 +1,214 @@
+"""What the page says in words and small tables: the verdict, the largest blocks, the number on the card."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from xmem.attribution import Category, Phase
+from xmem.units import format_bytes
+
+if TYPE_CHECKING:
+    from xmem.estimate_result import Estimate
+    from xmem.holders import Holders
+    from xmem.pipeline import Analysis
+
+_LARGEST = 25
+
+
+@dataclass(frozen=True)
+class CardPart:
+    """A part of what nvidia-smi shows, as a step of a waterfall; begin and share are of the whole."""
+
+    name: str
+    bytes: int
+    note: str
+    begin: float
+    share: float
+    total: bool = False
+
+
+@dataclass(frozen=True)
+class LargeBlock:
+    """A block alive at the peak."""
+
+    size_bytes: int
+    category: str
+    module: str | None
+    words: str
+
+
+def facts_of(analysis: Analysis) -> dict[str, Any]:
+    """The texts around the figures, by their names in the template."""
+    estimate = analysis.estimate
+    return {
+        "estimate": estimate,
+        "verdict": estimate.verdict,
+        "title": _title(estimate),
+        "command": " ".join(estimate.trace.command) or estimate.trace.path,
+        "headline": _headline(estimate),
+        "lead": _lead(estimate),
+        "facts": list(_facts(estimate)),
+        "peak_text": (
+            f"{format_bytes(estimate.peak_allocated_bytes)} allocated in "
+            f"{_place(estimate.peak.iteration, estimate.peak.phase)}{_by(estimate)}."
+        ),
+        "interval_text": _interval_text(estimate),
+        "run": list(_run(estimate)),
+    }
+
+
+def card_of(analysis: Analysis) -> list[CardPart]:
+    """Context, allocated memory, rounding and cache: what adds up to the number on the card."""
+    estimate = analysis.estimate
+    timeline, at = analysis.replay.timeline, analysis.replay.peak_reserved.request
+    requested, allocated = int(timeline.requested_bytes[at]), int(timeline.allocated_bytes[at])
+    reserved = int(timeline.reserved_bytes[at])
+    parts = [
+        (
+            "context",
+            estimate.context_bytes,
+            "CUDA context and loaded kernels, outside of PyTorch's allocator",
+        ),
+        ("tensors", requested, "asked for by the blocks alive at the peak of reserved memory"),
+        ("rounding", allocated - requested, "blocks are multiples of 512 bytes, some are not split"),
+        ("cached", reserved - allocated, "in the allocator's segments, free at that instant"),
+    ]
+    whole = max(estimate.context_bytes + reserved, 1)
+    rows, begin = [], 0
+    for name, size, note in parts:
+        rows.append(CardPart(name, size, note, begin / whole, size / whole))
+        begin += size
+    return [*rows, CardPart("nvidia-smi", begin, "of this process", 0.0, begin / whole, total=True)]
+
+
+def largest_blocks_of(analysis: Analysis, holders: Holders) -> list[LargeBlock]:
+    """The largest blocks alive at the peak."""
+    size = analysis.replay.placement.size_bytes
+    alive = holders.alive_at(analysis.replay.peak_allocated.request)
+    rows = alive[np.argsort(-size[alive], kind="stable")[:_LARGEST]]
+    return [
+        LargeBlock(
+            int(size[row]),
+            Category(int(holders.category[row])).label,
+            holders.module_name(row),
+            _birth_and_death(analysis, holders, row),
+        )
+        for row in rows.tolist()
+    ]
+
+
+def _birth_and_death(analysis: Analysis, holders: Holders, row: int) -> str:
+    made = " at ".join(filter(None, (holders.operator_name(row), holders.line_name(row))))
+    phase = Phase(int(holders.phase[row])).label
+    born = _place(int(analysis.stages.workload.iteration[row]), phase)
+    freed = holders.free_request[row]
+    dies = "never freed" if freed >= len(analysis.stages.requests) else f"freed at request {freed:,}"
+    return f"{made + ', ' if made else ''}born in {born}, {dies}"
+
+
+def _title(estimate: Estimate) -> str:
+    command = estimate.trace.command
+    scripts = [word for word in command if word.endswith(".py")]
+    return (scripts[0] if scripts else estimate.trace.path or "trace").rsplit("/", 1)[-1]
+
+
+def _headline(estimate: Estimate) -> str:
+    verdict = estimate.verdict
+    if verdict is None:
+        return f"Needs {format_bytes(estimate.device_peak_bytes)}"
+    return f"{'Fits' if verdict.fits else 'Does not fit'} on {verdict.gpu}"
+
+
+def _lead(estimate: Estimate) -> str:
+    verdict, oom = estimate.verdict, estimate.simulation.oom
+    peak = format_bytes(estimate.device_peak_bytes)
+    if verdict is None:
+        return "No GPU was named: this is what the job takes on a device without limit, without a context."
+    if verdict.fits:
+        share = estimate.device_peak_bytes / verdict.capacity_bytes
+        return (
+            f"The job takes {peak} of {format_bytes(verdict.capacity_bytes)} ({share:.0%}); "
+            f"{format_bytes(verdict.margin_bytes)} stay free."
+        )
+    text = (
+        f"The job takes {peak} where memory has no end; the GPU has {format_bytes(verdict.capacity_bytes)}."
+    )
+    if oom is None:
+        return text
+    where = " at ".join(filter(None, (oom.operator, oom.source_line)))
+    return (
+        f"{text} It runs out of memory in {_place(oom.iteration, oom.phase)}{f', {where},' if where else ''} "
+        f"asking for {format_bytes(oom.requested_bytes)}."
+    )
+
+
+def _facts(estimate: Estimate) -> Iterator[tuple[str, str, str]]:
+    yield "device peak", format_bytes(estimate.device_peak_bytes), _between(estimate)
+    yield (
+        "reserved by PyTorch",
+        format_bytes(estimate.peak_reserved_bytes),
+        f"{estimate.simulation.segments:,} segments",
+    )
+    yield "allocated at the peak", format_bytes(estimate.peak_allocated_bytes), ""
+    yield (
+        "peak in",
+        _place(estimate.peak.iteration, estimate.peak.phase),
+        " at ".join(filter(None, (estimate.peak.operator, estimate.peak.source_line))),
+    )
+    yield (
+        "fragmentation",
+        format_bytes(estimate.simulation.fragmentation_bytes),
+        "reserved and free at the peak",
+    )
+    largest = next(iter(estimate.breakdown.category.items()), None)
+    if largest is not None:
+        share = largest[1] / max(estimate.peak_allocated_bytes, 1)
+        yield (
+            "most of it",
+            largest[0].replace("_", " "),
+            f"{format_bytes(largest[1])}, {share:.0%} of the peak",
+        )
+
+
+def _between(estimate: Estimate) -> str:
+    interval = estimate.interval
+    if interval is None:
+        return ""
+    return f"{format_bytes(interval.low_bytes)} to {format_bytes(interval.high_bytes)}"
+
+
+def _interval_text(estimate: Estimate) -> str:
+    interval = estimate.interval
+    if interval is None:
+        return ""
+    return (
+        f"The device peak lies between {format_bytes(interval.low_bytes)} and {format_bytes(interval.high_bytes)}, "
+        f"each bound with a confidence of {interval.confidence:.1%}: {interval.basis}."
+    )
+
+
+def _run(estimate: Estimate) -> Iterator[tuple[str, str]]:
+    trace, target = estimate.trace, estimate.target
+    if trace.command:
+        yield "command", " ".join(trace.command)
+    if trace.path:
+        yield "trace", f"{trace.path}, {sum(trace.events.values()):,} events, {trace.iterations} iterations"
+    yield "PyTorch", target.torch_version
+    if target.alloc_conf:
+        yield "PYTORCH_CUDA_ALLOC_CONF", target.alloc_conf
+
+
+def _by(estimate: Estimate) -> str:
+    by = " at ".join(filter(None, (estimate.peak.operator, estimate.peak.source_line)))
+    return f", {by}" if by else ""
+
+
+def _place(iteration: int, phase: str) -> str:
+    named = "" if phase == "other" else phase.replace("_", " ")
+    if iteration < 0:
+        return named or "no iteration"
+    return f"{named} of iteration {iteration}" if named else f"iteration {iteration}"
