@@ -116,6 +116,16 @@ def module_of_tensor(role: str, name: str) -> str:
     return name.rsplit(".", 2 if role == "optimizer_state" else 1)[0]
 
 
+def iteration_begins(workload: Workload) -> NDArray[np.int64]:
+    """When the first block of each iteration is allocated: int64 nanoseconds, one an iteration."""
+    count = int(workload.iteration.max(initial=-1)) + 1
+    begins = np.full(count + 1, NEVER, np.int64)
+    np.minimum.at(begins, workload.iteration, workload.alloc_ns)  # -1, outside of all, is the last entry
+    return np.minimum.accumulate(begins[:count][::-1])[
+        ::-1
+    ]  # an iteration without blocks begins with the next
+
+
 def _name(names: Sequence[str], index: int) -> str | None:
     return names[index] if index >= 0 else None
 
@@ -167,17 +177,7 @@ def _lifetimes(requests: Requests, blocks: int) -> tuple[NDArray[np.int64], NDAr
 
 def _persistent(workload: Workload) -> NDArray[np.bool_]:
     """Whether a block is alive when the iteration after its own begins, or at the end of the run."""
-    begins = _iteration_begins(workload)
+    begins = iteration_begins(workload)
     next_begin = np.append(begins, NEVER)[workload.iteration + 1]
     persistent: NDArray[np.bool_] = (workload.free_ns == NEVER) | (workload.free_ns > next_begin)
     return persistent
-
-
-def _iteration_begins(workload: Workload) -> NDArray[np.int64]:
-    """When the first block of each iteration is allocated."""
-    count = int(workload.iteration.max(initial=-1)) + 1
-    begins = np.full(count + 1, NEVER, np.int64)
-    np.minimum.at(begins, workload.iteration, workload.alloc_ns)  # -1, outside of all, is the last entry
-    return np.minimum.accumulate(begins[:count][::-1])[
-        ::-1
-    ]  # an iteration without blocks begins with the next
