@@ -1,17 +1,14 @@
-"""The tree of modules as rows of a table, each with what the module and its children hold at the peak."""
+"""The tree of modules as rows of a table."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
-from xmem.attribution import Category, Phase
+from xmem.attribution import Category
+from xmem.breakdown.modules import Delta, ModuleNode, module_tree
 
 if TYPE_CHECKING:
-    from xmem.holders import Holders
     from xmem.pipeline import Analysis
 
 _MOST_ROWS = 1500
@@ -22,68 +19,78 @@ _COLUMNS = {
     "activations": (Category.ACTIVATION,),
     "other": (Category.INPUT, Category.WORKSPACE, Category.TEMPORARY, Category.UNKNOWN),
 }
+COLUMNS = ("at the peak", *_COLUMNS, "from forward", "from backward")
+"""Of the bytes at the peak: all, by category, and by the pass that allocated them."""
 
 
 @dataclass(frozen=True)
 class ModuleRow:
-    """A module; ``values`` are bytes, in the order of the columns."""
+    """A module.
+
+    Attributes:
+        path: Such as ``GPT.blocks.3``; empty for all modules together.
+        level: From 1.
+        values: Bytes, in the order of ``COLUMNS``.
+        forward: What its forward changed in the iteration of the peak, None where that is not known.
+        backward: The same of its backward.
+    """
 
     name: str
     path: str
     level: int
     has_children: bool
     values: tuple[int, ...]
+    forward: Delta | None
+    backward: Delta | None
 
 
 @dataclass(frozen=True)
 class ModuleRows:
-    """Rows in the order of the tree, parents before their children."""
+    """Rows in the order of the tree, parents before their children.
+
+    Attributes:
+        left_out: How many of the smallest modules have no row.
+    """
 
     columns: tuple[str, ...]
     rows: list[ModuleRow]
     left_out: int
 
 
-def module_rows_of(analysis: Analysis, holders: Holders) -> ModuleRows:
-    """Sum what lives at the peak by module and the modules above it."""
-    alive = holders.alive_at(analysis.replay.peak_allocated.request)
-    alive = alive[holders.module[alive] >= 0]
-    module, size = holders.module[alive], analysis.replay.placement.size_bytes[alive].astype(np.float64)
-    count = len(holders.modules)
-
-    def summed(chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
-        return np.bincount(module[chosen], size[chosen], count).astype(np.int64)
-
-    category, phase = holders.category[alive], holders.phase[alive]
-    columns = [
-        np.bincount(module, size, count).astype(np.int64),
-        *(summed(np.isin(category, categories)) for categories in _COLUMNS.values()),
-        summed(phase == Phase.FORWARD),
-        summed(phase == Phase.BACKWARD),
-    ]
-    totals: dict[str, NDArray[np.int64]] = {}
-    own = np.stack(columns, axis=1)
-    for row in np.flatnonzero(own[:, 0]).tolist():
-        path = holders.modules[row]
-        while path:
-            totals[path] = totals[path] + own[row] if path in totals else own[row]
-            path = path.rpartition(".")[0]
-    return _listed(totals, ("total", *_COLUMNS, "from forward", "from backward"))
+def module_rows_of(analysis: Analysis) -> ModuleRows:
+    """The largest modules, with those above them."""
+    root = module_tree(analysis)
+    nodes = list(root.walk())
+    kept = nodes
+    if len(nodes) > _MOST_ROWS:  # in order of size a parent, which holds no less, stands before its children
+        kept = sorted(nodes, key=lambda node: -node.bytes)[:_MOST_ROWS]
+    return ModuleRows(COLUMNS, _rows(root, {node.path for node in kept}), len(nodes) - len(kept))
 
 
-def _listed(totals: dict[str, NDArray[np.int64]], columns: tuple[str, ...]) -> ModuleRows:
-    """The largest modules as rows, siblings by bytes."""
-    kept = sorted(totals, key=lambda path: (-totals[path][0], path))[:_MOST_ROWS]  # a parent holds no less
-    children: dict[str, list[str]] = {}
-    for path in kept:
-        children.setdefault(path.rpartition(".")[0], []).append(path)
+def _rows(root: ModuleNode, kept: set[str]) -> list[ModuleRow]:
     rows: list[ModuleRow] = []
-    waiting = [(path, 1) for path in reversed(children.get("", []))]
+    waiting = [(root, 1)]
     while waiting:
-        path, level = waiting.pop()
-        below = children.get(path, [])
+        node, level = waiting.pop()
+        below = [child for child in node.children if child.path in kept]
         rows.append(
-            ModuleRow(path.rpartition(".")[2], path, level, bool(below), tuple(totals[path].tolist()))
+            ModuleRow(
+                name=node.name or "all of it",
+                path=node.path,
+                level=level,
+                has_children=bool(below),
+                values=_values(node),
+                forward=node.forward,
+                backward=node.backward,
+            )
         )
         waiting += [(child, level + 1) for child in reversed(below)]
-    return ModuleRows(columns, rows, len(totals) - len(rows))
+    return rows
+
+
+def _values(node: ModuleNode) -> tuple[int, ...]:
+    by_category = (
+        sum(node.category.get(category.label, 0) for category in categories)
+        for categories in _COLUMNS.values()
+    )
+    return (node.bytes, *by_category, node.forward_bytes, node.backward_bytes)

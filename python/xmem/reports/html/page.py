@@ -30,26 +30,27 @@ _NEEDED = ("jinja2", "uplot", "tsdownsample")
 
 
 class Advice(Protocol):
-    """A remedy that was replayed.
-
-    Attributes:
-        remedy: What to do.
-        saved_bytes: By how much it lowers the peak.
-        where: Module or source line, None where it is the whole job.
-        change: What to write.
-        cost: What it costs in exchange.
-    """
+    """A remedy that was replayed."""
 
     @property
-    def remedy(self) -> str: ...
+    def remedy(self) -> str:
+        """What to do."""
+
     @property
-    def saved_bytes(self) -> int: ...
+    def saved_bytes(self) -> int:
+        """By how much it lowers the peak."""
+
     @property
-    def where(self) -> str | None: ...
+    def where(self) -> str | None:
+        """Module or source line, None where it is the whole job."""
+
     @property
-    def change(self) -> str | None: ...
+    def change(self) -> str | None:
+        """What to write."""
+
     @property
-    def cost(self) -> str | None: ...
+    def cost(self) -> str | None:
+        """What it costs in exchange."""
 
 
 def write_page(
@@ -94,8 +95,8 @@ def page_of(analysis: Analysis, *, advice: Iterable[Advice] = (), show_packages:
         has_active=drawing.data["curve"]["active"] is not None,
         bricks_text=drawing.bricks_text,
         segments_text=drawing.segments_text,
-        tree=module_rows_of(analysis, holders),
-        source=source_view_of(analysis, holders),
+        tree=module_rows_of(analysis),
+        source=source_view_of(analysis, show_packages=show_packages),
         largest=largest_blocks_of(analysis, holders),
         card=card_of(analysis),
         advice=remedies,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from xmem.holders import Holders
     from xmem.pipeline import Analysis
 
-MOST_SEGMENTS = 300
+MOST_SEGMENTS = 1000
 _FINEST = 1 / 1000
 """Neighbours of one category that are each smaller than this part of the widest segment are drawn as one."""
 FREE = 255

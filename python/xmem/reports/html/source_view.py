@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from xmem.attribution import Phase
-from xmem.source_lines import file_and_number
+from xmem.breakdown.lines import LineBytes, bytes_by_line
 
 if TYPE_CHECKING:
-    from xmem.holders import Holders
     from xmem.pipeline import Analysis
 
 _MOST_FILES = 12
@@ -26,24 +22,20 @@ _MOST_FILE_BYTES = 2 << 20
 
 @dataclass(frozen=True)
 class SourceLine:
-    """A line of a file, or the gap between two that are shown.
+    """A line of a file; without a number the gap between two that are shown.
 
     Attributes:
-        bytes: At the peak, of blocks made by the line; the sum of the next three.
+        held: What it holds at the peak and changes, None where it does neither.
     """
 
     number: int
     text: str
-    bytes: int = 0
-    forward: int = 0
-    backward: int = 0
-    other: int = 0
-    gap: bool = False
+    held: LineBytes | None = None
 
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file with bytes, most of them first among its kind."""
+    """A file with bytes at the peak."""
 
     path: str
     bytes: int
@@ -56,102 +48,70 @@ class SourceView:
 
     Attributes:
         files: Those with most bytes first.
+        files_left_out: How many more there are.
         most: Bytes of the largest line, at least 1.
         without_line: Bytes that no line is known of.
     """
 
     files: list[SourceFile]
+    files_left_out: int
     most: int
     without_line: int
 
 
-def source_view_of(analysis: Analysis, holders: Holders) -> SourceView:
-    """Sum what lives at the peak by line, and show the lines in their files."""
-    alive = holders.alive_at(analysis.replay.peak_allocated.request)
-    line, size = holders.line[alive], analysis.replay.placement.size_bytes[alive].astype(np.float64)
-    count = len(holders.lines)
-    known = line >= 0
-    by_phase = {
-        phase: np.bincount(line[known & chosen], size[known & chosen], count).astype(np.int64)
-        for phase, chosen in (
-            (Phase.FORWARD, holders.phase[alive] == Phase.FORWARD),
-            (Phase.BACKWARD, holders.phase[alive] == Phase.BACKWARD),
-        )
-    }
-    total = np.bincount(line[known], size[known], count).astype(np.int64)
-
-    hot: dict[str, dict[int, SourceLine]] = {}
-    noted: Mapping[str, Any] = (analysis.stages.trace.metadata or {}).get("lines") or {}
-    for row in np.flatnonzero(total).tolist():
-        path, number = file_and_number(holders.lines[row])
-        forward, backward = int(by_phase[Phase.FORWARD][row]), int(by_phase[Phase.BACKWARD][row])
-        hot.setdefault(path, {})[number] = SourceLine(
-            number=number,
-            text=_noted_text(noted, holders.lines[row]),
-            bytes=int(total[row]),
-            forward=forward,
-            backward=backward,
-            other=int(total[row]) - forward - backward,
-        )
-    files = sorted(
-        (
-            SourceFile(path, sum(found.bytes for found in lines.values()), _in_context(path, lines))
-            for path, lines in hot.items()
-        ),
-        key=lambda file: -file.bytes,
+def source_view_of(analysis: Analysis, *, show_packages: bool) -> SourceView:
+    """The lines that hold bytes at the peak, in their files."""
+    found = bytes_by_line(analysis, show_packages=show_packages)
+    by_file: dict[str, list[LineBytes]] = {}
+    for line in found:
+        by_file.setdefault(line.file, []).append(line)
+    files = sorted(by_file, key=lambda file: -sum(line.bytes for line in by_file[file]))
+    return SourceView(
+        files=[
+            SourceFile(file, sum(line.bytes for line in by_file[file]), _in_context(file, by_file[file]))
+            for file in files[:_MOST_FILES]
+        ],
+        files_left_out=max(len(files) - _MOST_FILES, 0),
+        most=max(1, *(line.bytes for line in found)) if found else 1,
+        without_line=analysis.estimate.peak_allocated_bytes - sum(line.bytes for line in found),
     )
-    return SourceView(files[:_MOST_FILES], max(int(total.max(initial=0)), 1), int(size[~known].sum()))
 
 
-def _noted_text(noted: Mapping[str, Any], line: str) -> str:
-    entry = noted.get(line)
-    text = entry.get("text") if isinstance(entry, Mapping) else None
-    return text if isinstance(text, str) else ""
-
-
-def _in_context(path: str, hot: Mapping[int, SourceLine]) -> list[SourceLine]:
+def _in_context(file: str, found: Sequence[LineBytes]) -> list[SourceLine]:
     """The lines with bytes among their neighbours, gaps marked; without the file, those lines alone."""
-    if len(hot) > _MOST_LINES:
-        largest = sorted(hot.values(), key=lambda line: -line.bytes)[:_MOST_LINES]
-        hot = {line.number: line for line in largest}
-    texts = _file_lines(path)
-    if texts is None or any(not _agrees(line, texts) for line in hot.values()):
-        return [hot[number] for number in sorted(hot)]
-    near = sorted(
-        {
-            number
-            for line in hot
-            for number in range(max(line - _AROUND, 1), min(line + _AROUND, len(texts)) + 1)
-        }
-    )
+    hot = {line.line: line for line in found[:_MOST_LINES]}
+    texts = _file_lines(file)
+    if texts is None or not all(_agrees(line, texts) for line in hot.values()):
+        return [SourceLine(number, hot[number].text, hot[number]) for number in sorted(hot)]
     shown: list[SourceLine] = []
-    for number in near:
+    for number in _near(hot, len(texts)):
         if shown and shown[-1].number < number - 1:
-            shown.append(SourceLine(number - 1, "", gap=True))
-        text = texts[number - 1]
-        line = hot.get(number)
-        shown.append(
-            SourceLine(number, text)
-            if line is None
-            else SourceLine(number, text, line.bytes, line.forward, line.backward, line.other)
-        )
+            shown.append(SourceLine(0, ""))
+        shown.append(SourceLine(number, texts[number - 1], hot.get(number)))
     return shown
 
 
-def _agrees(line: SourceLine, texts: list[str]) -> bool:
+def _near(hot: Mapping[int, LineBytes], length: int) -> list[int]:
+    near = set[int]()
+    for number in hot:
+        near.update(range(max(number - _AROUND, 1), min(number + _AROUND, length) + 1))
+    return sorted(near)
+
+
+def _agrees(line: LineBytes, texts: Sequence[str]) -> bool:
     """Whether the file still says what it said when the run was recorded."""
-    if line.number > len(texts):
+    if not 1 <= line.line <= len(texts):
         return False
-    return not line.text or texts[line.number - 1].strip() == line.text.strip()
+    return not line.text or texts[line.line - 1].strip() == line.text.strip()
 
 
-def _file_lines(path: str) -> list[str] | None:
-    """Lines of a Python file below the current folder; of no other: a trace may name any path."""
+def _file_lines(file: str) -> list[str] | None:
+    """Lines of a Python file below the current folder; of no other, as a trace may name any path."""
     here = Path.cwd()
     try:
-        file = (here / path).resolve()
-        if file.suffix != ".py" or not file.is_relative_to(here) or file.stat().st_size > _MOST_FILE_BYTES:
+        path = (here / file).resolve()
+        if path.suffix != ".py" or not path.is_relative_to(here) or path.stat().st_size > _MOST_FILE_BYTES:
             return None
-        return file.read_text(encoding="utf-8", errors="replace").splitlines()
+        return path.read_text(encoding="utf-8", errors="replace").splitlines()
     except (OSError, ValueError):
         return None

@@ -29,7 +29,7 @@ STACKED = (
 """Categories from the bottom of a stack to its top: the longest lived first."""
 
 WIDTH, HEIGHT = 960, 300
-_LEFT, _RIGHT, _TOP, _BOTTOM = 70, 10, 12, 24
+_LEFT, _RIGHT, _TOP, _BOTTOM = 70, 10, 16, 24
 _MOST_POINTS = 400
 
 

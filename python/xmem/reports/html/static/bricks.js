@@ -70,17 +70,21 @@ const bricks = (() => {
     }
     const at = lastAtMost(request, data.curve.request[data.peak]);
     pen.fillStyle = colour("ink");
-    pen.fillRect(x(at + 0.5), margin.top, 1, high);
-    pen.textAlign = "center";
-    pen.fillText("peak", Math.min(x(at + 0.5), width - 20), height - 8);
+    pen.beginPath();
+    pen.moveTo(x(at + 0.5), height - margin.bottom + 2);
+    pen.lineTo(x(at + 0.5) - 4, height - margin.bottom + 8);
+    pen.lineTo(x(at + 0.5) + 4, height - margin.bottom + 8);
+    pen.fill();
+    pen.textAlign = "left";
+    pen.fillText("peak", Math.min(x(at + 0.5) + 8, width - 40), height - margin.bottom + 11);
     pen.fillStyle = colour("soft");
     if (x(at) > margin.left + 160) {
       pen.textAlign = "left";
-      pen.fillText("request " + countText(request[0]), margin.left, height - 8);
+      pen.fillText("request " + countText(request[0]), margin.left, height - margin.bottom + 11);
     }
     if (x(at) < width - 180) {
       pen.textAlign = "right";
-      pen.fillText("request " + countText(request[columns - 1]), width - margin.right, height - 8);
+      pen.fillText("request " + countText(request[columns - 1]), width - margin.right, height - margin.bottom + 11);
     }
   }
 

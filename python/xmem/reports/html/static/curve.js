@@ -2,10 +2,11 @@
 "use strict";
 
 const curve = (() => {
-  const drawn = data.curve, count = drawn.request.length, kinds = data.categories.length;
+  const drawn = data.curve, count = drawn.request.length;
   const scale = data.unit_bytes;
   const box = byId("plot");
-  const height = 360;
+  const height = 380, RULER = 16;
+  const PHASE_TONE = { forward: 0.06, backward: 0.14, optimizer_step: 0.24, zero_grad: 0.04, load: 0.04 };
   let axis = "time", plot = null, chosen = data.peak, listener = () => {};
 
   const column = (units) => Float64Array.from(units, (value) => value * scale);
@@ -22,40 +23,40 @@ const curve = (() => {
     for (let at = 0; at < count; at++) edge[at] += drawn.by_category[kind * count + at] * scale;
     edges.unshift({ kind, values: Float64Array.from(edge) });
   }
-  console.assert(kinds * count === drawn.by_category.length);
 
   const across = () => (axis === "time" ? drawn.time_s : Float64Array.from(drawn.request));
   const spanEnds = (span) => (axis === "time" ? [span.begin_s, span.end_s] : [span.first, span.last]);
 
+  // A ruler of iterations and phases above the plot, and faint stripes below it.
   function shade(chart) {
-    const { ctx, bbox } = chart;
+    const { ctx, bbox } = chart, ratio = devicePixelRatio || 1, line = RULER * ratio;
+    const right = bbox.left + bbox.width;
     ctx.save();
     ctx.beginPath();
-    ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
+    ctx.rect(bbox.left, bbox.top - 2 * line, bbox.width, bbox.height + 2 * line);
     ctx.clip();
-    const ratio = devicePixelRatio || 1;
     ctx.font = 11 * ratio + "px system-ui, sans-serif";
-    data.iterations.forEach((span, number) => {
-      const [begin, end] = spanEnds(span).map((value) => chart.valToPos(value, "x", true));
-      if (number % 2 === 0) {
-        ctx.fillStyle = colour("wash");
-        ctx.fillRect(begin, bbox.top, end - begin, bbox.height);
-      }
-      ctx.fillStyle = colour("soft");
-      const visible = Math.max(begin, bbox.left);
-      if (Math.min(end, bbox.left + bbox.width) - visible > 70 * ratio) ctx.fillText("iteration " + span.label, visible + 5 * ratio, bbox.top + 13 * ratio);
-    });
-    const tints = { forward: "forward", backward: "backward", optimizer_step: "c-optimizer_state", load: "c-input", zero_grad: "c-unknown" };
-    for (const span of data.phases) {
-      const [begin, end] = spanEnds(span).map((value) => chart.valToPos(value, "x", true));
-      const wide = Math.max(end - begin, 1);
-      ctx.fillStyle = colour(tints[span.label] || "c-unknown");
-      ctx.globalAlpha = 0.1;
-      ctx.fillRect(begin, bbox.top, wide, bbox.height);
-      ctx.globalAlpha = 0.9;
-      ctx.fillRect(begin, bbox.top + bbox.height - 3 * ratio, wide, 3 * ratio);
-      ctx.globalAlpha = 1;
-    }
+    const row = (spans, top, fill, text) =>
+      spans.forEach((span, number) => {
+        const [begin, end] = spanEnds(span).map((value) => chart.valToPos(value, "x", true));
+        if (end < bbox.left || begin > right) return;
+        const wide = Math.max(end - begin, 1);
+        ctx.fillStyle = colour("ink");
+        ctx.globalAlpha = fill(span, number);
+        ctx.fillRect(begin, top, wide - (wide > 3 ? ratio : 0), line - ratio);
+        if (top > bbox.top - 1.5 * line) {
+          ctx.globalAlpha *= 0.35;
+          ctx.fillRect(begin, bbox.top, wide, bbox.height);
+        }
+        ctx.globalAlpha = 1;
+        const from = Math.max(begin, bbox.left) + 4 * ratio, label = text(span);
+        if (Math.min(end, right) - from > ctx.measureText(label).width + 3 * ratio) {
+          ctx.fillStyle = colour("soft");
+          ctx.fillText(label, from, top + line - 4.5 * ratio);
+        }
+      });
+    row(data.iterations, bbox.top - 2 * line, (_, number) => (number % 2 ? 0.04 : 0.09), (span) => "iteration " + span.label);
+    row(data.phases, bbox.top - line, (span) => PHASE_TONE[span.label] || 0.05, (span) => words(span.label));
     ctx.restore();
   }
 
@@ -132,12 +133,12 @@ const curve = (() => {
       {
         width: box.clientWidth,
         height,
-        padding: [8, 12, 0, 0],
+        padding: [2 * RULER + 2, 12, 0, 0],
         legend: { show: false },
         cursor: { y: false, drag: { x: true, y: false, dist: 6 }, points: { show: false } },
         scales: { x: { time: false }, y: { range: [0, top] } },
         axes: [
-          { stroke: () => colour("soft"), grid: { show: false }, ticks: grid, values: (_, values) => values.map((value) => (axis === "time" ? value + " s" : countText(value))) },
+          { stroke: () => colour("soft"), grid: { show: false }, ticks: grid, size: 32, values: (_, values) => values.map((value) => (axis === "time" ? value + " s" : countText(value))) },
           { stroke: () => colour("soft"), grid, ticks: grid, size: 78, splits: () => sizeTicks(0, top), values: (_, values) => values.map(sizeText) },
         ],
         series: [{}, ...areas, ...lines],

@@ -4,8 +4,8 @@
 const segments = (() => {
   const map = data.segments, canvas = byId("segments-canvas"), said = byId("segments-said");
   const count = map.bytes.length, pieces = map.piece_bytes.length;
-  const left = 78, gap = 2;
-  let selected = -1, rowHigh = 14, scale = 1;
+  const LEFT = 78, HIGH = 15, GAP = 3;
+  let selected = -1, scale = 1, places = [];
 
   function hatch(pen) {
     const tile = document.createElement("canvas");
@@ -20,44 +20,57 @@ const segments = (() => {
     return pen.createPattern(tile, "repeat");
   }
 
-  const box = (piece) => [
-    left + map.piece_offset[piece] * scale,
-    map.piece_segment[piece] * (rowHigh + gap) + 2,
-    Math.max(map.piece_bytes[piece] * scale, 0.5),
-  ];
+  const box = (piece) => {
+    const { x, row } = places[map.piece_segment[piece]];
+    return [x + map.piece_offset[piece] * scale, row * (HIGH + GAP) + 2, Math.max(map.piece_bytes[piece] * scale, 0.5)];
+  };
 
-  function draw() {
-    rowHigh = count > 120 ? 4 : count > 60 ? 8 : 14;
-    canvas.style.height = count * (rowHigh + gap) + 6 + "px";
-    const { pen, width } = fitted(canvas);
+  // Segments side by side, the largest first, in as many rows as it takes.
+  function lay(width) {
     let widest = 1;
     for (const units of map.bytes) widest = Math.max(widest, units);
-    scale = (width - left - 4) / widest;
+    scale = (width - LEFT - 4) / widest;
+    let x = LEFT, row = 0;
+    places = Array.from(map.bytes, (units) => {
+      const wide = Math.max(units * scale, 1.5);
+      if (x > LEFT && x + wide > width - 3) {
+        x = LEFT;
+        row++;
+      }
+      const place = { x, row, wide };
+      x += wide + GAP + 1;
+      return place;
+    });
+    return row + 1;
+  }
+
+  function draw() {
+    canvas.style.height = lay(canvas.clientWidth) * (HIGH + GAP) + 6 + "px";
+    const { pen } = fitted(canvas);
     const fills = data.categories.map((label) => colour("c-" + label)), free = hatch(pen), edge = colour("panel");
     pen.font = "11px system-ui, sans-serif";
     pen.textAlign = "right";
-    for (let row = 0; row < count; row++) {
+    places.forEach(({ x, row, wide }, segment) => {
       pen.fillStyle = colour("soft");
-      const every = Math.ceil(12 / (rowHigh + gap));
-      if (row % every === 0) pen.fillText(unitsText(map.bytes[row]), left - 8, row * (rowHigh + gap) + Math.min(rowHigh, 12) + 1);
+      if (x === LEFT) pen.fillText(unitsText(map.bytes[segment]), LEFT - 8, row * (HIGH + GAP) + 13);
       pen.strokeStyle = colour("rule");
       pen.lineWidth = 1;
-      pen.strokeRect(left - 0.5, row * (rowHigh + gap) + 1.5, map.bytes[row] * scale + 1, rowHigh + 1);
-    }
+      pen.strokeRect(x - 0.5, row * (HIGH + GAP) + 1.5, wide + 1, HIGH + 1);
+    });
     for (let piece = 0; piece < pieces; piece++) {
       const [x, y, wide] = box(piece), kind = map.piece_category[piece];
       pen.fillStyle = kind === data.free ? free : fills[kind];
-      pen.fillRect(x, y, wide, rowHigh);
+      pen.fillRect(x, y, wide, HIGH);
       if (wide > 4) {
         pen.fillStyle = edge;
-        pen.fillRect(x + wide - 0.7, y, 0.7, rowHigh);
+        pen.fillRect(x + wide - 0.7, y, 0.7, HIGH);
       }
     }
     if (selected >= 0) {
       const [x, y, wide] = box(selected);
       pen.strokeStyle = colour("ink");
       pen.lineWidth = 2;
-      pen.strokeRect(x, y, Math.max(wide, 2), rowHigh);
+      pen.strokeRect(x, y, Math.max(wide, 2), HIGH);
     }
   }
 
@@ -73,16 +86,18 @@ const segments = (() => {
   }
 
   function pieceAt(x, y) {
-    const row = Math.floor((y - 1) / (rowHigh + gap)), units = (x - left) / scale;
-    if (row < 0 || row >= count || units < 0 || units > map.bytes[row]) return -1;
+    const row = Math.floor((y - 1) / (HIGH + GAP));
+    const segment = places.findIndex((place) => place.row === row && x >= place.x && x <= place.x + place.wide);
+    if (segment < 0) return -1;
+    const units = (x - places[segment].x) / scale;
     let low = 0, high = pieces - 1;
-    const before = (piece) => map.piece_segment[piece] < row || (map.piece_segment[piece] === row && map.piece_offset[piece] <= units);
+    const before = (piece) => map.piece_segment[piece] < segment || (map.piece_segment[piece] === segment && map.piece_offset[piece] <= units);
     while (low < high) {
       const middle = (low + high + 1) >> 1;
       if (before(middle)) low = middle;
       else high = middle - 1;
     }
-    return map.piece_segment[low] === row ? low : -1;
+    return map.piece_segment[low] === segment ? low : -1;
   }
 
   function select(piece) {
@@ -101,8 +116,8 @@ const segments = (() => {
   canvas.addEventListener("keydown", (event) => {
     let next = { ArrowRight: selected + 1, ArrowLeft: selected - 1 }[event.key];
     if (event.key === "ArrowDown" || event.key === "ArrowUp") {
-      const row = selected < 0 ? 0 : map.piece_segment[selected] + (event.key === "ArrowDown" ? 1 : -1);
-      next = map.piece_segment.indexOf((row + count) % count);
+      const segment = selected < 0 ? 0 : map.piece_segment[selected] + (event.key === "ArrowDown" ? 1 : -1);
+      next = map.piece_segment.indexOf((segment + count) % count);
     }
     if (next === undefined) return;
     event.preventDefault();
