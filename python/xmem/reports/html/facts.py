@@ -57,6 +57,12 @@ def facts_of(analysis: Analysis) -> dict[str, Any]:
             f"{_place(estimate.peak.iteration, estimate.peak.phase)}{_by(estimate)}."
         ),
         "interval_text": _interval_text(estimate),
+        "changed_policies": [
+            policy for policy in estimate.policies if policy.blocks_changed or not policy.applied
+        ],
+        "idle_policies": [
+            policy.name for policy in estimate.policies if policy.applied and not policy.blocks_changed
+        ],
         "run": list(_run(estimate)),
     }
 
