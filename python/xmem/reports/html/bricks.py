@@ -1,4 +1,4 @@
-"""Blocks around the peak as bricks: the largest by bytes and time, stacked in the order of their allocation."""
+"""Blocks around the peak as bricks: the largest by bytes and time, stacked in order of allocation."""
 
 from __future__ import annotations
 

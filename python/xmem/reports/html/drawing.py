@@ -212,18 +212,20 @@ def _bricks_text(bricks: Bricks) -> str:
     if bricks.left_out == 0:
         return f"All {len(bricks.blocks):,} of the window are drawn."
     return (
-        f"The {len(bricks.blocks):,} largest of the window are drawn; the other {bricks.left_out:,} are the grey "
-        "band on top."
+        f"The {len(bricks.blocks):,} largest of the window are drawn; "
+        f"the other {bricks.left_out:,} are the grey band on top."
     )
 
 
 def _segments_text(segments: SegmentMap) -> str:
     count = len(segments.segment_bytes) + segments.segments_left_out
     total = int(segments.segment_bytes.sum()) + segments.bytes_left_out
-    text = (
-        f"{count:,} segments, {format_bytes(total)} together; {format_bytes(segments.free_bytes)} in them are free, "
-        f"the largest free block has {format_bytes(segments.largest_free_bytes)}."
-    )
+    sentences = [
+        f"{count:,} segments, {format_bytes(total)} together.",
+        f"{format_bytes(segments.free_bytes)} in them are free, "
+        f"the largest free block has {format_bytes(segments.largest_free_bytes)}.",
+    ]
     if segments.segments_left_out:
-        text += f" The {segments.segments_left_out:,} smallest, {format_bytes(segments.bytes_left_out)}, are not drawn."
-    return text
+        left_out = format_bytes(segments.bytes_left_out)
+        sentences.append(f"The {segments.segments_left_out:,} smallest, {left_out}, are not drawn.")
+    return " ".join(sentences)

@@ -1,4 +1,4 @@
-"""What the page says in words and small tables: the verdict, the largest blocks, the number on the card."""
+"""What the page says in words and small tables: the verdict, the facts beside it, the number on the card."""
 
 from __future__ import annotations
 
@@ -6,44 +6,26 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from xmem.attribution import Category, Phase
 from xmem.units import format_bytes
 
 if TYPE_CHECKING:
     from xmem.estimate_result import Estimate
-    from xmem.holders import Holders
-    from xmem.pipeline import Analysis
-
-_LARGEST = 25
 
 
 @dataclass(frozen=True)
-class CardPart:
-    """A part of what nvidia-smi shows, as a step of a waterfall; begin and share are of the whole."""
+class CardStep:
+    """A part of what nvidia-smi shows, as a step of a waterfall; ``begin`` and ``share`` are of the whole."""
 
     name: str
     bytes: int
-    note: str
+    words: str
     begin: float
     share: float
     total: bool = False
 
 
-@dataclass(frozen=True)
-class LargeBlock:
-    """A block alive at the peak."""
-
-    size_bytes: int
-    category: str
-    module: str | None
-    words: str
-
-
-def facts_of(analysis: Analysis) -> dict[str, Any]:
+def facts_of(estimate: Estimate) -> dict[str, Any]:
     """The texts around the figures, by their names in the template."""
-    estimate = analysis.estimate
     return {
         "estimate": estimate,
         "verdict": estimate.verdict,
@@ -67,53 +49,19 @@ def facts_of(analysis: Analysis) -> dict[str, Any]:
     }
 
 
-def card_of(analysis: Analysis) -> list[CardPart]:
-    """Context, allocated memory, rounding and cache: what adds up to the number on the card."""
-    estimate = analysis.estimate
-    timeline, at = analysis.replay.timeline, analysis.replay.peak_reserved.request
-    requested, allocated = int(timeline.requested_bytes[at]), int(timeline.allocated_bytes[at])
-    reserved = int(timeline.reserved_bytes[at])
-    parts = [
-        (
-            "context",
-            estimate.context_bytes,
-            "CUDA context and loaded kernels, outside of PyTorch's allocator",
-        ),
-        ("tensors", requested, "asked for by the blocks alive at the peak of reserved memory"),
-        ("rounding", allocated - requested, "blocks are multiples of 512 bytes, some are not split"),
-        ("cached", reserved - allocated, "in the allocator's segments, free at that instant"),
-    ]
-    whole = max(estimate.context_bytes + reserved, 1)
-    rows, begin = [], 0
-    for name, size, note in parts:
-        rows.append(CardPart(name, size, note, begin / whole, size / whole))
-        begin += size
-    return [*rows, CardPart("nvidia-smi", begin, "of this process", 0.0, begin / whole, total=True)]
-
-
-def largest_blocks_of(analysis: Analysis, holders: Holders) -> list[LargeBlock]:
-    """The largest blocks alive at the peak."""
-    size = analysis.replay.placement.size_bytes
-    alive = holders.alive_at(analysis.replay.peak_allocated.request)
-    rows = alive[np.argsort(-size[alive], kind="stable")[:_LARGEST]]
+def card_of(estimate: Estimate) -> list[CardStep]:
+    """The parts of the number on the card, each beginning where the one before ends, and their sum."""
+    whole = max(estimate.device_peak_bytes, 1)
+    steps, begin = [], 0
+    for part in estimate.card:
+        steps.append(CardStep(part.name, part.bytes, part.words, begin / whole, part.bytes / whole))
+        begin += part.bytes
     return [
-        LargeBlock(
-            int(size[row]),
-            Category(int(holders.category[row])).label,
-            holders.module_name(row),
-            _birth_and_death(analysis, holders, row),
-        )
-        for row in rows.tolist()
+        *steps,
+        CardStep(
+            "device_peak", begin, "what nvidia-smi shows of the process", 0.0, begin / whole, total=True
+        ),
     ]
-
-
-def _birth_and_death(analysis: Analysis, holders: Holders, row: int) -> str:
-    made = " at ".join(filter(None, (holders.operator_name(row), holders.line_name(row))))
-    phase = Phase(int(holders.phase[row])).label
-    born = _place(int(analysis.stages.workload.iteration[row]), phase)
-    freed = holders.free_request[row]
-    dies = "never freed" if freed >= len(analysis.stages.requests) else f"freed at request {freed:,}"
-    return f"{made + ', ' if made else ''}born in {born}, {dies}"
 
 
 def _title(estimate: Estimate) -> str:
@@ -191,9 +139,10 @@ def _interval_text(estimate: Estimate) -> str:
     interval = estimate.interval
     if interval is None:
         return ""
+    low, high = format_bytes(interval.low_bytes), format_bytes(interval.high_bytes)
     return (
-        f"The device peak lies between {format_bytes(interval.low_bytes)} and {format_bytes(interval.high_bytes)}, "
-        f"each bound with a confidence of {interval.confidence:.1%}: {interval.basis}."
+        f"The device peak lies between {low} and {high}, each bound with a confidence of "
+        f"{interval.confidence:.1%}: {interval.basis}."
     )
 
 

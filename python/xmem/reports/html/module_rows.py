@@ -11,7 +11,7 @@ from xmem.breakdown.modules import Delta, ModuleNode, module_tree
 if TYPE_CHECKING:
     from xmem.pipeline import Analysis
 
-_MOST_ROWS = 1500
+_MOST_ROWS = 1000
 _COLUMNS = {
     "parameters": (Category.PARAMETER, Category.BUFFER),
     "gradients": (Category.GRADIENT,),

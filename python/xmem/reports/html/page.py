@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from xmem.errors import ConfigError
+from xmem.files import write_whole
 from xmem.reports.html.drawing import drawing_of
-from xmem.reports.html.facts import card_of, facts_of, largest_blocks_of
+from xmem.reports.html.facts import card_of, facts_of
 from xmem.reports.html.module_rows import module_rows_of
 from xmem.reports.html.packing import json_for_script
 from xmem.reports.html.source_view import source_view_of
@@ -69,9 +70,13 @@ def write_page(
         show_packages: Name the lines of installed packages too, in place of the user's own that called them.
 
     Raises:
-        ConfigError: The packages of the extra ``report`` are missing.
+        ConfigError: The packages of the extra ``report`` are missing, or the file cannot be written.
     """
-    Path(path).write_text(page_of(analysis, advice=advice, show_packages=show_packages), encoding="utf-8")
+    page = page_of(analysis, advice=advice, show_packages=show_packages)
+    try:
+        write_whole(path, page.encode())
+    except OSError as error:
+        raise ConfigError(os.fspath(path), f"a file that can be written ({error.strerror})") from error
 
 
 def page_of(analysis: Analysis, *, advice: Iterable[Advice] = (), show_packages: bool = False) -> str:
@@ -84,7 +89,7 @@ def page_of(analysis: Analysis, *, advice: Iterable[Advice] = (), show_packages:
     scripts = [library, *(_text(f"static/{name}") for name in _SCRIPTS)]
     markup = _markup()
     return _template().render(
-        **facts_of(analysis),
+        **facts_of(analysis.estimate),
         style=markup(style + _text("static/page.css")),
         scripts=[markup(script) for script in scripts],
         script_hashes=[markup(_hash(script)) for script in scripts],
@@ -97,8 +102,7 @@ def page_of(analysis: Analysis, *, advice: Iterable[Advice] = (), show_packages:
         segments_text=drawing.segments_text,
         tree=module_rows_of(analysis),
         source=source_view_of(analysis, show_packages=show_packages),
-        largest=largest_blocks_of(analysis, holders),
-        card=card_of(analysis),
+        card=card_of(analysis.estimate),
         advice=remedies,
         sections=_sections(has_advice=bool(remedies)),
     )
