@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from xmem.reports.html.composition import categories_at
+
 if TYPE_CHECKING:
     from xmem.holders import Holders
     from xmem.orchestration.workload import Workload
-    from xmem.simulation import Replay
+    from xmem.simulation import Replay, Requests
 
 MOST_BRICKS = 1500
 _COLUMNS = 480
@@ -25,18 +27,18 @@ class Bricks:
 
     Attributes:
         request: The instants of the columns, ascending; the peak is one of them.
-        allocated_bytes: int64, at each column, of all blocks.
+        by_category: int64 bytes of all blocks, a row a `Category`, a column a column.
         blocks: Rows of the workload that are shown, in order of allocation.
         left_out: How many smaller blocks of the window are not.
     """
 
     request: NDArray[np.intp]
-    allocated_bytes: NDArray[np.int64]
+    by_category: NDArray[np.int64]
     blocks: NDArray[np.intp]
     left_out: int
 
 
-def bricks_around_peak(replay: Replay, workload: Workload, holders: Holders) -> Bricks:
+def bricks_around_peak(requests: Requests, replay: Replay, workload: Workload, holders: Holders) -> Bricks:
     """The largest blocks of the iteration in which the allocated memory peaks."""
     first, last = _window(replay, workload, holders)
     peak = replay.peak_allocated.request
@@ -50,7 +52,7 @@ def bricks_around_peak(replay: Replay, workload: Workload, holders: Holders) -> 
     if left_out:
         rows = rows[np.argpartition(-area[rows], MOST_BRICKS)[:MOST_BRICKS]]
     rows = rows[np.argsort(holders.alloc_request[rows], kind="stable")]
-    return Bricks(columns, replay.timeline.allocated_bytes[columns], rows, left_out)
+    return Bricks(columns, categories_at(columns, requests, replay, holders), rows, left_out)
 
 
 def _window(replay: Replay, workload: Workload, holders: Holders) -> tuple[int, int]:

@@ -37,26 +37,49 @@ def composition_at(
     shown: NDArray[np.intp], requests: Requests, replay: Replay, holders: Holders
 ) -> Composition:
     """Compose what is alive after each of the shown requests, which are ascending."""
-    changes = (requests.kind == RequestKind.ALLOC) | (requests.kind == RequestKind.FREE)
-    changes[shown[-1] + 1 :] = False
-    request = np.flatnonzero(changes)
-    block = requests.block[request]
-    sign = np.where(requests.kind[request] == RequestKind.ALLOC, 1, -1)
-    change = (sign * np.maximum(replay.placement.size_bytes[block], 0)).astype(
-        np.float64
-    )  # exact below 2**53
-    instant = np.searchsorted(shown, request)
-
+    changes = _changes_up_to(shown, requests, replay)
     largest = _largest_modules(replay, holders)
     row_of_module = np.full(len(holders.modules) + 1, len(largest), np.int64)
     row_of_module[largest] = np.arange(len(largest))
     row_of_module[-1] = len(largest) + 1  # what module -1 finds
     return Composition(
-        by_category=_accumulated(holders.category[block], instant, change, (len(Category), len(shown))),
-        by_module=_accumulated(
-            row_of_module[holders.module[block]], instant, change, (len(largest) + 2, len(shown))
-        ),
+        by_category=changes.summed(holders.category, len(Category)),
+        by_module=changes.summed(row_of_module[holders.module], len(largest) + 2),
         modules=largest,
+    )
+
+
+def categories_at(
+    shown: NDArray[np.intp], requests: Requests, replay: Replay, holders: Holders
+) -> NDArray[np.int64]:
+    """Bytes alive after each of the shown requests: a row a `Category`, a column an instant."""
+    return _changes_up_to(shown, requests, replay).summed(holders.category, len(Category))
+
+
+@dataclass(frozen=True)
+class _Changes:
+    """Allocations and frees, with the first of the instants that sees each."""
+
+    block: NDArray[np.int32]
+    bytes: NDArray[np.float64]  # exact below 2**53
+    instant: NDArray[np.intp]
+    instants: int
+
+    def summed(self, row_of_block: NDArray[np.integer], rows: int) -> NDArray[np.int64]:
+        """Bytes alive at each instant in each row of a table."""
+        cell = row_of_block[self.block].astype(np.int64) * self.instants + self.instant
+        changed = np.bincount(cell, self.bytes, rows * self.instants).reshape(rows, self.instants)
+        return np.cumsum(changed, axis=1).astype(np.int64)
+
+
+def _changes_up_to(shown: NDArray[np.intp], requests: Requests, replay: Replay) -> _Changes:
+    kind = requests.kind[: shown[-1] + 1]
+    request = np.flatnonzero((kind == RequestKind.ALLOC) | (kind == RequestKind.FREE))
+    block = requests.block[request]
+    sign = np.where(kind[request] == RequestKind.ALLOC, 1, -1)
+    size_bytes = np.maximum(replay.placement.size_bytes[block], 0)
+    return _Changes(
+        block, (sign * size_bytes).astype(np.float64), np.searchsorted(shown, request), len(shown)
     )
 
 
@@ -70,11 +93,3 @@ def _largest_modules(replay: Replay, holders: Holders) -> NDArray[np.intp]:
     alive = alive[inside[alive]]
     held = np.bincount(holders.module[alive], size[alive], count)
     return np.lexsort((-total, -held))[: min(MOST_MODULES, count)]
-
-
-def _accumulated(
-    row: NDArray[np.integer], instant: NDArray[np.intp], change: NDArray[np.float64], shape: tuple[int, int]
-) -> NDArray[np.int64]:
-    cell = row.astype(np.int64) * shape[1] + instant
-    by_instant = np.bincount(cell, change, shape[0] * shape[1]).reshape(shape)
-    return np.cumsum(by_instant, axis=1).astype(np.int64)

@@ -80,7 +80,7 @@ def drawing_of(analysis: Analysis, holders: Holders) -> Drawing:
     seconds = (requests.time_ns[: len(replay.timeline.allocated_bytes)] - int(requests.time_ns[0])) / 1e9
     iterations = iterations_of(requests, stages.workload)
     phases = phases_of(requests, stages.workload)
-    bricks = bricks_around_peak(replay, stages.workload, holders)
+    bricks = bricks_around_peak(requests, replay, stages.workload, holders)
     segments = segment_map_of(analysis, holders)
     usable_bytes = None if analysis.device is None else analysis.device.usable_bytes
 
@@ -106,7 +106,7 @@ def drawing_of(analysis: Analysis, holders: Holders) -> Drawing:
         "names": {name: names.names for name, names in used.items()},
         "bricks": {
             "request": pack(bricks.request, "u32"),
-            "allocated": pack_units(bricks.allocated_bytes),
+            "by_category": pack_units(bricks.by_category.ravel()),
             "block": pack(np.searchsorted(blocks, bricks.blocks), "u32"),
         },
         "segments": _segment_columns(segments, blocks),
@@ -213,7 +213,7 @@ def _bricks_text(bricks: Bricks) -> str:
         return f"All {len(bricks.blocks):,} of the window are drawn."
     return (
         f"The {len(bricks.blocks):,} largest of the window are drawn; "
-        f"the other {bricks.left_out:,} are the grey band on top."
+        f"the other {bricks.left_out:,} are summed by category, paler, on top."
     )
 
 

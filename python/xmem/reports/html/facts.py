@@ -165,5 +165,5 @@ def _by(estimate: Estimate) -> str:
 def _place(iteration: int, phase: str) -> str:
     named = "" if phase == "other" else phase.replace("_", " ")
     if iteration < 0:
-        return named or "no iteration"
+        return named or "no phase of any iteration"
     return f"{named} of iteration {iteration}" if named else f"iteration {iteration}"

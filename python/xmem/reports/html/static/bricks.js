@@ -2,15 +2,21 @@
 "use strict";
 
 const bricks = (() => {
-  const { request, allocated, block } = data.bricks, blocks = data.blocks;
+  const { request, block } = data.bricks, blocks = data.blocks;
   const columns = request.length, canvas = byId("bricks-canvas"), said = byId("bricks-said");
   const margin = { left: 78, top: 8, bottom: 22, right: 8 };
   let view = null, selected = -1;
 
+  // Bytes of the blocks that are not drawn one by one: by category, a row of columns each.
+  const kinds = data.categories.length, rest = Float64Array.from(data.bricks.by_category);
   let most = 1;
-  for (const units of allocated) most = Math.max(most, units);
+  for (let column = 0; column < columns; column++) {
+    let held = 0;
+    for (let kind = 0; kind < kinds; kind++) held += rest[kind * columns + column];
+    most = Math.max(most, held);
+  }
 
-  // Where each brick stands in each column where it is alive, and the band of what is not shown on top.
+  // Where each brick stands in each column where it is alive.
   const alive = Array.from({ length: columns }, () => []);
   const shown = new Float64Array(columns);
   const stretches = [];
@@ -24,13 +30,14 @@ const bricks = (() => {
       if (run && run.offset === shown[column]) run.end = column;
       else stretches.push((run = { brick, offset: shown[column], begin: column, end: column }));
       shown[column] += size;
+      rest[blocks.category[row] * columns + column] -= size;
     }
   });
 
   function draw() {
     const { pen, width, height } = fitted(canvas);
     const wide = width - margin.left - margin.right, high = height - margin.top - margin.bottom;
-    const x = (column) => margin.left + (column / columns) * wide;
+    const x = (column) => margin.left + Math.round((column / columns) * wide);
     const y = (units) => margin.top + high - (units / (most * 1.03)) * high;
     view = { x, y, wide, high, width, height };
     const fills = data.categories.map((label) => colour("c-" + label)), edge = colour("panel");
@@ -43,11 +50,18 @@ const bricks = (() => {
       pen.fillStyle = colour("soft");
       pen.fillText(unitsText(value), margin.left - 8, y(value) + 4);
     }
-    pen.fillStyle = colour("hatch");
+    pen.globalAlpha = 0.5;
     for (let column = 0; column < columns; column++) {
-      const rest = allocated[column] - shown[column];
-      if (rest > 0) pen.fillRect(x(column), y(allocated[column]), x(column + 1) - x(column) + 0.5, y(shown[column]) - y(allocated[column]));
+      let offset = shown[column];
+      for (const kind of data.stack) {
+        const units = rest[kind * columns + column];
+        if (units <= 0) continue;
+        pen.fillStyle = fills[kind];
+        pen.fillRect(x(column), y(offset + units), x(column + 1) - x(column), y(offset) - y(offset + units));
+        offset += units;
+      }
     }
+    pen.globalAlpha = 1;
     for (const part of stretches) {
       const row = block[part.brick];
       const top = y(part.offset + blocks.size[row]), tall = y(part.offset) - top, left = x(part.begin), long = x(part.end + 1) - left;

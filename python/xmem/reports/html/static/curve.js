@@ -76,6 +76,10 @@ const curve = (() => {
         ctx.fillStyle = colour("capacity");
         ctx.font = 11 * ratio + "px system-ui, sans-serif";
         ctx.textAlign = "right";
+        ctx.setLineDash([]);
+        ctx.lineWidth = 3 * ratio;
+        ctx.strokeStyle = colour("panel");
+        ctx.strokeText(data.capacity_text, bbox.left + bbox.width - 6 * ratio, level - 5 * ratio);
         ctx.fillText(data.capacity_text, bbox.left + bbox.width - 6 * ratio, level - 5 * ratio);
       }
     }
@@ -139,7 +143,7 @@ const curve = (() => {
         scales: { x: { time: false }, y: { range: [0, top] } },
         axes: [
           { stroke: () => colour("soft"), grid: { show: false }, ticks: grid, size: 32, values: (_, values) => values.map((value) => (axis === "time" ? value + " s" : countText(value))) },
-          { stroke: () => colour("soft"), grid, ticks: grid, size: 78, splits: () => sizeTicks(0, top), values: (_, values) => values.map(sizeText) },
+          { stroke: () => colour("soft"), grid, ticks: grid, size: 88, splits: () => sizeTicks(0, top), values: (_, values) => values.map(sizeText) },
         ],
         series: [{}, ...areas, ...lines],
         hooks: { drawClear: [shade], draw: [annotate], setCursor: [hover] },

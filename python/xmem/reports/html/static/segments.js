@@ -4,7 +4,7 @@
 const segments = (() => {
   const map = data.segments, canvas = byId("segments-canvas"), said = byId("segments-said");
   const count = map.bytes.length, pieces = map.piece_bytes.length;
-  const LEFT = 78, HIGH = 15, GAP = 3;
+  const LEFT = 78, HIGH = 15, GAP = 3, ROWS = 30;
   let selected = -1, scale = 1, places = [];
 
   function hatch(pen) {
@@ -27,9 +27,13 @@ const segments = (() => {
 
   // Segments side by side, the largest first, in as many rows as it takes.
   function lay(width) {
-    let widest = 1;
-    for (const units of map.bytes) widest = Math.max(widest, units);
-    scale = (width - LEFT - 4) / widest;
+    const room = width - LEFT - 4;
+    let widest = 1, total = 0;
+    for (const units of map.bytes) {
+      widest = Math.max(widest, units);
+      total += units;
+    }
+    scale = Math.min(room / widest, (ROWS * room) / total);
     let x = LEFT, row = 0;
     places = Array.from(map.bytes, (units) => {
       const wide = Math.max(units * scale, 1.5);
