@@ -26,6 +26,23 @@ from xmem.estimate_result import (
 MIB = 1024**2
 RTX_3060_BYTES = 12_622_168_064
 
+
+def _path(
+    module: str, bytes_: int, *, phase: str = "forward", line: int = 83, slack_bytes: int = 0
+) -> PathBytes:
+    return PathBytes(
+        category="activation",
+        phase=phase,
+        persistent=False,
+        module=module,
+        operator="aten::mm",
+        source_line=f"examples/train_gpt2.py:{line}",
+        bytes=bytes_,
+        slack_bytes=slack_bytes,
+        blocks=12,
+    )
+
+
 FITS = Estimate(
     peak_reserved_bytes=3368 * MIB,
     peak_allocated_bytes=3200 * MIB,
@@ -62,17 +79,10 @@ FITS = Estimate(
         operator={"aten::mm": 3200 * MIB},
         source_line={"examples/train_gpt2.py:83": 2000 * MIB, "examples/train_gpt2.py:122": 1200 * MIB},
         paths=(
-            PathBytes(
-                category="activation",
-                phase="forward",
-                persistent=False,
-                module="GPT.head",
-                operator="aten::mm",
-                source_line="examples/train_gpt2.py:83",
-                bytes=3184 * MIB,
-                slack_bytes=16 * MIB,
-                blocks=12,
-            ),
+            _path("GPT.head", 1184 * MIB, slack_bytes=16 * MIB),
+            _path("GPT.token_embedding", 500 * MIB, phase="backward"),
+            _path("GPT.encoder.some_very_deeply_nested.module.projection", 300 * MIB),
+            *(_path(f"GPT.blocks.{layer}.attention", 200 * MIB, line=122) for layer in range(6)),
         ),
     ),
     target=Target(

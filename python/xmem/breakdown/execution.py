@@ -136,11 +136,10 @@ def _lines_at(trace: Trace, times: Int64, show_packages: bool) -> tuple[NDArray[
 
 def _overlapping(trace: Trace, rows: NDArray[np.intp], times: Int64) -> NDArray[np.intp]:
     """Those of the spans that one of the times may lie in."""
-    known = times[times >= 0]
-    if len(known) == 0:
-        return rows[:0]
-    events = trace.events
-    return rows[(events.end_ns[rows] > known.min()) & (events.begin_ns[rows] <= known.max())]
+    known, events = times[times >= 0], trace.events
+    first, last = known.min(initial=np.iinfo(np.int64).max), known.max(initial=-1)
+    found: NDArray[np.intp] = rows[(events.end_ns[rows] > first) & (events.begin_ns[rows] <= last)]
+    return found
 
 
 def _numbered(at: NDArray[np.intp], names: list[str]) -> tuple[NDArray[np.intp], list[str]]:
