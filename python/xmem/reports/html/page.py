@@ -54,6 +54,20 @@ class Advice(Protocol):
         """What it costs in exchange."""
 
 
+def require_packages() -> None:
+    """Check, without importing them, that the packages of the extra ``report`` are there.
+
+    Raises:
+        ConfigError: Some are missing.
+    """
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ConfigError(
+            f"an HTML report without {', '.join(missing)}",
+            "the packages of its extra: pip install 'xmem-fast[report]'",
+        )
+
+
 def write_page(
     analysis: Analysis,
     path: str | os.PathLike[str],
@@ -81,7 +95,7 @@ def write_page(
 
 def page_of(analysis: Analysis, *, advice: Iterable[Advice] = (), show_packages: bool = False) -> str:
     """The report as the text of an HTML page; the arguments and errors are those of ``write_page``."""
-    _require_packages()
+    require_packages()
     holders = analysis.unfolded_holders if show_packages else analysis.holders
     drawing = drawing_of(analysis, holders)
     remedies = list(advice)
@@ -122,15 +136,6 @@ def _sections(*, has_advice: bool) -> list[tuple[str, str]]:
         ("basis", "Basis"),
     ]
     return [section for section in sections if has_advice or section[0] != "advice"]
-
-
-def _require_packages() -> None:
-    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ConfigError(
-            f"an HTML report without {', '.join(missing)}",
-            "the packages of its extra: pip install 'xmem-fast[report]'",
-        )
 
 
 def _markup() -> type[Markup]:
