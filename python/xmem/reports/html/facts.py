@@ -35,7 +35,7 @@ def facts_of(estimate: Estimate) -> dict[str, Any]:
         "lead": _lead(estimate),
         "facts": list(_facts(estimate)),
         "peak_text": (
-            f"{format_bytes(estimate.peak_allocated_bytes)} allocated in "
+            f"{format_bytes(estimate.peak_allocated_bytes)} allocated "
             f"{_place(estimate.peak.iteration, estimate.peak.phase)}{_by(estimate)}."
         ),
         "interval_text": _interval_text(estimate),
@@ -95,7 +95,7 @@ def _lead(estimate: Estimate) -> str:
         return text
     where = " at ".join(filter(None, (oom.operator, oom.source_line)))
     return (
-        f"{text} It runs out of memory in {_place(oom.iteration, oom.phase)}{f', {where},' if where else ''} "
+        f"{text} It runs out of memory {_place(oom.iteration, oom.phase)}{f', {where},' if where else ''} "
         f"asking for {format_bytes(oom.requested_bytes)}."
     )
 
@@ -109,7 +109,7 @@ def _facts(estimate: Estimate) -> Iterator[tuple[str, str, str]]:
     )
     yield "allocated at the peak", format_bytes(estimate.peak_allocated_bytes), ""
     yield (
-        "peak in",
+        "peak",
         _place(estimate.peak.iteration, estimate.peak.phase),
         " at ".join(filter(None, (estimate.peak.operator, estimate.peak.source_line))),
     )
@@ -165,5 +165,5 @@ def _by(estimate: Estimate) -> str:
 def _place(iteration: int, phase: str) -> str:
     named = "" if phase == "other" else phase.replace("_", " ")
     if iteration < 0:
-        return named or "no phase of any iteration"
-    return f"{named} of iteration {iteration}" if named else f"iteration {iteration}"
+        return f"in {named}" if named else "outside of all iterations"
+    return f"in {named} of iteration {iteration}" if named else f"in iteration {iteration}"

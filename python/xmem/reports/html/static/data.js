@@ -36,7 +36,7 @@ function timeText(seconds) {
   return (seconds * 1e6).toFixed(0) + " µs";
 }
 
-// The place of a request: "forward of iteration 1".
+// The place of a request: "in forward of iteration 1".
 function placeText(request) {
   const within = (spans) => {
     let low = 0, high = spans.length - 1;
@@ -49,9 +49,9 @@ function placeText(request) {
     return null;
   };
   const phase = within(data.phases), iteration = within(data.iterations);
-  if (phase !== null && iteration !== null) return words(phase) + " of iteration " + iteration;
-  if (iteration !== null) return "iteration " + iteration;
-  return phase === null ? "outside of all iterations" : words(phase);
+  if (phase !== null && iteration !== null) return "in " + words(phase) + " of iteration " + iteration;
+  if (iteration !== null) return "in iteration " + iteration;
+  return phase === null ? "outside of all iterations" : "in " + words(phase);
 }
 
 // Index of the last of ascending values that is not above the wanted one; 0 where all are.
@@ -71,16 +71,16 @@ function blockText(block) {
   const name = (list, column) => (blocks[column][block] < 0 ? null : data.names[list][blocks[column][block]]);
   const phase = words(data.phase_labels[blocks.phase[block]]);
   const iteration = blocks.iteration[block];
-  const born = (phase === "other" ? "" : phase + (iteration < 0 ? "" : " of ")) + (iteration < 0 ? "" : "iteration " + iteration);
+  const place = (phase === "other" ? "" : phase + (iteration < 0 ? "" : " of ")) + (iteration < 0 ? "" : "iteration " + iteration);
   const freed = blocks.free_request[block];
   return [
     unitsText(blocks.size[block]) + " " + words(data.categories[blocks.category[block]]),
     name("modules", "module"),
     [name("operators", "operator"), name("lines", "line")].filter(Boolean).join(" at ") || null,
-    "born in " + (born || "no iteration") + " (request " + countText(blocks.alloc_request[block]) + ")",
+    "born " + (place ? "in " + place : "outside of all iterations") + " (request " + countText(blocks.alloc_request[block]) + ")",
     freed >= end
       ? "never freed"
-      : "freed in " + placeText(freed) + " (request " + countText(freed) + ")" + (blocks.persistent[block] ? ", outlives its iteration" : ""),
+      : "freed " + placeText(freed) + " (request " + countText(freed) + ")" + (blocks.persistent[block] ? ", outlives its iteration" : ""),
   ].filter(Boolean);
 }
 

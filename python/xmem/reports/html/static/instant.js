@@ -38,7 +38,7 @@ const instant = (() => {
     const total = drawn.allocated[at] || 1;
     byId("instant-title").textContent = at === data.peak ? "At the peak" : "At " + timeText(drawn.time_s[at]);
     byId("instant-text").textContent =
-      unitsText(drawn.allocated[at]) + " allocated and " + unitsText(drawn.reserved[at]) + " reserved in " +
+      unitsText(drawn.allocated[at]) + " allocated and " + unitsText(drawn.reserved[at]) + " reserved " +
       placeText(drawn.request[at]) + ", " + timeText(drawn.time_s[at]) + " into the run (request " + countText(drawn.request[at]) + ").";
     const kinds = ranked(drawn.by_category, data.categories.length, at);
     const inStack = [...kinds].sort((one, other) => data.stack.indexOf(one[0]) - data.stack.indexOf(other[0]));
