@@ -113,11 +113,8 @@ def _facts(estimate: Estimate) -> Iterator[tuple[str, str, str]]:
         _place(estimate.peak.iteration, estimate.peak.phase),
         " at ".join(filter(None, (estimate.peak.operator, estimate.peak.source_line))),
     )
-    yield (
-        "fragmentation",
-        format_bytes(estimate.simulation.fragmentation_bytes),
-        "reserved and free at the peak",
-    )
+    free = sum(part.bytes for part in estimate.card if part.name in ("fragmentation", "cached"))
+    yield "reserved but free", format_bytes(free), "when most is reserved"
     largest = next(iter(estimate.breakdown.category.items()), None)
     if largest is not None:
         share = largest[1] / max(estimate.peak_allocated_bytes, 1)

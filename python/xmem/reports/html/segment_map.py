@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from xmem.card import fullest_request
 from xmem.simulation import AllocatorState, BlockState, replay
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class SegmentMap:
 
 
 def segment_map_of(analysis: Analysis, holders: Holders) -> SegmentMap:
-    """Replay up to the peak of reserved memory and see what the segments hold."""
+    """Replay up to the fullest instant at the peak of reserved memory and see what the segments hold."""
     return _mapped(_state_at_peak(analysis), holders)
 
 
@@ -66,7 +67,7 @@ def _state_at_peak(analysis: Analysis) -> AllocatorState:
         options=analysis.options,
         capacity_bytes=None if limited is None else limited.total_memory_bytes,
         other_bytes=0 if limited is None else limited.context_bytes,
-        until=analysis.replay.peak_reserved.request,
+        until=fullest_request(analysis.replay),
     ).state
 
 

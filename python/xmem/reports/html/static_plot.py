@@ -34,10 +34,18 @@ _MOST_POINTS = 400
 
 
 @dataclass(frozen=True)
-class Tick:
+class SizeTick:
     """A line across the plot and its text."""
 
     y: float
+    text: str
+
+
+@dataclass(frozen=True)
+class TimeTick:
+    """A time below the plot."""
+
+    x: float
     text: str
 
 
@@ -64,7 +72,8 @@ class StaticPlot:
 
     areas: list[Area]
     reserved: str
-    ticks: list[Tick]
+    sizes: list[SizeTick]
+    times: list[TimeTick]
     shades: list[Shade]
     capacity_y: float | None
     peak: tuple[float, float]
@@ -82,7 +91,7 @@ def static_plot(
     """Draw the curve.
 
     Args:
-        x: Of each instant, ascending.
+        x: Seconds of each instant, ascending.
         by_category: int64 bytes, a row a `Category`, a column an instant.
         reserved_bytes: Of each instant.
         spans: Iterations, and the x of their ends.
@@ -113,7 +122,8 @@ def static_plot(
     return StaticPlot(
         areas=areas,
         reserved=_steps(across_all, reserved_bytes, top, closed=False),
-        ticks=[Tick(up(value), format_bytes(value)) for value in _round_values(top)],
+        sizes=[SizeTick(up(value), format_bytes(value)) for value in _round_values(top)],
+        times=[TimeTick(across(value), f"{value - low:.3g} s") for value in np.linspace(low, high, 6)],
         shades=[
             Shade(across(begin), max(across(end) - across(begin), 0.5), span.label)
             for span, begin, end in spans
