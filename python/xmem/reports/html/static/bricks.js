@@ -5,7 +5,7 @@ const bricks = (() => {
   const { request, block } = data.bricks, blocks = data.blocks;
   const columns = request.length, canvas = byId("bricks-canvas"), said = byId("bricks-said");
   const margin = { left: 78, top: 8, bottom: 22, right: 8 };
-  let view = null, selected = -1;
+  let view = null, picture = null, selected = -1;
 
   // Bytes of the blocks that are not drawn one by one: by category, a row of columns each.
   const kinds = data.categories.length, rest = Float64Array.from(data.bricks.by_category);
@@ -73,15 +73,6 @@ const bricks = (() => {
         if (long > 4) pen.fillRect(left, top, 0.7, tall);
       }
     }
-    if (selected >= 0) {
-      pen.strokeStyle = colour("ink");
-      pen.lineWidth = 2;
-      for (const part of stretches) {
-        if (part.brick !== selected) continue;
-        const top = y(part.offset + blocks.size[block[selected]]);
-        pen.strokeRect(x(part.begin), top, x(part.end + 1) - x(part.begin), Math.max(y(part.offset) - top, 1));
-      }
-    }
     const at = lastAtMost(request, data.curve.request[data.peak]);
     pen.fillStyle = colour("ink");
     pen.beginPath();
@@ -100,6 +91,22 @@ const bricks = (() => {
       pen.textAlign = "right";
       pen.fillText("request " + countText(request[columns - 1]), width - margin.right, height - margin.bottom + 11);
     }
+    picture = kept(canvas);
+    mark();
+  }
+
+  // Darkens the chosen brick wherever it lies.
+  function mark() {
+    const pen = restored(canvas, picture);
+    if (selected < 0) return;
+    pen.fillStyle = colour("ink");
+    pen.globalAlpha = 0.35;
+    for (const part of stretches) {
+      if (part.brick !== selected) continue;
+      const top = view.y(part.offset + blocks.size[block[selected]]), left = view.x(part.begin);
+      pen.fillRect(left, top, view.x(part.end + 1) - left, Math.max(view.y(part.offset) - top, 1));
+    }
+    pen.globalAlpha = 1;
   }
 
   // The brick under a point of the canvas, -1 where there is none.
@@ -117,7 +124,7 @@ const bricks = (() => {
   function select(brick) {
     selected = brick;
     said.textContent = brick < 0 ? "\u00a0" : blockText(block[brick]).join(" · ");
-    draw();
+    mark();
   }
 
   canvas.addEventListener("mousemove", (event) => {

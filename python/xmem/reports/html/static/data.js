@@ -125,3 +125,22 @@ function fitted(canvas) {
   pen.clearRect(0, 0, width, height);
   return { pen, width, height };
 }
+
+// The picture of a canvas, to go back to when what is marked on it changes.
+function kept(canvas) {
+  const copy = document.createElement("canvas");
+  copy.width = canvas.width;
+  copy.height = canvas.height;
+  if (copy.width && copy.height) copy.getContext("2d").drawImage(canvas, 0, 0);
+  return copy;
+}
+
+// Puts the kept picture back; the pen counts in pixels of the page again.
+function restored(canvas, copy) {
+  const pen = canvas.getContext("2d"), ratio = devicePixelRatio || 1;
+  pen.setTransform(1, 0, 0, 1, 0, 0);
+  pen.clearRect(0, 0, canvas.width, canvas.height);
+  if (copy.width && copy.height) pen.drawImage(copy, 0, 0);
+  pen.setTransform(ratio, 0, 0, ratio, 0, 0);
+  return pen;
+}

@@ -5,7 +5,7 @@ const segments = (() => {
   const map = data.segments, canvas = byId("segments-canvas"), said = byId("segments-said");
   const count = map.bytes.length, pieces = map.piece_bytes.length;
   const LEFT = 78, HIGH = 15, GAP = 3, ROWS = 30;
-  let selected = -1, scale = 1, places = [];
+  let selected = -1, scale = 1, places = [], picture = null;
 
   function hatch(pen) {
     const tile = document.createElement("canvas");
@@ -70,12 +70,18 @@ const segments = (() => {
         pen.fillRect(x + wide - 0.7, y, 0.7, HIGH);
       }
     }
-    if (selected >= 0) {
-      const [x, y, wide] = box(selected);
-      pen.strokeStyle = colour("ink");
-      pen.lineWidth = 2;
-      pen.strokeRect(x, y, Math.max(wide, 2), HIGH);
-    }
+    picture = kept(canvas);
+    mark();
+  }
+
+  // Frames the chosen piece.
+  function mark() {
+    const pen = restored(canvas, picture);
+    if (selected < 0) return;
+    const [x, y, wide] = box(selected);
+    pen.strokeStyle = colour("ink");
+    pen.lineWidth = 2;
+    pen.strokeRect(x, y, Math.max(wide, 2), HIGH);
   }
 
   function text(piece) {
@@ -107,7 +113,7 @@ const segments = (() => {
   function select(piece) {
     selected = piece;
     said.textContent = piece < 0 ? "\u00a0" : text(piece).join(" · ");
-    draw();
+    mark();
   }
 
   canvas.addEventListener("mousemove", (event) => {
