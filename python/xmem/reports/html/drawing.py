@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,8 +27,7 @@ _MODULES_LISTED = 15
 _OTHER_MODULES = "(other modules)"
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """A category or module, and what it holds at the peak."""
 
     name: str
@@ -36,8 +35,7 @@ class Part:
     share: float
 
 
-@dataclass(frozen=True)
-class AtPeak:
+class AtPeak(NamedTuple):
     """Who holds the memory at the peak, most first."""
 
     categories: list[Part]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xmem.units import format_bytes
 
@@ -12,8 +11,7 @@ if TYPE_CHECKING:
     from xmem.estimate_result import Estimate
 
 
-@dataclass(frozen=True)
-class CardStep:
+class CardStep(NamedTuple):
     """A part of what nvidia-smi shows, as a step of a waterfall; ``begin`` and ``share`` are of the whole."""
 
     name: str

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from xmem.attribution import Category
 from xmem.breakdown.modules import Delta, ModuleNode, module_tree
@@ -23,8 +22,7 @@ COLUMNS = ("at the peak", *_COLUMNS, "from forward", "from backward")
 """Of the bytes at the peak: all, by category, and by the pass that allocated them."""
 
 
-@dataclass(frozen=True)
-class ModuleRow:
+class ModuleRow(NamedTuple):
     """A module.
 
     Attributes:
@@ -44,8 +42,7 @@ class ModuleRow:
     backward: Delta | None
 
 
-@dataclass(frozen=True)
-class ModuleRows:
+class ModuleRows(NamedTuple):
     """Rows in the order of the tree, parents before their children.
 
     Attributes:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from xmem.breakdown.lines import LineBytes, bytes_by_line
 
@@ -20,8 +19,7 @@ _AROUND = 4
 _MOST_FILE_BYTES = 2 << 20
 
 
-@dataclass(frozen=True)
-class SourceLine:
+class SourceLine(NamedTuple):
     """A line of a file; without a number the gap between two that are shown.
 
     Attributes:
@@ -33,8 +31,7 @@ class SourceLine:
     held: LineBytes | None = None
 
 
-@dataclass(frozen=True)
-class SourceFile:
+class SourceFile(NamedTuple):
     """A file with bytes at the peak."""
 
     path: str
@@ -42,8 +39,7 @@ class SourceFile:
     lines: list[SourceLine]
 
 
-@dataclass(frozen=True)
-class SourceView:
+class SourceView(NamedTuple):
     """Files with bytes at the peak.
 
     Attributes:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,24 +32,21 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 10, 16, 24
 _MOST_POINTS = 400
 
 
-@dataclass(frozen=True)
-class SizeTick:
+class SizeTick(NamedTuple):
     """A line across the plot and its text."""
 
     y: float
     text: str
 
 
-@dataclass(frozen=True)
-class TimeTick:
+class TimeTick(NamedTuple):
     """A time below the plot."""
 
     x: float
     text: str
 
 
-@dataclass(frozen=True)
-class Shade:
+class Shade(NamedTuple):
     """An iteration as a strip."""
 
     x: float
@@ -58,16 +54,14 @@ class Shade:
     label: str
 
 
-@dataclass(frozen=True)
-class Area:
+class Area(NamedTuple):
     """A category as an area."""
 
     category: str
     path: str
 
 
-@dataclass(frozen=True)
-class StaticPlot:
+class StaticPlot(NamedTuple):
     """Shapes in a coordinate system of ``WIDTH`` by ``HEIGHT``."""
 
     areas: list[Area]
