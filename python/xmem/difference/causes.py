@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from xmem.difference.names import pattern
 from xmem.difference.paths import SLACK
 from xmem.difference.result import Cause, PathChange
-from xmem.units import format_bytes
+from xmem.units import format_change
 
 _MOST = 8
 _EXPLAINED = 0.8  # share of all changes that the causes shown must make up, else they are told less finely
@@ -38,11 +38,6 @@ def causes(paths: Sequence[PathChange]) -> tuple[Cause, ...]:
         if told >= _EXPLAINED * all_of_them or level is _LEVELS[-1]:
             return tuple(_cause(group) for group in shown if _change(group))
     return ()
-
-
-def signed(size_bytes: int) -> str:
-    """A change with its sign: ``+60.00 MiB``."""
-    return f"{'+' if size_bytes > 0 else ''}{format_bytes(size_bytes)}"
 
 
 def _grouped(paths: Sequence[PathChange], level: Callable[[PathChange], Hashable]) -> list[list[PathChange]]:
@@ -105,14 +100,14 @@ def _name_of_all(group: Sequence[PathChange]) -> str | None:
 
 
 def _words(cause: Cause, by_module: Sequence[int]) -> Iterator[str]:
-    yield f"{signed(cause.change_bytes)} {_NOUNS.get(cause.category, cause.category)}"
+    yield f"{format_change(cause.change_bytes)} {_NOUNS.get(cause.category, cause.category)}"
     if cause.module is not None:
         yield f" of {cause.module}"
     elif cause.modules > 1:
         yield f" of {cause.modules} modules"
     details = []
     if cause.module is not None and cause.modules > 1:
-        least, most = signed(by_module[0]), signed(by_module[-1])
+        least, most = format_change(by_module[0]), format_change(by_module[-1])
         each = f"{least} each" if by_module[0] == by_module[-1] else f"{least} to {most} each"
         details.append(f"{cause.modules} modules, {each}")
     details.append(_factor(cause))

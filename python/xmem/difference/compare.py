@@ -35,6 +35,8 @@ def difference(before: Estimate | Analysis, after: Estimate | Analysis) -> Diffe
     return Difference(
         settings=tuple(_settings(old.estimate, new.estimate)),
         sizes=_sizes(old.estimate, new.estimate),
+        fits_before=old.estimate.fits,
+        fits_after=new.estimate.fits,
         peak_before=old.estimate.peak,
         peak_after=new.estimate.peak,
         peak_moved=moved,

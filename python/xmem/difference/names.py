@@ -14,7 +14,7 @@ from pathlib import PurePath
 
 _WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module"}
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
-_ALIKE = 0.5  # share of common activity from which a module counts as renamed, not replaced
+_ALIKE = 0.5  # share of what is common from which a module or a file counts as renamed, not replaced
 _SAME_NUMBER = 0.05  # what an unchanged line number adds to the likeness of two lines
 
 Activity = Mapping[str, Set[Hashable]]
@@ -64,7 +64,10 @@ def _align_lines(before: Activity, after: Activity) -> dict[str, str]:
             same_number = _SAME_NUMBER if i == j else 0.0
             return _likeness(before[f"{one}:{i}"], after[f"{other}:{j}"]) + same_number
 
-        pairs |= {f"{one}:{i}": f"{other}:{j}" for i, j in _in_order(*lines, likeness)}
+        found = list(_in_order(*lines, likeness))
+        same_name = PurePath(one).name == PurePath(other).name
+        if same_name or len(found) >= _ALIKE * min(len(lines[0]), len(lines[1])):
+            pairs |= {f"{one}:{i}": f"{other}:{j}" for i, j in found}
     return pairs
 
 

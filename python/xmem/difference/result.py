@@ -156,6 +156,8 @@ class Difference:
         settings: What differs in the question: GPU, allocator settings, versions, command.
         sizes: The peaks: ``device_peak``, ``context``, ``peak_reserved``, ``peak_allocated``,
             ``peak_requested``, and ``beyond_allocated``, what was reserved beyond the peak of allocated bytes.
+        fits_before: Verdict of the first run, None where no GPU was named.
+        fits_after: Of the second.
         peak_before: Where the first run has its peak of allocated bytes.
         peak_after: Where the second has.
         peak_moved: Whether that is another place of the script: phase, operator, module or line.
@@ -172,6 +174,8 @@ class Difference:
 
     settings: tuple[Setting, ...]
     sizes: tuple[SizeChange, ...]
+    fits_before: bool | None
+    fits_after: bool | None
     peak_before: Peak
     peak_after: Peak
     peak_moved: bool
