@@ -76,7 +76,7 @@ def diff(
     if as_json:
         output.print_json(compared.to_json())
     else:
-        from xmem.reports.difference import render
+        from xmem.reports.difference.terminal import render
 
         render(compared, output.console())
     if html is not None:
@@ -130,9 +130,9 @@ def _analyze(source: str, target: options.TargetOptions) -> Analysis:
 
 
 def _write_html(compared: Difference, path: Path, before: str, after: str) -> None:
-    from xmem.reports.html.diff import render_page
+    from xmem.reports.difference.page import page_of
 
     try:
-        write_whole(path, render_page(compared, before=before, after=after).encode())
+        write_whole(path, page_of(compared, before=before, after=after).encode())
     except OSError as error:
         raise ConfigError(f"--html {path}", f"a file that can be written ({error.strerror})") from error

@@ -94,7 +94,8 @@ def _options(
 
 
 for _command in (
-    run, capture, estimate, fit, max_batch, gpus, policies, inspect, replay, tune, sweep, report, diff, validate,
+    run, capture, estimate, diff, fit, max_batch, gpus, policies, inspect, replay, tune, sweep, report,
+    validate,
 ):  # fmt: skip
     # The command ends the options: what follows it belongs to the script, not to us.
     app.command(context_settings={"allow_interspersed_args": _command not in (run, capture)})(_command)

@@ -18,7 +18,7 @@ _MOST_GROUPS = 50
 
 
 def block_changes(before: Rows, after: Rows, common: Common) -> tuple[BlockChange, ...]:
-    """The largest changes of single blocks; blocks that differ by a number in their module's path are one row."""
+    """The largest changes of single blocks; where only a number in the module's path differs, as one row."""
     named: dict[Hashable, Path] = {}
     sizes = [_by_path(rows, common, side, named) for side, rows in enumerate((before, after))]
     groups: dict[tuple[Path, int | None, int | None], int] = defaultdict(int)
@@ -28,9 +28,7 @@ def block_changes(before: Rows, after: Rows, common: Common) -> tuple[BlockChang
             if old != new:
                 groups[path, old, new] += 1
     changes = [
-        BlockChange(
-            path.category, path.module, path.operator, path.source_line, path.phase, blocks, old, new
-        )
+        BlockChange(path.category, path.module, path.operator, path.source_line, path.phase, blocks, old, new)
         for (path, old, new), blocks in groups.items()
     ]
     changes.sort(key=lambda change: (-abs(change.change_bytes), -change.blocks))
@@ -76,8 +74,8 @@ def _between(
 ) -> Iterator[tuple[int | None, int | None]]:
     """Pair in order what lies between the rows that are aligned."""
     begin = 0, 0
-    anchors = [*((i, int(partner[i])) for i in np.flatnonzero(partner >= 0)), (len(left), len(right))]
-    for i, j in anchors:
+    anchors = [(i, int(partner[i])) for i in np.flatnonzero(partner >= 0).tolist()]
+    for i, j in [*anchors, (len(left), len(right))]:
         gap_left, gap_right = left[begin[0] : i], right[begin[1] : j]
         paired = min(len(gap_left), len(gap_right))
         yield from zip(gap_left[:paired], gap_right[:paired], strict=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 
 from xmem.difference.names import pattern
 from xmem.difference.paths import SLACK
@@ -13,6 +13,8 @@ from xmem.units import format_change
 _MOST = 8
 _EXPLAINED = 0.8  # share of all changes that the causes shown must make up, else they are told less finely
 _MOST_LINES = 3
+_UNIFORM = 0.95  # share of a category's bytes that must have changed alike for it to be one cause
+_SAME_FACTOR = 0.02
 
 _NOUNS = {
     "parameter": "parameters",
@@ -29,26 +31,54 @@ _NOUNS = {
 
 
 def causes(paths: Sequence[PathChange]) -> tuple[Cause, ...]:
-    """Group the changes as finely as a few groups still tell most of them; most change first."""
-    changed = [path for path in paths if path.change_bytes]
+    """Group the changes such that a few groups tell most of them; most change first.
+
+    A category that changed by one factor throughout is one cause. The rest is told by module and line, or
+    less finely where that would be too many.
+    """
+    uniform = [group for group in _grouped(paths, lambda path: path.category) if _is_uniform(group)]
+    whole = {group[0].category for group in uniform}
+    changed = [path for path in paths if path.change_bytes and path.category not in whole]
     for level in _LEVELS:
-        groups = _grouped(changed, level)
-        shown = groups[:_MOST]
+        groups = sorted([*uniform, *_grouped(changed, level)], key=lambda group: -abs(_change(group)))
+        shown = [group for group in groups[:_MOST] if _change(group)]
         told, all_of_them = (sum(abs(_change(group)) for group in some) for some in (shown, groups))
         if told >= _EXPLAINED * all_of_them or level is _LEVELS[-1]:
-            return tuple(_cause(group) for group in shown if _change(group))
+            return tuple(_cause(group) for group in shown)
     return ()
+
+
+def factor(before_bytes: int, after_bytes: int) -> str:
+    """``x2.00``, ``new`` or ``gone``; empty where a factor says nothing."""
+    if before_bytes <= 0 or after_bytes <= 0:
+        return "new" if after_bytes > 0 else "gone" if before_bytes > 0 else ""
+    times = after_bytes / before_bytes
+    return f"x{times:.2f}" if 0.01 <= times < 1000 else ""
 
 
 def _grouped(paths: Sequence[PathChange], level: Callable[[PathChange], Hashable]) -> list[list[PathChange]]:
     groups: dict[Hashable, list[PathChange]] = defaultdict(list)
     for path in paths:
         groups[level(path)].append(path)
-    return sorted(groups.values(), key=lambda group: -abs(_change(group)))
+    return list(groups.values())
 
 
-def _change(group: Sequence[PathChange]) -> int:
+def _change(group: Iterable[PathChange]) -> int:
     return sum(path.change_bytes for path in group)
+
+
+def _is_uniform(group: Sequence[PathChange]) -> bool:
+    """Whether all but a little of a category changed by the same factor, and is of several parts."""
+    before, after = sum(path.before_bytes for path in group), sum(path.after_bytes for path in group)
+    if before == after or len({_alike(path) for path in group}) <= 2:
+        return False
+    alike = sum(
+        max(path.before_bytes, path.after_bytes)
+        for path in group
+        if abs(path.after_bytes * before - after * path.before_bytes)
+        <= _SAME_FACTOR * max(path.before_bytes * after, path.after_bytes * before)
+    )
+    return alike >= _UNIFORM * sum(max(path.before_bytes, path.after_bytes) for path in group)
 
 
 def _alike(path: PathChange) -> str | None:
@@ -63,8 +93,14 @@ def _part(path: PathChange) -> str | None:
     return ".".join(parts[: parts.index("*") + 1] if "*" in parts else parts[:2])
 
 
+def _finest(path: PathChange) -> Hashable:
+    if path.before_bytes and path.after_bytes:
+        return path.category, _alike(path), path.source_line
+    return path.category, _part(path), path.before_bytes == 0  # what came or went did so as a whole
+
+
 _LEVELS: tuple[Callable[[PathChange], Hashable], ...] = (
-    lambda path: (path.category, _alike(path), path.source_line),
+    _finest,
     lambda path: (path.category, _alike(path)),
     lambda path: (path.category, _part(path)),
     lambda path: path.category,
@@ -74,7 +110,7 @@ _LEVELS: tuple[Callable[[PathChange], Hashable], ...] = (
 def _cause(group: Sequence[PathChange]) -> Cause:
     modules: dict[str, int] = defaultdict(int)
     for path in group:
-        if path.module is not None:
+        if path.module is not None and path.change_bytes:
             modules[path.module] += path.change_bytes
     lines = tuple(sorted({path.source_line for path in group if path.source_line is not None}))
     cause = Cause(
@@ -86,7 +122,7 @@ def _cause(group: Sequence[PathChange]) -> Cause:
         after_bytes=sum(path.after_bytes for path in group),
         text="",
     )
-    words = "".join(_words(cause, sorted(modules.values())))
+    words = "".join(_words(cause, sorted(modules.values()), _most_of(group)))
     return Cause(**{**vars(cause), "text": words})
 
 
@@ -99,27 +135,28 @@ def _name_of_all(group: Sequence[PathChange]) -> str | None:
     return None
 
 
-def _words(cause: Cause, by_module: Sequence[int]) -> Iterator[str]:
+def _most_of(group: Sequence[PathChange]) -> str | None:
+    """The modules of one pattern that changed most."""
+    sums: dict[str, int] = defaultdict(int)
+    for path in group:
+        if path.module is not None:
+            sums[pattern(path.module)] += abs(path.change_bytes)
+    return max(sums, key=lambda name: sums[name], default=None)
+
+
+def _words(cause: Cause, by_module: Sequence[int], most_of: str | None) -> Iterator[str]:
     yield f"{format_change(cause.change_bytes)} {_NOUNS.get(cause.category, cause.category)}"
     if cause.module is not None:
         yield f" of {cause.module}"
     elif cause.modules > 1:
-        yield f" of {cause.modules} modules"
+        yield f" of {cause.modules:,} modules, most of all {most_of}"
     details = []
     if cause.module is not None and cause.modules > 1:
         least, most = format_change(by_module[0]), format_change(by_module[-1])
-        each = f"{least} each" if by_module[0] == by_module[-1] else f"{least} to {most} each"
-        details.append(f"{cause.modules} modules, {each}")
-    details.append(_factor(cause))
+        each = f"{least} each" if least == most else f"{least} to {most} each"
+        details.append(f"{cause.modules:,} modules, {each}")
+    details.append(factor(cause.before_bytes, cause.after_bytes))
     if any(details):
         yield f" ({', '.join(detail for detail in details if detail)})"
     if cause.source_lines:
         yield f" from {', '.join(cause.source_lines)}"
-
-
-def _factor(cause: Cause) -> str:
-    if cause.before_bytes == 0:
-        return "new"
-    if cause.after_bytes == 0:
-        return "gone"
-    return f"x{cause.after_bytes / cause.before_bytes:.3g}"

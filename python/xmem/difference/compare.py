@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 
 from xmem.difference.blocks import block_changes
 from xmem.difference.causes import causes
@@ -50,7 +50,7 @@ def difference(before: Estimate | Analysis, after: Estimate | Analysis) -> Diffe
     )
 
 
-def _place(run: Run, common: Common, side: int) -> tuple[object, ...]:
+def _place(run: Run, common: Common, side: int) -> Hashable:
     """Where a run has its peak, in names that both runs share; one layer of many is as good as another."""
     peak = run.estimate.peak
     return common.key(Path("", peak.phase, None, peak.operator, peak.source_line), side)
@@ -64,9 +64,7 @@ def _sizes(before: Estimate, after: Estimate) -> tuple[SizeChange, ...]:
         SizeChange("peak_reserved", *(run.peak_reserved_bytes for run in both)),
         SizeChange("peak_allocated", *(run.peak_allocated_bytes for run in both)),
         SizeChange("peak_requested", *(run.peak_requested_bytes for run in both)),
-        SizeChange(
-            "beyond_allocated", *(run.peak_reserved_bytes - run.peak_allocated_bytes for run in both)
-        ),
+        SizeChange("beyond_allocated", *(run.peak_reserved_bytes - run.peak_allocated_bytes for run in both)),
     )
 
 
@@ -172,15 +170,15 @@ def _notes(before: Run, after: Run, joint: bool) -> Iterator[str]:
     ways = _way(before.estimate), _way(after.estimate)
     if ways[0] != ways[1]:
         yield (
-            f"the first run was seen on a {ways[0]} and the second on a {ways[1]}: part of the change is what "
-            "the one sees and the other does not"
+            f"the first run was seen on a {ways[0]} and the second on a {ways[1]}: part of the change is "
+            "what the one sees and the other does not"
         )
     if not joint:
         yield (
-            "an estimate of an earlier version says no more than bytes by category, module, operator and line; "
-            "estimate its trace again for what changed together"
+            "an estimate of an earlier version says bytes by category, module, operator and line, but not what "
+            "they are together: estimate its trace again for better causes"
         )
     elif before.analysis is None or after.analysis is None:
         yield "blocks and instants are compared where both runs are traces"
     if before.estimate.trace.iterations != after.estimate.trace.iterations:
-        yield "the runs have different numbers of iterations: the peak of a short one may be lower for that alone"
+        yield "the runs have different numbers of iterations: a short one may peak lower for that alone"

@@ -8,7 +8,6 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from xmem.attribution import Phase
 from xmem.difference.paths import SLACK, Common, Path, Rows
 from xmem.difference.result import Instant, SizeChange
 

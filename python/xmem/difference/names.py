@@ -41,7 +41,7 @@ def align_modules(before: Activity, after: Activity) -> dict[str, str]:
 
 
 def align_lines(before: Activity, after: Activity) -> dict[str, str]:
-    """The lines ``PATH:LINE`` of the second run that stand for those of the first, in the order of each file."""
+    """The lines ``PATH:LINE`` of the second run that stand for those of the first, in order within files."""
     return _both_ways(before, after, _align_lines)
 
 

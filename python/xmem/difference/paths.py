@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,14 +75,16 @@ class Rows:
     def __init__(self, analysis: Analysis) -> None:
         self.analysis = analysis
         self.holders = holders = analysis.holders
-        columns = (holders.category, holders.phase, holders.module, holders.operator, holders.line)
-        sizes = (
-            len(Category), len(Phase), len(holders.modules) + 1, len(holders.operators) + 1,
-            len(holders.lines) + 1,
-        )  # fmt: skip
         key = np.zeros(len(holders), np.int64)
-        for column, size in zip(columns, sizes, strict=True):
-            key = key * size + (column.astype(np.int64) + 1) % size  # -1, none, is 0
+        columns: tuple[tuple[NDArray[Any], int], ...] = (
+            (holders.category, len(Category)),
+            (holders.phase, len(Phase)),
+            (holders.module, len(holders.modules)),
+            (holders.operator, len(holders.operators)),
+            (holders.line, len(holders.lines)),
+        )
+        for column, size in columns:
+            key = key * (size + 1) + column.astype(np.int64) + 1  # -1, none, is 0
         _, first, path = np.unique(key, return_index=True, return_inverse=True)
         self.path: NDArray[np.int64] = path.reshape(-1).astype(np.int64)
         modules = [unwrapped(module) for module in holders.modules]
@@ -105,7 +107,9 @@ class Rows:
         np.add.at(bytes_of, self.path[self.alive], self.taken[self.alive])
         blocks_of = np.bincount(self.path[self.alive], minlength=len(self.paths))
         held: dict[Path, tuple[int, int]] = {}
-        for index in np.flatnonzero(blocks_of).tolist():  # modules that differ by a wrapper alone are one path
+        for index in np.flatnonzero(
+            blocks_of
+        ).tolist():  # modules that differ by a wrapper alone are one path
             path = self.paths[index]
             size, blocks = held.get(path, (0, 0))
             held[path] = size + int(bytes_of[index]), blocks + int(blocks_of[index])
@@ -149,7 +153,7 @@ class Common:
 
 
 def aligned_paths(before: Run, after: Run, common: Common) -> tuple[PathChange, ...]:
-    """The paths of both runs side by side, most change first; with the slack they sum to the allocated peak."""
+    """The paths of both runs side by side, most change first; with the slack they sum to the peaks."""
     sides = {common.key(path, side): path for side, run in ((0, before), (1, after)) for path in run.held}
     held = [
         {common.key(path, side): what for path, what in run.held.items()}
@@ -169,13 +173,14 @@ def aligned_paths(before: Run, after: Run, common: Common) -> tuple[PathChange, 
         )
         for key, path in sides.items()
     ]
-    slack = [
-        run.estimate.peak_allocated_bytes - sum(size for size, _ in run.held.values())
-        for run in (before, after)
-    ]
+    slack = _slack_bytes(before), _slack_bytes(after)
     if any(slack):
         rows.append(PathChange(SLACK, None, None, None, Phase.OTHER.label, *slack, 0, 0))
     return tuple(sorted(rows, key=lambda row: (-abs(row.change_bytes), -row.after_bytes)))
+
+
+def _slack_bytes(run: Run) -> int:
+    return run.estimate.peak_allocated_bytes - sum(size for size, _ in run.held.values())
 
 
 def _pair(name: str | None, names: tuple[Mapping[str, str], Mapping[str, str]], side: int) -> Hashable:

@@ -1,7 +1,8 @@
 """What a comparison of two runs says; these frozen values are also the JSON contract.
 
-The order of the fields is the order of the JSON keys. All sizes are bytes. ``before`` is the first run, ``after``
-the second; a change is after less before. Names are those of the second run where it has the thing at all.
+The order of the fields is the order of the JSON keys. All sizes are bytes. ``before`` is the first run,
+``after`` the second; a change is after less before. Names are those of the second run where it has the thing
+at all.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class PathChange(_Sized):
     """What one attribution path held at the peak of each run.
 
     Attributes:
-        category: Of ``breakdown.category``; ``allocator_slack`` is what blocks hold beyond their rounded sizes.
+        category: Of ``breakdown.category``; ``allocator_slack`` is what blocks hold beyond rounded sizes.
         module: Path of the module without the components that wrappers add.
         phase: Of the birth of the blocks.
         before_blocks: How many blocks these are; 0 for the slack.
@@ -91,7 +92,7 @@ class Cause(_Sized):
 
 @dataclass(frozen=True)
 class Instant(_Sized):
-    """Both runs at the place of one run's peak: the most they held at a birth in this phase, operator and line.
+    """Both runs at the place of one run's peak: the most held at a birth in this phase, operator, line.
 
     Attributes:
         peak_of: The run whose peak this is.
@@ -155,7 +156,7 @@ class Difference:
     Attributes:
         settings: What differs in the question: GPU, allocator settings, versions, command.
         sizes: The peaks: ``device_peak``, ``context``, ``peak_reserved``, ``peak_allocated``,
-            ``peak_requested``, and ``beyond_allocated``, what was reserved beyond the peak of allocated bytes.
+            ``peak_requested``, and ``beyond_allocated``: peak reserved less peak allocated.
         fits_before: Verdict of the first run, None where no GPU was named.
         fits_after: Of the second.
         peak_before: Where the first run has its peak of allocated bytes.
@@ -201,11 +202,11 @@ class Difference:
 
     @property
     def waterfall(self) -> tuple[SizeChange, ...]:
-        """Parts whose changes lead from the first device peak to the second: context, categories, the rest."""
+        """Parts whose changes lead from one device peak to the other: context, categories, the rest."""
         return (self.size("context"), *self.category, self.size("beyond_allocated"))
 
     def to_json(self) -> dict[str, Any]:
-        """The JSON contract as plain Python objects; everything that has a change says it as ``change_bytes``."""
+        """The JSON contract as plain Python objects; what has a change also says it, as ``change_bytes``."""
         plain: dict[str, Any] = _plain(self)
         return {"schema_version": SCHEMA_VERSION, **plain}
 
