@@ -81,4 +81,6 @@ def _between(
         yield from zip(gap_left[:paired], gap_right[:paired], strict=True)
         yield from ((size, None) for size in gap_left[paired:])
         yield from ((None, size) for size in gap_right[paired:])
+        if i < len(left):
+            yield left[i], right[j]
         begin = i + 1, j + 1

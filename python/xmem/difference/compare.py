@@ -175,8 +175,8 @@ def _notes(before: Run, after: Run, joint: bool) -> Iterator[str]:
         )
     if not joint:
         yield (
-            "an estimate of an earlier version says bytes by category, module, operator and line, but not what "
-            "they are together: estimate its trace again for better causes"
+            "an estimate of an earlier version does not say which category, module and line go together: "
+            "estimate its trace again for better causes"
         )
     elif before.analysis is None or after.analysis is None:
         yield "blocks and instants are compared where both runs are traces"

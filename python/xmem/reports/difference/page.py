@@ -21,7 +21,7 @@ from xmem.reports.difference.words import (
 from xmem.units import format_bytes, format_change
 
 _FOLDER = Path(__file__).parent
-_MOST_ROWS = 100
+_MOST_ROWS = 40
 _WATERFALL_NAMES = {"context": "CUDA context", "beyond_allocated": "reserved beyond allocated"}
 
 
@@ -34,6 +34,28 @@ class _Bar:
     kind: str
     left: float
     width: float
+
+
+@dataclass(frozen=True)
+class _Table:
+    """Sizes of both runs with a bar for the change; ``style`` is the class of the names."""
+
+    title: str
+    changes: Sequence[SizeChange]
+    style: str = ""
+
+    @property
+    def rows(self) -> Sequence[SizeChange]:
+        return self.changes[:_MOST_ROWS]
+
+    @property
+    def more(self) -> int:
+        return len(self.changes) - len(self.rows)
+
+    def share(self, change: SizeChange) -> float:
+        """Of a change in the largest one, in percent."""
+        largest = max(abs(other.change_bytes) for other in self.changes)
+        return round(abs(change.change_bytes) / (largest or 1) * 100, 2)
 
 
 def page_of(difference: Difference, *, before: str, after: str) -> str:
@@ -65,13 +87,13 @@ def page_of(difference: Difference, *, before: str, after: str) -> str:
         for name, label in SIZE_NAMES.items()
         for size in [difference.size(name)]
     ]
-    tables: list[tuple[str, Sequence[SizeChange]]] = [
-        ("Sizes", sizes),
-        ("By category", [_spaced(change) for change in difference.category]),
-        ("By phase of birth", [_spaced(change) for change in difference.phase]),
-        ("By module", _changed(grouped_modules(difference.module))),
-        ("By source line", _changed(difference.source_line)),
-        ("By operator", _changed(difference.operator)),
+    tables = [
+        _Table("Sizes", sizes),
+        _Table("By category", [_spaced(change) for change in difference.category]),
+        _Table("By phase of birth", [_spaced(change) for change in difference.phase]),
+        _Table("By module", _changed(grouped_modules(difference.module)), "name"),
+        _Table("By source line", _changed(difference.source_line), "name"),
+        _Table("By operator", _changed(difference.operator), "name"),
     ]
     return environment.get_template("page.html.j2").render(
         difference=difference,
@@ -80,8 +102,7 @@ def page_of(difference: Difference, *, before: str, after: str) -> str:
         headline=headline(difference),
         style=(_FOLDER / "page.css").read_text(encoding="utf-8"),
         waterfall=list(_waterfall(difference)),
-        tables=[(title, rows[:_MOST_ROWS], len(rows) - _MOST_ROWS, _largest(rows)) for title, rows in tables],
-        most_rows=_MOST_ROWS,
+        tables=tables,
         peak_before=place(difference.peak_before),
         peak_after=place(difference.peak_after),
         instants=[(instant_in_words(instant), instant.category) for instant in difference.instants],
@@ -102,11 +123,11 @@ def _waterfall(difference: Difference) -> Iterator[_Bar]:
         left, width = min(begin, end) / longest * 100, abs(end - begin) / longest * 100
         return _Bar(label, size, kind, round(left, 3), round(width, 3))
 
-    yield bar("before", format_bytes(device.before_bytes), "total", 0, device.before_bytes)
+    yield bar("device peak before", format_bytes(device.before_bytes), "total", 0, device.before_bytes)
     for step, begin, end in zip(steps, ends[:-1], ends[1:], strict=True):
         label = _WATERFALL_NAMES.get(step.name, step.name.replace("_", " "))
         yield bar(label, format_change(step.change_bytes), _sign(step.change_bytes), begin, end)
-    yield bar("after", format_bytes(device.after_bytes), "total", 0, device.after_bytes)
+    yield bar("device peak after", format_bytes(device.after_bytes), "total", 0, device.after_bytes)
 
 
 def _sign(change_bytes: int) -> str:
@@ -115,10 +136,6 @@ def _sign(change_bytes: int) -> str:
 
 def _changed(changes: Iterable[SizeChange]) -> list[SizeChange]:
     return [change for change in changes if change.change_bytes]
-
-
-def _largest(changes: Sequence[SizeChange]) -> int:
-    return max((abs(change.change_bytes) for change in changes), default=0) or 1
 
 
 def _spaced(change: SizeChange) -> SizeChange:
