@@ -69,7 +69,7 @@ def test_another_optimizer_takes_its_state_with_it(captured: Captured) -> None:
     state = before.estimate.breakdown.category["optimizer_state"]
     cause = next(cause for cause in compared.causes if cause.category == "optimizer_state")
     assert cause.change_bytes == -state
-    assert "(gone)" in cause.text or "gone)" in cause.text
+    assert cause.after_bytes == 0
     assert {without_folder(line) for line in cause.source_lines} == {
         f"train.py:{line_of('optimizer.step()')}"
     }
@@ -79,11 +79,12 @@ def test_a_deleted_name_below_new_lines_is_all_that_shows(captured: Captured) ->
     loss = "    loss = torch"
     edited = SCRIPT.replace('"""A small', '"""\nA small').replace(loss, f"    # A note.\n\n{loss}")
     edited = edited.replace("    optimizer.zero_grad()", "    del logits\n    optimizer.zero_grad()")
-    compared = difference(captured(), captured(script=edited))
+    # With this batch the logits matter to the peak, which stays where it is.
+    compared = difference(captured("--batch", "32"), captured("--batch", "32", script=edited))
     assert changed_categories(compared) <= {"activation", "allocator_slack"}
     (cause,) = (cause for cause in compared.causes if cause.category == "activation")
     assert cause.module == "Model.head"
-    logits_bytes = 4 * 32 * 1000 * 4
+    logits_bytes = 32 * 32 * 1000 * 4
     assert cause.change_bytes == -logits_bytes
     shifts = {
         (int(name.before.rpartition(":")[2]), int(name.after.rpartition(":")[2]))
