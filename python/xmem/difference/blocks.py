@@ -16,23 +16,44 @@ from xmem.errors import ConfigError
 
 _MOST_GROUPS = 50
 
+_Group = tuple[Path, int | None, int | None]
+"""Path with a pattern for module, size before, size after."""
+
 
 def block_changes(before: Rows, after: Rows, common: Common) -> tuple[BlockChange, ...]:
     """The largest changes of single blocks; where only a number in the module's path differs, as one row."""
     named: dict[Hashable, Path] = {}
     sizes = [_by_path(rows, common, side, named) for side, rows in enumerate((before, after))]
-    groups: dict[tuple[Path, int | None, int | None], int] = defaultdict(int)
+    groups: dict[_Group, int] = defaultdict(int)
     nothing = np.zeros(0, np.int64)
     for key, path in named.items():
         for old, new in _paired(sizes[0].get(key, nothing), sizes[1].get(key, nothing)):
             if old != new:
                 groups[path, old, new] += 1
+    _drop_moved_to_another_operator(groups)
     changes = [
         BlockChange(path.category, path.module, path.operator, path.source_line, path.phase, blocks, old, new)
         for (path, old, new), blocks in groups.items()
+        if blocks
     ]
     changes.sort(key=lambda change: (-abs(change.change_bytes), -change.blocks))
     return tuple(changes[:_MOST_GROUPS])
+
+
+def _drop_moved_to_another_operator(groups: dict[_Group, int]) -> None:
+    """Take out the blocks that went where as many of the same size came, of the same module and line."""
+    came: dict[Hashable, list[_Group]] = defaultdict(list)
+    for group in groups:
+        path, old, new = group
+        if old is None:
+            came[path._replace(operator=None), new].append(group)
+    for group in groups:
+        path, old, new = group
+        if new is None:
+            for other in came[path._replace(operator=None), old]:
+                both = min(groups[group], groups[other])
+                groups[group] -= both
+                groups[other] -= both
 
 
 def _by_path(

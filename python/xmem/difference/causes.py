@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from xmem.difference.names import pattern
 from xmem.difference.paths import SLACK
@@ -36,6 +37,7 @@ def causes(paths: Sequence[PathChange]) -> tuple[Cause, ...]:
     A category that changed by one factor throughout is one cause. The rest is told by module and line, or
     less finely where that would be too many.
     """
+    paths = _of_any_operator(paths)
     uniform = [group for group in _grouped(paths, lambda path: path.category) if _is_uniform(group)]
     whole = {group[0].category for group in uniform}
     changed = [path for path in paths if path.change_bytes and path.category not in whole]
@@ -61,6 +63,24 @@ def _grouped(paths: Sequence[PathChange], level: Callable[[PathChange], Hashable
     for path in paths:
         groups[level(path)].append(path)
     return list(groups.values())
+
+
+def _of_any_operator(paths: Sequence[PathChange]) -> list[PathChange]:
+    """Paths of one module and line as one, under the operator that changed most.
+
+    With autocast or fusion another operator makes what are the same bytes.
+    """
+    groups = _grouped(paths, lambda path: (path.category, path.module, path.source_line))
+    return [
+        replace(
+            max(group, key=lambda path: abs(path.change_bytes)),
+            before_bytes=sum(path.before_bytes for path in group),
+            after_bytes=sum(path.after_bytes for path in group),
+            before_blocks=sum(path.before_blocks for path in group),
+            after_blocks=sum(path.after_blocks for path in group),
+        )
+        for group in groups
+    ]
 
 
 def _change(group: Iterable[PathChange]) -> int:
@@ -122,8 +142,8 @@ def _cause(group: Sequence[PathChange]) -> Cause:
         after_bytes=sum(path.after_bytes for path in group),
         text="",
     )
-    words = "".join(_words(cause, sorted(modules.values()), _most_of(group)))
-    return Cause(**{**vars(cause), "text": words})
+    words = "".join(_words(cause, sorted(modules.values()), _most_of(group), _operator(group)))
+    return replace(cause, text=words)
 
 
 def _name_of_all(group: Sequence[PathChange]) -> str | None:
@@ -144,12 +164,23 @@ def _most_of(group: Sequence[PathChange]) -> str | None:
     return max(sums, key=lambda name: sums[name], default=None)
 
 
-def _words(cause: Cause, by_module: Sequence[int], most_of: str | None) -> Iterator[str]:
+def _operator(group: Sequence[PathChange]) -> str | None:
+    """The operator that changed most, of a group of which nothing else is known."""
+    if any(path.module is not None or path.source_line is not None for path in group):
+        return None
+    return max(group, key=lambda path: abs(path.change_bytes)).operator
+
+
+def _words(
+    cause: Cause, by_module: Sequence[int], most_of: str | None, operator: str | None
+) -> Iterator[str]:
     yield f"{format_change(cause.change_bytes)} {_NOUNS.get(cause.category, cause.category)}"
     if cause.module is not None:
         yield f" of {cause.module}"
     elif cause.modules > 1:
         yield f" of {cause.modules:,} modules, most of all {most_of}"
+    elif operator is not None:
+        yield f", most of all by {operator}"
     details = []
     if cause.module is not None and cause.modules > 1:
         least, most = format_change(by_module[0]), format_change(by_module[-1])
