@@ -21,7 +21,7 @@ from xmem.errors import CaptureError, ConfigError, XmemError
 from xmem.estimate_result import Estimate
 from xmem.files import write_whole
 from xmem.pipeline import Analysis, analyze
-from xmem.recording.older_memory import allocations_before, measured_peaks
+from xmem.recording.older_memory import changes_before, measured_peaks
 from xmem.trace import read_trace
 from xmem.units import parse_bytes
 
@@ -293,10 +293,10 @@ def _is_on_gpu(device: RecordedDevice) -> bool:
 def _complete(recorded: Recorded, trace: Path) -> None:
     """Turn what the profiler wrote into a whole trace: metadata, spans, and memory that is older."""
     profiled = read_trace(recorded.file.path)
-    allocations = allocations_before(recorded, profiled)
+    memory = changes_before(recorded, profiled)
     if "measured" in recorded.metadata:
         devices = measured_peaks(recorded, profiled)
         recorded.metadata["measured"]["ranks"] = [
             {"rank": 0, "process": recorded.process, "devices": devices}
         ]
-    recorded.file.complete(trace, recorded.metadata, recorded.spans, recorded.process, allocations)
+    recorded.file.complete(trace, recorded.metadata, recorded.spans, recorded.process, memory)
