@@ -65,7 +65,7 @@ def measured_peaks(recorded: Recorded, trace: Trace) -> list[dict[str, int]]:
 
 
 def _on_gpu(recorded: Recorded) -> Iterator[MemoryChange]:
-    """The blocks that hold named tensors; of the rest, the first total tells the sum, and nothing more is known."""
+    """Blocks of named tensors; of the others nothing is known but their sum, which the first total tells."""
     named = set(recorded.metadata["tensors"]["address"])
     for device, (allocated, reserved) in recorded.totals.items():
         blocks = [row for row in recorded.existing if row.device_index == device and row.address in named]

@@ -101,6 +101,8 @@ class BlockRecording(RunNotes):
         Raises:
             RuntimeError: Another profiler runs.
         """
+        if torch.autograd._profiler_enabled():
+            raise RuntimeError("torch's profiler is on")
         # The first optimizer would import it, and its tensors are not the block's.
         with contextlib.suppress(ImportError):
             importlib.import_module("torch._dynamo")
@@ -148,7 +150,10 @@ class BlockRecording(RunNotes):
         Raises:
             OSError: The profiler could not write.
         """
+        quiet = Patches()
+        profiler.keep_quiet(quiet)
         self._profiler.export(raw)
+        quiet.undo()
         file = ProfilerFile(raw)
         if self.steps:
             iterations = self.iteration_spans(self._end_ns)
@@ -191,8 +196,9 @@ class BlockRecording(RunNotes):
         """See ``optimizers.StepObserver``."""
 
     def before_step(self, optimizer: Optimizer) -> None:
-        """See ``optimizers.StepObserver``."""
+        """See ``optimizers.StepObserver``; its state may be older than the recording."""
         self.names.before_step(optimizer)
+        self.names.after_step(optimizer)
 
     def after_step(self, optimizer: Optimizer, skipped: bool) -> None:
         """See ``optimizers.StepObserver``."""
@@ -260,7 +266,7 @@ class BlockRecording(RunNotes):
 
         @functools.wraps(zero_grad)
         def zero_grad_followed(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
-            self.names.before_step(optimizer)
+            self.before_step(optimizer)
             zero_grad(optimizer, *args, **kwargs)
 
         self._patches.replace(Optimizer, "zero_grad", zero_grad_followed)
