@@ -147,6 +147,14 @@ def test_results_are_written_when_asked_for(job: dict[str, Any], tmp_path: Path)
     assert not folder.exists()
 
 
+def test_the_report_is_one_page(job: dict[str, Any], tmp_path: Path) -> None:
+    pytest.importorskip("xmem.reports.html")
+    pytest.importorskip("jinja2")
+    with xmem.record(html=tmp_path / "page.html", gpu="rtx-3060"):
+        job["train"](*job["build"](), 1)
+    assert "job.py:" in (tmp_path / "page.html").read_text()
+
+
 def state_of_torch() -> dict[str, Any]:
     """All that a recording changes."""
     import torch

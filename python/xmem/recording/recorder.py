@@ -190,14 +190,7 @@ class Recorder:
             ConfigError: What the page is made with is not installed.
             OSError: The file cannot be written.
         """
-        analysis = self.analysis
-        try:
-            page = import_module("xmem.reports.html")
-        except ImportError as error:
-            raise ConfigError(
-                f"an HTML report without the package {error.name}", 'pip install "xmem-fast[report]"'
-            ) from error
-        page.write_page(analysis, path)
+        import_module("xmem.reports.html").write_page(self.analysis, path)
 
     def _keep(self, recording: BlockRecording) -> None:
         """Write the recording to a folder of its own."""
