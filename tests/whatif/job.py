@@ -2,10 +2,13 @@
 
 import argparse
 import contextlib
+import fnmatch
+import functools
 import itertools
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 options = argparse.ArgumentParser()
 options.add_argument("--model", default="mlp")
@@ -15,6 +18,9 @@ options.add_argument("--zero-grad", default="before_forward")
 options.add_argument("--keep-gradients", action="store_true")
 options.add_argument("--accumulate", type=int, default=1)
 options.add_argument("--precision", default="fp32")
+options.add_argument("--checkpoint", default="", help="paths of modules, by commas; * matches")
+options.add_argument("--keep-outputs", action="store_true")
+options.add_argument("--release", action="store_true", help="drop outputs after the backward pass")
 args = options.parse_args()
 
 
@@ -95,6 +101,9 @@ CLASSES = {
 torch.manual_seed(0)
 model, make_batch = {"mlp": mlp, "transformer": transformer, "cnn": cnn}[args.model]()
 model.to("cuda", torch.bfloat16 if args.precision == "bf16" else torch.float32)
+for path, module in model.named_modules():
+    if path and any(fnmatch.fnmatchcase(path, pattern) for pattern in args.checkpoint.split(",")):
+        module.forward = functools.partial(checkpoint, module.forward, use_reentrant=False)
 name, *chosen = args.optimizer.split("+")
 keywords = {"foreach": args.implementation == "foreach"}
 if args.implementation == "fused":
@@ -118,10 +127,16 @@ for _ in range(3):
             optimizer.zero_grad(set_to_none=not args.keep_gradients)
         half = {"bf16-autocast": torch.bfloat16, "fp16-autocast": torch.float16}.get(args.precision)
         with torch.autocast("cuda", half) if half else contextlib.nullcontext():
-            loss = nn.functional.cross_entropy(model(inputs), labels)
+            if args.keep_outputs:
+                outputs = model(inputs)
+                loss = nn.functional.cross_entropy(outputs, labels)
+            else:
+                loss = nn.functional.cross_entropy(model(inputs), labels)
         if clear == "before_backward" and micro_batch == 0:
             optimizer.zero_grad(set_to_none=not args.keep_gradients)
         loss.backward()
+        if args.release:
+            del outputs
     optimizer.step()
     if clear == "after_step":
         optimizer.zero_grad(set_to_none=not args.keep_gradients)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from xmem.errors import ConfigError
 from xmem.whatif.accumulation import parse_accumulation
+from xmem.whatif.checkpoint import parse_checkpoint
 from xmem.whatif.optimizer import parse_optimizer
 from xmem.whatif.precision import parse_precision
 from xmem.whatif.run import WhatIf
@@ -17,6 +18,7 @@ WHAT_IFS: dict[str, Callable[[str, str], WhatIf]] = {
     "set_to_none": parse_set_to_none,
     "accumulate": parse_accumulation,
     "precision": parse_precision,
+    "checkpoint": parse_checkpoint,
 }
 """Parsers of the value, given the whole text and the value."""
 

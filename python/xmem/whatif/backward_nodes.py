@@ -1,0 +1,83 @@
+"""The autograd engine's nodes, each with the forward operator that recorded it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xmem.whatif.run import Run, is_engine_node
+
+_KEEPS_NOTHING = frozenset(
+    "AccumulateGrad Add Alias AsStrided Cat Clone ConstantPadNd Copy Detach Expand Flip Mean Narrow Neg Permute Repeat Reshape ReshapeAlias Roll Select Slice "
+    "Split SplitWithSizes Squeeze Stack Sub Sum T ToCopy Transpose Unbind UnsafeSplit UnsafeView Unsqueeze View".split()
+)
+"""Nodes that save no tensor (``tools/autograd/derivatives.yaml`` of 2.13), without ``Backward0``."""
+
+_KEEPS_INPUTS = frozenset(
+    "Addmm Mm Bmm Baddbmm Addbmm Addmv Mv Dot Convolution Gelu Silu Mul Div Pow Log Abs Sin Cos Square "
+    "Embedding Clamp LeakyRelu Hardswish Softplus Gather IndexSelect Index MaskedFill Where".split()
+)
+"""Nodes that save inputs of their operator and no result of it: they are saved before the operator runs."""
+
+
+@dataclass(frozen=True)
+class BackwardNodes:
+    """Nodes in the order in which the engine runs them, times on the run's clock; one entry a node.
+
+    Attributes:
+        name: Such as ``AddmmBackward0``.
+        begin_ns: int64, ascending.
+        end_ns: int64.
+        forward_begin_ns: int64, of the operator that recorded the node, -1 = not known.
+        forward_end_ns: int64, likewise.
+        saves: bool, whether the node keeps tensors for itself.
+        saves_inputs: bool, whether it keeps inputs of its operator only.
+    """
+
+    name: list[str]
+    begin_ns: NDArray[np.int64]
+    end_ns: NDArray[np.int64]
+    forward_begin_ns: NDArray[np.int64]
+    forward_end_ns: NDArray[np.int64]
+    saves: NDArray[np.bool_]
+    saves_inputs: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, run: Run) -> BackwardNodes:
+        """All nodes of a run."""
+        events, names, operators = (
+            run.recorded.trace.events,
+            run.recorded.trace.names,
+            run.recorded.operators,
+        )
+        rows = np.flatnonzero(operators.rows_named(is_engine_node)).astype(np.int32)
+        rows = rows[np.argsort(events.begin_ns[rows], kind="stable")]
+        forward = operators.forward_of(rows)
+        name = [_short(names[int(row)]) for row in events.name[rows]]
+        stem = [each.partition("Backward")[0] for each in name]
+        return cls(
+            name,
+            run.clock(events.begin_ns[rows]),
+            run.clock(events.end_ns[rows]),
+            np.where(forward >= 0, run.clock(events.begin_ns[forward]), -1),
+            np.where(forward >= 0, run.clock(events.end_ns[forward]), -1),
+            np.array([each not in _KEEPS_NOTHING for each in stem], np.bool_),
+            np.array([each in _KEEPS_INPUTS for each in stem], np.bool_),
+        )
+
+    def __len__(self) -> int:
+        return len(self.name)
+
+    def holding(self, times_ns: NDArray[np.int64]) -> NDArray[np.intp]:
+        """The node that runs at each time, -1 = none."""
+        if len(self) == 0:
+            return np.full(len(times_ns), -1)
+        found = np.searchsorted(self.begin_ns, times_ns, side="right") - 1
+        return np.where((found >= 0) & (times_ns <= self.end_ns[found]), found, -1)
+
+
+def _short(name: str) -> str:
+    """``autograd::engine::evaluate_function: AddmmBackward0`` -> ``AddmmBackward0``."""
+    return name.rpartition(": ")[2].rpartition("::")[2]

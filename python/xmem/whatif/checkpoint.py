@@ -1,0 +1,243 @@
+"""Activation checkpointing: what a module saves for its backward pass is computed again when it is needed.
+
+What is reproduced is ``torch.utils.checkpoint.checkpoint(module, ..., use_reentrant=False)``: inputs and result of
+the module stay; the first node of its backward pass that asks for something saved runs the forward pass again,
+as far as the last tensor that it saves (``early_stop``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xmem.attribution import Category, Phase
+from xmem.blocks import NEVER
+from xmem.errors import ConfigError
+from xmem.orchestration.workload import Workload, concatenated
+from xmem.trace import SPAN_KINDS
+from xmem.whatif.backward_nodes import BackwardNodes
+from xmem.whatif.run import Run, Span
+
+_MODULE = SPAN_KINDS.index("module")
+_PERSISTENT = (Category.PARAMETER, Category.BUFFER, Category.GRADIENT, Category.OPTIMIZER_STATE)
+_SHOWN_MODULES = 4
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """``checkpoint=MODULE``: the path of a module, or a pattern of paths such as ``GPT.blocks.*``.
+
+    Each call of a module whose path matches is checkpointed by itself; of matches within each other, the
+    outermost. Blocks born in the call and freed by a node of its backward pass end with the call. The result is the
+    largest block of the last operator that the call leaves behind: it lives until the backward pass of the
+    call begins, where only the call's own nodes kept it. An input that no node saved lives until that pass
+    ends.
+    """
+
+    text: str
+    pattern: str
+
+    def __call__(self, run: Run) -> Run:
+        """Checkpoint every call of the modules.
+
+        Raises:
+            TraceError: No such module, or the trace marks none.
+            ConfigError: Forward passes were repeated before.
+        """
+        run.require_not_accumulated(self.text)
+        calls = self._calls(run)
+        nodes = BackwardNodes.of(run)
+        owner = _owners(nodes, calls)
+        free_ns = run.workload.free_ns.copy()
+        again = []
+        for index, call in enumerate(calls):
+            found = _Recomputation.of(run.workload, nodes, call, np.flatnonzero(owner == index))
+            if found is not None:
+                found.shorten(run.workload, free_ns)
+                again.append(found)
+        if not again:
+            return run
+        copies = [each.copy(run.workload) for each in again]
+        rooms = [(each.at_ns, each.room_ns) for each in again]
+        run = run.with_workload(run.workload.with_columns(free_ns=free_ns)).with_rooms(rooms)
+        ahead, added = 0, []
+        for each, copied in sorted(zip(again, copies, strict=True), key=lambda pair: pair[0].at_ns):
+            added.append(each.placed(copied, run.workload, ahead))
+            ahead += each.room_ns
+        return run.with_workload(concatenated([*added, run.workload]))
+
+    def _calls(self, run: Run) -> list[Span]:
+        """Calls of matching modules in the order of time, the outermost ones."""
+        events, names = run.recorded.trace.events, run.recorded.trace.names
+        modules = run.recorded.operators.rows_named(lambda _: True, _MODULE)
+        wanted = run.recorded.operators.rows_named(lambda name: fnmatchcase(name, self.pattern), _MODULE)
+        rows = np.flatnonzero(wanted)
+        if len(rows) == 0:
+            known = sorted({names[int(name)] for name in np.unique(events.name[modules])})
+            if not known:
+                raise run.refusal(
+                    "it marks no calls of modules, which takes a capture of ours: "
+                    "xmem-fast capture -o trace.json.gz -- python train.py"
+                )
+            some = ", ".join(known[:_SHOWN_MODULES]) + (", ..." if len(known) > _SHOWN_MODULES else "")
+            raise run.refusal(f"no module {self.pattern!r}; there are {some}")
+        rows = rows[np.argsort(events.begin_ns[rows], kind="stable")]
+        begins, ends = run.clock(events.begin_ns[rows]), run.clock(events.end_ns[rows])
+        found: list[Span] = []
+        for begin_ns, end_ns in zip(begins.tolist(), ends.tolist(), strict=True):
+            if not found or begin_ns >= found[-1].end_ns:
+                found.append(Span(begin_ns, end_ns))
+        return found
+
+
+@dataclass(frozen=True)
+class _Recomputation:
+    """One call of a checkpointed module, and the forward pass that its backward pass runs again.
+
+    Attributes:
+        call: The call.
+        stop_ns: Where the forward pass stops when it is run again.
+        at_ns: When it is run again.
+        begin_ns: When the first node of the call's backward pass begins.
+        end_ns: When the last one ends.
+        repeated: int64, rows of the workload that are allocated once more.
+        saved: bool, of these, what a node of the call frees.
+        dropped: int64, rows that end with the call.
+        result: int64, the rows that live until the backward pass begins: none or one.
+        inputs: int64, the rows that live until the backward pass ends: none or one.
+    """
+
+    call: Span
+    stop_ns: int
+    at_ns: int
+    begin_ns: int
+    end_ns: int
+    repeated: NDArray[np.intp]
+    saved: NDArray[np.bool_]
+    dropped: NDArray[np.intp]
+    result: NDArray[np.intp]
+    inputs: NDArray[np.intp]
+
+    @classmethod
+    def of(
+        cls, workload: Workload, nodes: BackwardNodes, call: Span, own: NDArray[np.intp]
+    ) -> _Recomputation | None:
+        """None where the nodes of the call, given by index, keep nothing that it made."""
+        saving = own[nodes.saves[own] & (nodes.forward_begin_ns[own] >= 0)]
+        if len(saving) == 0:
+            return None
+        first, after = np.searchsorted(workload.alloc_ns, [call.begin_ns, call.end_ns])
+        born = np.arange(first, after)
+        made = ~np.isin(workload.category[born], _PERSISTENT) & (workload.free_ns[born] != NEVER)
+        born = born[made]
+        freed_by = nodes.holding(workload.free_ns[born])
+        saved = np.isin(freed_by, own)
+        if not saved.any():
+            return None
+        dropped = born[saved]
+        result = dropped[:0]
+        if not (~saved & (workload.free_ns[born] >= call.end_ns)).any():
+            result = _result(workload, dropped)
+            dropped = np.setdiff1d(dropped, result)
+        last = saving[np.argmax(nodes.forward_begin_ns[saving])]
+        inputs_only = nodes.saves_inputs[last]
+        stop_ns = int(nodes.forward_begin_ns[last] if inputs_only else nodes.forward_end_ns[last])
+        again = workload.alloc_ns[born] < stop_ns
+        return cls(
+            call=call,
+            stop_ns=stop_ns,
+            at_ns=int(nodes.begin_ns[saving[0]]),
+            begin_ns=int(nodes.begin_ns[own[0]]),
+            end_ns=int(nodes.end_ns[saving[-1]]),
+            repeated=born[again],
+            saved=saved[again],
+            dropped=dropped,
+            result=result,
+            inputs=_unsaved_input(workload, nodes, call, int(first), int(after), own),
+        )
+
+    @property
+    def length_ns(self) -> int:
+        """From the begin of the forward pass that is run again to where it stops."""
+        return self.stop_ns - self.call.begin_ns
+
+    @property
+    def room_ns(self) -> int:
+        """What the recomputation takes of the run's clock."""
+        return self.length_ns + len(self.repeated) + 1
+
+    def shorten(self, workload: Workload, free_ns: NDArray[np.int64]) -> None:
+        """Write when the blocks of the call, and its input, end."""
+        free_ns[self.dropped] = self.call.end_ns
+        free_ns[self.result] = self.begin_ns
+        free_ns[self.inputs] = self.end_ns
+
+    def copy(self, workload: Workload) -> Workload:
+        """The blocks that are made again, at their old times."""
+        copied = workload.select(self.repeated)
+        phase = np.full(len(copied), Phase.BACKWARD, copied.phase.dtype)
+        tensor = np.full(len(copied), -1, copied.tensor.dtype)
+        return copied.with_columns(phase=phase, tensor=tensor)
+
+    def placed(self, copied: Workload, moved: Workload, ahead_ns: int) -> Workload:
+        """The same in the room made for them, ``ahead_ns`` being how far the clock is ahead before it."""
+        at_ns = self.at_ns + ahead_ns
+        offset_ns = at_ns - self.call.begin_ns
+        at_stop_ns = at_ns + self.length_ns + np.arange(len(copied))
+        within = np.where(copied.free_ns < self.stop_ns, copied.free_ns + offset_ns, at_stop_ns)
+        saved_ns = copied.free_ns + ahead_ns + self.room_ns
+        return copied.with_columns(
+            alloc_ns=copied.alloc_ns + offset_ns, free_ns=np.where(self.saved, saved_ns, within)
+        )
+
+
+def _owners(nodes: BackwardNodes, calls: list[Span]) -> NDArray[np.intp]:
+    """The call whose forward pass recorded each node, -1 = none.
+
+    Nodes without a known forward operator (custom functions, gradients put in their place) belong to the
+    call of the nodes around them.
+    """
+    begins = np.array([call.begin_ns for call in calls], np.int64)
+    ends = np.array([call.end_ns for call in calls], np.int64)
+    at = np.searchsorted(begins, nodes.forward_begin_ns, side="right") - 1
+    known = nodes.forward_begin_ns >= 0
+    owner = np.where(known & (at >= 0) & (nodes.forward_begin_ns < ends[at]), at, -1)
+    places = np.arange(len(owner))
+    before = np.maximum.accumulate(np.where(known, places, -1))
+    after = np.minimum.accumulate(np.where(known, places, len(owner))[::-1])[::-1]
+    between = ~known & (before >= 0) & (after < len(owner))
+    same = between.copy()
+    same[between] = owner[before[between]] == owner[after[between]]
+    return np.where(same, owner[np.maximum(before, 0)], owner)
+
+
+def _result(workload: Workload, left: NDArray[np.intp]) -> NDArray[np.intp]:
+    """The largest block of the last operator that made one of those left behind."""
+    of_last = left[workload.root_operator[left] == workload.root_operator[left[-1]]]
+    return of_last[[int(np.argmax(workload.size_bytes[of_last]))]]
+
+
+def _unsaved_input(
+    workload: Workload, nodes: BackwardNodes, call: Span, first: int, after: int, own: NDArray[np.intp]
+) -> NDArray[np.intp]:
+    """The input of a call, where nothing keeps it: freed after the call and before the next allocation."""
+    earlier = np.flatnonzero(workload.free_ns[:first] >= call.end_ns)
+    if np.isin(nodes.holding(workload.free_ns[earlier]), own).any():
+        return earlier[:0]  # a node of the call has it
+    next_ns = workload.alloc_ns[after] if after < len(workload) else NEVER
+    mortal = ~np.isin(workload.category[earlier], (*_PERSISTENT, Category.INPUT))
+    return earlier[mortal & (workload.free_ns[earlier] < next_ns)][-1:]
+
+
+def parse_checkpoint(text: str, value: str) -> Checkpoint:
+    """Read the path of a module, or a pattern.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    if not value:
+        raise ConfigError(f"--what-if {text}", "the path of a module, such as checkpoint=GPT.blocks.*")
+    return Checkpoint(text, value)
