@@ -20,7 +20,8 @@ options.add_argument("--accumulate", type=int, default=1)
 options.add_argument("--precision", default="fp32")
 options.add_argument("--checkpoint", default="", help="paths of modules, by commas; * matches")
 options.add_argument("--keep-outputs", action="store_true")
-options.add_argument("--release", action="store_true", help="drop outputs after the backward pass")
+options.add_argument("--release", default="", help="drop outputs before_backward or after_backward")
+options.add_argument("--loss", default="cross_entropy")
 args = options.parse_args()
 
 
@@ -97,6 +98,10 @@ CLASSES = {
     "rmsprop": torch.optim.RMSprop,
     "adagrad": torch.optim.Adagrad,
 }
+LOSSES = {
+    "cross_entropy": nn.functional.cross_entropy,
+    "squares": lambda outputs, _: outputs.square().mean(),
+}
 
 torch.manual_seed(0)
 model, make_batch = {"mlp": mlp, "transformer": transformer, "cnn": cnn}[args.model]()
@@ -129,13 +134,15 @@ for _ in range(3):
         with torch.autocast("cuda", half) if half else contextlib.nullcontext():
             if args.keep_outputs:
                 outputs = model(inputs)
-                loss = nn.functional.cross_entropy(outputs, labels)
+                loss = LOSSES[args.loss](outputs, labels)
             else:
-                loss = nn.functional.cross_entropy(model(inputs), labels)
+                loss = LOSSES[args.loss](model(inputs), labels)
         if clear == "before_backward" and micro_batch == 0:
             optimizer.zero_grad(set_to_none=not args.keep_gradients)
+        if args.release == "before_backward":
+            del outputs
         loss.backward()
-        if args.release:
+        if args.release == "after_backward":
             del outputs
     optimizer.step()
     if clear == "after_step":

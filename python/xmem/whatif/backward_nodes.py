@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,23 @@ _KEEPS_INPUTS = frozenset(
     "Embedding Clamp LeakyRelu Hardswish Softplus Gather IndexSelect Index MaskedFill Where".split()
 )
 """Nodes that save inputs of their operator and no result of it: they are saved before the operator runs."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One run of autograd's engine.
+
+    Attributes:
+        nodes: Its part of the nodes.
+        loss_ns: When the last of its forward operators had ended: the loss is there.
+        begin_ns: When its first node begins.
+        end_ns: When its last node has ended.
+    """
+
+    nodes: slice
+    loss_ns: int
+    begin_ns: int
+    end_ns: int
 
 
 @dataclass(frozen=True)
@@ -69,6 +87,23 @@ class BackwardNodes:
 
     def __len__(self) -> int:
         return len(self.name)
+
+    @cached_property
+    def passes(self) -> list[Pass]:
+        """Backward passes, in order: a node recorded after another one ran belongs to the next pass."""
+        if len(self) == 0:
+            return []
+        fresh = self.forward_begin_ns[1:] > self.end_ns[:-1]
+        starts = [0, *(np.flatnonzero(fresh) + 1).tolist()]
+        return [
+            Pass(
+                slice(start, end),
+                int(self.forward_end_ns[start:end].max()),
+                int(self.begin_ns[start]),
+                int(self.end_ns[start:end].max()),
+            )
+            for start, end in zip(starts, [*starts[1:], len(self)], strict=True)
+        ]
 
     def holding(self, times_ns: NDArray[np.int64]) -> NDArray[np.intp]:
         """The node that runs at each time, -1 = none."""

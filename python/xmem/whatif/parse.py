@@ -9,6 +9,7 @@ from xmem.whatif.accumulation import parse_accumulation
 from xmem.whatif.checkpoint import parse_checkpoint
 from xmem.whatif.optimizer import parse_optimizer
 from xmem.whatif.precision import parse_precision
+from xmem.whatif.release import parse_release
 from xmem.whatif.run import WhatIf
 from xmem.whatif.zero_grad import parse_set_to_none, parse_zero_grad
 
@@ -19,6 +20,7 @@ WHAT_IFS: dict[str, Callable[[str, str], WhatIf]] = {
     "accumulate": parse_accumulation,
     "precision": parse_precision,
     "checkpoint": parse_checkpoint,
+    "release": parse_release,
 }
 """Parsers of the value, given the whole text and the value."""
 

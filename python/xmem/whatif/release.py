@@ -1,0 +1,98 @@
+"""A tensor that a name keeps beyond its last use, let go there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xmem.attribution import Category, Phase
+from xmem.errors import ConfigError
+from xmem.whatif.backward_nodes import BackwardNodes, Pass
+from xmem.whatif.run import Run
+
+_KEPT_ON_PURPOSE = (Category.PARAMETER, Category.BUFFER, Category.GRADIENT, Category.OPTIMIZER_STATE)
+_ON_PROBABILITIES = frozenset(("LogSoftmaxBackward0", "NllLossBackward0", "NllLoss2DBackward0"))
+
+
+@dataclass(frozen=True)
+class Release:
+    """``release=FILE:LINE``: tensors made at a line end with their last use, as after ``del NAME``.
+
+    The last use of a tensor is the backward pass that follows its birth; a block that is there when that pass
+    has ended was kept by a name only. Where all that the pass runs before the node of the operator that made the
+    tensor is a cross entropy, which keeps probabilities and not what they are computed from, the last use
+    is the loss.
+    """
+
+    text: str
+    line: str
+
+    def __call__(self, run: Run) -> Run:
+        """End the tensors of the line.
+
+        Raises:
+            TraceError: Nothing made at the line outlives its last use.
+            ConfigError: Forward passes were repeated before.
+        """
+        run.require_not_accumulated(self.text)
+        lines = run.recorded.attribution.lines
+        own = [index for index, line in enumerate(lines) if line == self.line or line.endswith(f"/{self.line}")]
+        rows, last_use_ns = kept_beyond_use(run)
+        chosen = np.isin(run.workload.source_line[rows], own)
+        if not chosen.any():
+            known = sorted({lines[line] for line in run.workload.source_line[rows].tolist() if line >= 0})
+            there_are = f"; tensors of these lines do: {', '.join(known)}" if known else ""
+            raise run.refusal(f"no tensor made at {self.line} is kept beyond its last use{there_are}")
+        free_ns = run.workload.free_ns.copy()
+        free_ns[rows[chosen]] = last_use_ns[chosen]
+        return run.with_workload(run.workload.with_columns(free_ns=free_ns))
+
+
+def kept_beyond_use(run: Run) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
+    """Blocks of forward passes and batches that something keeps beyond their last use.
+
+    Returns:
+        int [n] rows of the workload, and int64 [n] nanoseconds of their last use.
+    """
+    workload, nodes = run.workload, BackwardNodes.of(run)
+    passes = nodes.passes
+    if not passes:
+        return np.zeros(0, np.intp), np.zeros(0, np.int64)
+    ends = np.array([each.end_ns for each in passes], np.int64)
+    made = ~np.isin(workload.phase, (Phase.BACKWARD, Phase.OPTIMIZER_STEP, Phase.ZERO_GRAD))
+    of_loop = (workload.iteration >= 0) & made & ~np.isin(workload.category, _KEPT_ON_PURPOSE)
+    rows = np.flatnonzero(of_loop & (workload.category != Category.WORKSPACE))
+    begins = np.array([each.begin_ns for each in passes], np.int64)
+    own = np.searchsorted(begins, workload.alloc_ns[rows], side="right")
+    rows, own = rows[own < len(passes)], own[own < len(passes)]
+    kept = workload.free_ns[rows] > ends[own]
+    rows, own = rows[kept], own[kept]
+    last_use_ns = ends[own]
+    for at, row in enumerate(rows.tolist()):
+        if _is_for_cross_entropy(nodes, passes[own[at]], int(workload.alloc_ns[row])):
+            last_use_ns[at] = passes[own[at]].loss_ns
+    return rows, last_use_ns
+
+
+def _is_for_cross_entropy(nodes: BackwardNodes, backward: Pass, born_ns: int) -> bool:
+    """Whether nothing but a cross entropy comes before the node of the operator that made a tensor."""
+    for index in range(backward.nodes.start, backward.nodes.stop):
+        if nodes.forward_begin_ns[index] <= born_ns <= nodes.forward_end_ns[index]:
+            return index > backward.nodes.start
+        if nodes.saves[index] and nodes.name[index] not in _ON_PROBABILITIES:
+            return False
+    return False
+
+
+def parse_release(text: str, value: str) -> Release:
+    """Read a line of the script.
+
+    Raises:
+        ConfigError: It is none.
+    """
+    path, _, number = value.rpartition(":")
+    if not path or not number.isdecimal():
+        raise ConfigError(f"--what-if {text}", "a file and a line, such as release=train.py:41")
+    return Release(text, value)
