@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from xmem.cli.advise import advise
 from xmem.cli.capture import capture
 from xmem.cli.estimate import estimate
 from xmem.cli.exit_codes import ExitCode
@@ -93,7 +94,8 @@ def _options(
 
 
 for _command in (
-    run, capture, estimate, fit, max_batch, gpus, policies, inspect, replay, tune, sweep, report, validate,
+    run, capture, estimate, fit, max_batch, gpus, policies, inspect, replay, tune, advise, sweep, report,
+    validate,
 ):  # fmt: skip
     # The command ends the options: what follows it belongs to the script, not to us.
     app.command(context_settings={"allow_interspersed_args": _command not in (run, capture)})(_command)

@@ -10,17 +10,20 @@ from numpy.typing import NDArray
 
 from xmem.whatif.run import Run, is_engine_node
 
-_KEEPS_NOTHING = frozenset(
-    "AccumulateGrad Add Alias AsStrided Cat Clone ConstantPadNd Copy Detach Expand Flip Mean Narrow Neg Permute Repeat Reshape ReshapeAlias Roll Select Slice "
-    "Split SplitWithSizes Squeeze Stack Sub Sum T ToCopy Transpose Unbind UnsafeSplit UnsafeView Unsqueeze View".split()
-)
+_KEEPS_NOTHING = frozenset((
+    "AccumulateGrad", "Add", "Alias", "AsStrided", "Cat", "Clone", "ConstantPadNd", "Copy",
+    "Detach", "Expand", "Flip", "Mean", "Narrow", "Neg", "Permute", "Repeat", "Reshape",
+    "ReshapeAlias", "Roll", "Select", "Slice", "Split", "SplitWithSizes", "Squeeze", "Stack", "Sub",
+    "Sum", "T", "ToCopy", "Transpose", "Unbind", "UnsafeSplit", "UnsafeView", "Unsqueeze", "View",
+))  # fmt: skip
 """Nodes that save no tensor (``tools/autograd/derivatives.yaml`` of 2.13), without ``Backward0``."""
 
-_KEEPS_INPUTS = frozenset(
-    "Addmm Mm Bmm Baddbmm Addbmm Addmv Mv Dot Convolution Gelu Silu Mul Div Pow Log Abs Sin Cos Square "
-    "Embedding Clamp LeakyRelu Hardswish Softplus Gather IndexSelect Index MaskedFill Where".split()
-)
-"""Nodes that save inputs of their operator and no result of it: they are saved before the operator runs."""
+_KEEPS_INPUTS = frozenset((
+    "Abs", "Addbmm", "Addmm", "Addmv", "Baddbmm", "Bmm", "Clamp", "Convolution", "Cos", "Div",
+    "Dot", "Embedding", "Gather", "Gelu", "Hardswish", "Index", "IndexSelect", "LeakyRelu", "Log",
+    "MaskedFill", "Mm", "Mul", "Mv", "Pow", "Silu", "Sin", "Softplus", "Where",
+))  # fmt: skip
+"""Nodes that save inputs of their operator and no result of it: before the operator runs."""
 
 
 @dataclass(frozen=True)

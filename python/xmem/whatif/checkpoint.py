@@ -1,8 +1,8 @@
 """Activation checkpointing: what a module saves for its backward pass is computed again when it is needed.
 
-What is reproduced is ``torch.utils.checkpoint.checkpoint(module, ..., use_reentrant=False)``: inputs and result of
-the module stay; the first node of its backward pass that asks for something saved runs the forward pass again,
-as far as the last tensor that it saves (``early_stop``).
+What is reproduced is ``torch.utils.checkpoint.checkpoint(module, ..., use_reentrant=False)``: inputs and
+result of the module stay; the first node of its backward pass that asks for something saved runs the forward
+pass again, as far as the last tensor that it saves (``early_stop``).
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Checkpoint:
     """``checkpoint=MODULE``: the path of a module, or a pattern of paths such as ``GPT.blocks.*``.
 
     Each call of a module whose path matches is checkpointed by itself; of matches within each other, the
-    outermost. Blocks born in the call and freed by a node of its backward pass end with the call. The result is the
-    largest block of the last operator that the call leaves behind: it lives until the backward pass of the
-    call begins, where only the call's own nodes kept it. An input that no node saved lives until that pass
+    outermost. Blocks born in the call and freed by a node of its backward pass end with the call. Where only
+    the call's own nodes kept its result (the largest block of the last operator that leaves any behind), the
+    result lives until the backward pass of the call begins. An input that no node saved lives until that pass
     ends.
     """
 
@@ -56,7 +56,7 @@ class Checkpoint:
         for index, call in enumerate(calls):
             found = _Recomputation.of(run.workload, nodes, call, np.flatnonzero(owner == index))
             if found is not None:
-                found.shorten(run.workload, free_ns)
+                found.shorten(free_ns)
                 again.append(found)
         if not again:
             return run
@@ -65,7 +65,7 @@ class Checkpoint:
         run = run.with_workload(run.workload.with_columns(free_ns=free_ns)).with_rooms(rooms)
         ahead, added = 0, []
         for each, copied in sorted(zip(again, copies, strict=True), key=lambda pair: pair[0].at_ns):
-            added.append(each.placed(copied, run.workload, ahead))
+            added.append(each.placed(copied, ahead))
             ahead += each.room_ns
         return run.with_workload(concatenated([*added, run.workload]))
 
@@ -169,7 +169,7 @@ class _Recomputation:
         """What the recomputation takes of the run's clock."""
         return self.length_ns + len(self.repeated) + 1
 
-    def shorten(self, workload: Workload, free_ns: NDArray[np.int64]) -> None:
+    def shorten(self, free_ns: NDArray[np.int64]) -> None:
         """Write when the blocks of the call, and its input, end."""
         free_ns[self.dropped] = self.call.end_ns
         free_ns[self.result] = self.begin_ns
@@ -182,7 +182,7 @@ class _Recomputation:
         tensor = np.full(len(copied), -1, copied.tensor.dtype)
         return copied.with_columns(phase=phase, tensor=tensor)
 
-    def placed(self, copied: Workload, moved: Workload, ahead_ns: int) -> Workload:
+    def placed(self, copied: Workload, ahead_ns: int) -> Workload:
         """The same in the room made for them, ``ahead_ns`` being how far the clock is ahead before it."""
         at_ns = self.at_ns + ahead_ns
         offset_ns = at_ns - self.call.begin_ns
@@ -211,7 +211,8 @@ def _owners(nodes: BackwardNodes, calls: list[Span]) -> NDArray[np.intp]:
     between = ~known & (before >= 0) & (after < len(owner))
     same = between.copy()
     same[between] = owner[before[between]] == owner[after[between]]
-    return np.where(same, owner[np.maximum(before, 0)], owner)
+    owners: NDArray[np.intp] = np.where(same, owner[np.maximum(before, 0)], owner)
+    return owners
 
 
 def _result(workload: Workload, left: NDArray[np.intp]) -> NDArray[np.intp]:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from xmem.attribution import Category, Phase
 from xmem.errors import ConfigError
+from xmem.source_lines import user_line
 from xmem.whatif.backward_nodes import BackwardNodes, Pass
 from xmem.whatif.run import Run
 
@@ -21,8 +22,8 @@ class Release:
     """``release=FILE:LINE``: tensors made at a line end with their last use, as after ``del NAME``.
 
     The last use of a tensor is the backward pass that follows its birth; a block that is there when that pass
-    has ended was kept by a name only. Where all that the pass runs before the node of the operator that made the
-    tensor is a cross entropy, which keeps probabilities and not what they are computed from, the last use
+    has ended was kept by a name only. Where all that the pass runs before the node of the operator that made
+    the tensor is a cross entropy, which keeps probabilities and not what they are computed from, the last use
     is the loss.
     """
 
@@ -37,8 +38,10 @@ class Release:
             ConfigError: Forward passes were repeated before.
         """
         run.require_not_accumulated(self.text)
-        lines = run.recorded.attribution.lines
-        own = [index for index, line in enumerate(lines) if line == self.line or line.endswith(f"/{self.line}")]
+        lines = [user_line(line) for line in run.recorded.attribution.lines]
+        own = [
+            index for index, line in enumerate(lines) if line == self.line or line.endswith(f"/{self.line}")
+        ]
         rows, last_use_ns = kept_beyond_use(run)
         chosen = np.isin(run.workload.source_line[rows], own)
         if not chosen.any():
@@ -80,7 +83,7 @@ def _is_for_cross_entropy(nodes: BackwardNodes, backward: Pass, born_ns: int) ->
     """Whether nothing but a cross entropy comes before the node of the operator that made a tensor."""
     for index in range(backward.nodes.start, backward.nodes.stop):
         if nodes.forward_begin_ns[index] <= born_ns <= nodes.forward_end_ns[index]:
-            return index > backward.nodes.start
+            return bool(index > backward.nodes.start)
         if nodes.saves[index] and nodes.name[index] not in _ON_PROBABILITIES:
             return False
     return False

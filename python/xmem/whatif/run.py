@@ -90,7 +90,8 @@ class Run:
         workload = self.workload
 
         def moved(times_ns: NDArray[np.int64]) -> NDArray[np.int64]:
-            return times_ns + ahead[np.searchsorted(starts, times_ns, side="right")]
+            later: NDArray[np.int64] = times_ns + ahead[np.searchsorted(starts, times_ns, side="right")]
+            return later
 
         free_ns = np.where(workload.free_ns == NEVER, NEVER, moved(np.minimum(workload.free_ns, NEVER >> 1)))
         gaps = self.gaps
