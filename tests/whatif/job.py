@@ -21,6 +21,7 @@ options.add_argument("--precision", default="fp32")
 options.add_argument("--checkpoint", default="", help="paths of modules, by commas; * matches")
 options.add_argument("--keep-outputs", action="store_true")
 options.add_argument("--release", default="", help="drop outputs before_backward or after_backward")
+options.add_argument("--chunk-loss", type=int, default=1)
 options.add_argument("--loss", default="cross_entropy")
 args = options.parse_args()
 
@@ -52,8 +53,11 @@ class Transformer(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocabulary, bias=False)
 
+    def hidden(self, tokens):
+        return self.norm(self.blocks(self.embed(tokens)))
+
     def forward(self, tokens):
-        return self.head(self.norm(self.blocks(self.embed(tokens)))).flatten(0, 1)
+        return self.head(self.hidden(tokens)).flatten(0, 1)
 
 
 def mlp():
@@ -103,6 +107,18 @@ LOSSES = {
     "squares": lambda outputs, _: outputs.square().mean(),
 }
 
+
+def chunked_loss(tokens, labels, count):
+    def loss_of(hidden, labels):
+        return nn.functional.cross_entropy(model.head(hidden), labels, reduction="sum")
+
+    total = 0
+    hidden = model.hidden(tokens).flatten(0, 1)
+    for chunk in zip(hidden.chunk(count), labels.chunk(count), strict=True):
+        total = total + checkpoint(loss_of, *chunk, use_reentrant=False)
+    return total / len(labels)
+
+
 torch.manual_seed(0)
 model, make_batch = {"mlp": mlp, "transformer": transformer, "cnn": cnn}[args.model]()
 model.to("cuda", torch.bfloat16 if args.precision == "bf16" else torch.float32)
@@ -132,7 +148,9 @@ for _ in range(3):
             optimizer.zero_grad(set_to_none=not args.keep_gradients)
         half = {"bf16-autocast": torch.bfloat16, "fp16-autocast": torch.float16}.get(args.precision)
         with torch.autocast("cuda", half) if half else contextlib.nullcontext():
-            if args.keep_outputs:
+            if args.chunk_loss > 1:
+                loss = chunked_loss(inputs, labels, args.chunk_loss)
+            elif args.keep_outputs:
                 outputs = model(inputs)
                 loss = LOSSES[args.loss](outputs, labels)
             else:

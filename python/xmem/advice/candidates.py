@@ -18,10 +18,13 @@ from xmem.pipeline import Analysis
 from xmem.source_lines import user_line
 from xmem.units import format_bytes
 from xmem.whatif import Run, parse_whatif
+from xmem.whatif.backward_nodes import BackwardNodes
+from xmem.whatif.chunked_loss import losses
 from xmem.whatif.release import kept_beyond_use
 
 _MOST_MODULES = 8
 _MOST_LINES = 6
+_CHUNKS = 8
 _WORTHWHILE = 0.002  # of the peak; less at stake is not tried
 _IMPLEMENTATIONS = {
     "fused": ("fused=True", "none: one kernel for all parameters; other rounding than foreach"),
@@ -53,7 +56,14 @@ class Candidate:
 def candidates(analysis: Analysis, trial: Trial) -> list[Candidate]:
     """The changes of the script worth a replay, most bytes at stake first."""
     peak = _AtPeak(analysis, trial)
-    found = [*peak.modules(), *peak.kept(), *peak.gradients(), *peak.optimizer(), *peak.precision()]
+    found = [
+        *peak.modules(),
+        *peak.kept(),
+        *peak.gradients(),
+        *peak.optimizer(),
+        *peak.loss(),
+        *peak.precision(),
+    ]
     least_bytes = _WORTHWHILE * analysis.replay.peak_allocated.bytes
     worthwhile = [each for each in found if each.stake_bytes >= least_bytes]
     return sorted(worthwhile, key=lambda each: -each.stake_bytes)
@@ -189,6 +199,29 @@ class _AtPeak:
             if _near(outcome.peak_allocated_bytes, as_it_is.peak_allocated_bytes):
                 return spelled
         return None
+
+    def loss(self) -> Iterator[Candidate]:
+        """The cross entropy in chunks."""
+        alloc_ns = self.workload.alloc_ns[self.rows]
+        stake_bytes, last = 0, -1
+        for loss in losses(BackwardNodes.of(self.run)):
+            for span in (loss.forward, loss.backward):
+                inside = self.rows[(alloc_ns >= span.begin_ns) & (alloc_ns < span.end_ns)]
+                stake_bytes += int(self.workload.size_bytes[inside].sum())
+                last = int(inside[-1]) if len(inside) else last
+        if last < 0:
+            return
+        line = self.workload.source_line[last]
+        names = self.run.recorded.attribution.lines
+        yield Candidate(
+            remedy="chunk_loss",
+            what_if=f"chunk_loss={_CHUNKS}",
+            stake_bytes=stake_bytes,
+            where=(user_line(names[line]) or None) if line >= 0 else None,
+            change=f"split the input of the last layer and the targets with .chunk({_CHUNKS}, dim=0); add up "
+            "checkpoint(lambda x, y: cross_entropy(head(x), y, reduction='sum'), x, y, use_reentrant=False)",
+            cost="the last layer's forward pass runs twice in each iteration",
+        )
 
     def precision(self) -> Iterator[Candidate]:
         """Forward pass and loss in half precision."""

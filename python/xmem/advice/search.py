@@ -18,8 +18,16 @@ from xmem.whatif import Run, parse_whatif
 
 DEFAULT_BUDGET_S = 10.0
 _WORTHWHILE = 0.005  # of the peak; a remedy that adds less to a combination is not taken into it
-_ORDER = ("set_to_none", "precision", "optimizer", "zero_grad", "release", "checkpoint", "chunk_loss")
-"""In which what-ifs are combined: precision looks at what was recorded, chunks at what is left."""
+_ORDER = (
+    "set_to_none",
+    "precision",
+    "optimizer",
+    "zero_grad",
+    "release",
+    "checkpoint",
+    "chunk_loss",
+)
+"""In which what-ifs are combined: precision and optimizers look at what was recorded."""
 
 
 def advise(analysis: Analysis, *, budget_s: float = DEFAULT_BUDGET_S) -> Advised:

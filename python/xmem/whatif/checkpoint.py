@@ -218,7 +218,9 @@ def _owners(nodes: BackwardNodes, calls: list[Span]) -> NDArray[np.intp]:
 def _result(workload: Workload, left: NDArray[np.intp]) -> NDArray[np.intp]:
     """The largest block of the last operator that made one of those left behind."""
     of_last = left[workload.root_operator[left] == workload.root_operator[left[-1]]]
-    return of_last[[int(np.argmax(workload.size_bytes[of_last]))]]
+    largest = int(np.argmax(workload.size_bytes[of_last]))
+    result: NDArray[np.intp] = of_last[largest : largest + 1]
+    return result
 
 
 def _unsaved_input(
@@ -230,7 +232,8 @@ def _unsaved_input(
         return earlier[:0]  # a node of the call has it
     next_ns = workload.alloc_ns[after] if after < len(workload) else NEVER
     mortal = ~np.isin(workload.category[earlier], (*_PERSISTENT, Category.INPUT))
-    return earlier[mortal & (workload.free_ns[earlier] < next_ns)][-1:]
+    dying: NDArray[np.intp] = earlier[mortal & (workload.free_ns[earlier] < next_ns)]
+    return dying[-1:]
 
 
 def parse_checkpoint(text: str, value: str) -> Checkpoint:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from xmem.errors import ConfigError
 from xmem.whatif.accumulation import parse_accumulation
 from xmem.whatif.checkpoint import parse_checkpoint
+from xmem.whatif.chunked_loss import parse_chunked_loss
 from xmem.whatif.optimizer import parse_optimizer
 from xmem.whatif.precision import parse_precision
 from xmem.whatif.release import parse_release
@@ -21,6 +22,7 @@ WHAT_IFS: dict[str, Callable[[str, str], WhatIf]] = {
     "precision": parse_precision,
     "checkpoint": parse_checkpoint,
     "release": parse_release,
+    "chunk_loss": parse_chunked_loss,
 }
 """Parsers of the value, given the whole text and the value."""
 
