@@ -39,7 +39,8 @@ def advise(
     target = options.target_options(gpu, capacity, alloc_conf, torch_version, cudnn)
     advised = search(analyze(job.observed(trace, at), what_if=what_if or (), **target), budget_s=budget)
     if as_json:
-        output.print_json({"path": trace, **advised.to_json()})
+        found = advised.to_json()
+        output.print_json({"schema_version": found["schema_version"], "path": trace, **found})
     else:
         from xmem.reports.advice import render
 

@@ -8,8 +8,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from xmem.trace import SPAN_KINDS
 from xmem.whatif.run import Run, is_engine_node
 
+_LINE = SPAN_KINDS.index("line")
 _KEEPS_NOTHING = frozenset((
     "AccumulateGrad", "Add", "Alias", "AsStrided", "Cat", "Clone", "ConstantPadNd", "Copy",
     "Detach", "Expand", "Flip", "Mean", "Narrow", "Neg", "Permute", "Repeat", "Reshape",
@@ -53,6 +55,7 @@ class BackwardNodes:
         end_ns: int64.
         forward_begin_ns: int64, of the operator that recorded the node, -1 = not known.
         forward_end_ns: int64, likewise.
+        forward_line: int32, its source line, index into ``Attribution.lines``, -1 = not known.
         saves: bool, whether the node keeps tensors for itself.
         saves_inputs: bool, whether it keeps inputs of its operator only.
     """
@@ -62,6 +65,7 @@ class BackwardNodes:
     end_ns: NDArray[np.int64]
     forward_begin_ns: NDArray[np.int64]
     forward_end_ns: NDArray[np.int64]
+    forward_line: NDArray[np.int32]
     saves: NDArray[np.bool_]
     saves_inputs: NDArray[np.bool_]
 
@@ -84,6 +88,7 @@ class BackwardNodes:
             run.clock(events.end_ns[rows]),
             np.where(forward >= 0, run.clock(events.begin_ns[forward]), -1),
             np.where(forward >= 0, run.clock(events.end_ns[forward]), -1),
+            _lines(run, forward),
             np.array([each not in _KEEPS_NOTHING for each in stem], np.bool_),
             np.array([each in _KEEPS_INPUTS for each in stem], np.bool_),
         )
@@ -114,6 +119,22 @@ class BackwardNodes:
             return np.full(len(times_ns), -1)
         found = np.searchsorted(self.begin_ns, times_ns, side="right") - 1
         return np.where((found >= 0) & (times_ns <= self.end_ns[found]), found, -1)
+
+
+def _lines(run: Run, rows: NDArray[np.int32]) -> NDArray[np.int32]:
+    """The source line of each operator, -1 where a capture noted none."""
+    events, names = run.recorded.trace.events, run.recorded.trace.names
+    lines = np.flatnonzero(events.kind == _LINE)
+    if len(lines) == 0:
+        return np.full(len(rows), -1, np.int32)
+    lines = lines[np.argsort(events.begin_ns[lines], kind="stable")]
+    times_ns = np.where(rows >= 0, events.begin_ns[rows], -1)
+    at = np.searchsorted(events.begin_ns[lines], times_ns, side="right") - 1
+    inside = (at >= 0) & (times_ns < events.end_ns[lines[at]])
+    known = {name: index for index, name in enumerate(run.recorded.attribution.lines)}
+    ids = np.where(inside, events.name[lines[at]], -1)
+    used, which = np.unique(ids, return_inverse=True)
+    return np.array([known.get(names[int(name)], -1) for name in used], np.int32)[which]
 
 
 def _short(name: str) -> str:

@@ -101,24 +101,22 @@ class _Recomputation:
         call: The call.
         stop_ns: Where the forward pass stops when it is run again.
         at_ns: When it is run again.
-        begin_ns: When the first node of the call's backward pass begins.
-        end_ns: When the last one ends.
+        end_ns: When the last node of the call's backward pass ends.
         repeated: int64, rows of the workload that are allocated once more.
         saved: bool, of these, what a node of the call frees.
-        dropped: int64, rows that end with the call.
-        result: int64, the rows that live until the backward pass begins: none or one.
+        dropped: int64, rows that nothing keeps for the backward pass.
+        dropped_ns: int64, when they end.
         inputs: int64, the rows that live until the backward pass ends: none or one.
     """
 
     call: Span
     stop_ns: int
     at_ns: int
-    begin_ns: int
     end_ns: int
     repeated: NDArray[np.intp]
     saved: NDArray[np.bool_]
     dropped: NDArray[np.intp]
-    result: NDArray[np.intp]
+    dropped_ns: NDArray[np.int64]
     inputs: NDArray[np.intp]
 
     @classmethod
@@ -131,31 +129,30 @@ class _Recomputation:
             return None
         first, after = np.searchsorted(workload.alloc_ns, [call.begin_ns, call.end_ns])
         born = np.arange(first, after)
-        made = ~np.isin(workload.category[born], _PERSISTENT) & (workload.free_ns[born] != NEVER)
-        born = born[made]
+        born = born[~np.isin(workload.category[born], _PERSISTENT)]
         freed_by = nodes.holding(workload.free_ns[born])
         saved = np.isin(freed_by, own)
         if not saved.any():
             return None
         dropped = born[saved]
-        result = dropped[:0]
-        if not (~saved & (workload.free_ns[born] >= call.end_ns)).any():
+        dropped_ns = _last_uses(workload, nodes, dropped, freed_by[saved], call.end_ns)
+        left = ~saved & (workload.free_ns[born] >= call.end_ns)
+        if not (left & (workload.category[born] != Category.WORKSPACE)).any():
             result = _result(workload, dropped)
-            dropped = np.setdiff1d(dropped, result)
+            dropped_ns[dropped == result] = nodes.begin_ns[own[0]]
         last = saving[np.argmax(nodes.forward_begin_ns[saving])]
         inputs_only = nodes.saves_inputs[last]
         stop_ns = int(nodes.forward_begin_ns[last] if inputs_only else nodes.forward_end_ns[last])
-        again = workload.alloc_ns[born] < stop_ns
+        again = (workload.alloc_ns[born] < stop_ns) & (workload.free_ns[born] != NEVER)
         return cls(
             call=call,
             stop_ns=stop_ns,
             at_ns=int(nodes.begin_ns[saving[0]]),
-            begin_ns=int(nodes.begin_ns[own[0]]),
             end_ns=int(nodes.end_ns[saving[-1]]),
             repeated=born[again],
             saved=saved[again],
             dropped=dropped,
-            result=result,
+            dropped_ns=dropped_ns,
             inputs=_unsaved_input(workload, nodes, call, int(first), int(after), own),
         )
 
@@ -171,8 +168,7 @@ class _Recomputation:
 
     def shorten(self, free_ns: NDArray[np.int64]) -> None:
         """Write when the blocks of the call, and its input, end."""
-        free_ns[self.dropped] = self.call.end_ns
-        free_ns[self.result] = self.begin_ns
+        free_ns[self.dropped] = self.dropped_ns
         free_ns[self.inputs] = self.end_ns
 
     def copy(self, workload: Workload) -> Workload:
@@ -215,12 +211,34 @@ def _owners(nodes: BackwardNodes, calls: list[Span]) -> NDArray[np.intp]:
     return owners
 
 
-def _result(workload: Workload, left: NDArray[np.intp]) -> NDArray[np.intp]:
+def _result(workload: Workload, left: NDArray[np.intp]) -> int:
     """The largest block of the last operator that made one of those left behind."""
     of_last = left[workload.root_operator[left] == workload.root_operator[left[-1]]]
-    largest = int(np.argmax(workload.size_bytes[of_last]))
-    result: NDArray[np.intp] = of_last[largest : largest + 1]
-    return result
+    return int(of_last[np.argmax(workload.size_bytes[of_last])])
+
+
+def _last_uses(
+    workload: Workload,
+    nodes: BackwardNodes,
+    rows: NDArray[np.intp],
+    freed_by: NDArray[np.intp],
+    end_ns: int,
+) -> NDArray[np.int64]:
+    """When the forward pass lets go of blocks that it no longer saves.
+
+    A value that the line that made it also uses is gone after that use; what other lines use has a name, and
+    is there until the call ends. Statistics and masks are used by the operator that makes them.
+    """
+    used_ns = nodes.forward_end_ns[freed_by]
+    same_line = nodes.forward_line[freed_by] == workload.source_line[rows]
+    by_maker = nodes.forward_begin_ns[freed_by] <= workload.alloc_ns[rows]
+    makers, maker = np.unique(workload.root_operator[rows], return_inverse=True)
+    largest = np.zeros(len(makers), np.int64)
+    np.maximum.at(largest, maker, workload.size_bytes[rows])
+    is_side_product = by_maker & (workload.size_bytes[rows] < largest[maker])
+    known = same_line & (workload.source_line[rows] >= 0) & (~by_maker | is_side_product)
+    ends: NDArray[np.int64] = np.where(known, np.minimum(used_ns, end_ns), end_ns)
+    return ends
 
 
 def _unsaved_input(
