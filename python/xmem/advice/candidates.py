@@ -79,6 +79,7 @@ class _AtPeak:
         self.lines = Lines(self.run)
         requests = {analysis.replay.peak_allocated.request, analysis.replay.peak_reserved.request}
         alive = [analysis.holders.alive_at(request) for request in requests]
+        self.times_ns = [int(analysis.stages.requests.time_ns[request]) for request in requests]
         self.rows: NDArray[np.intp] = np.unique(np.concatenate(alive))
         self.category_peaks = analysis.estimate.breakdown.category_peaks
         self.optimizers = (analysis.stages.trace.metadata or {}).get("optimizers", ())
@@ -116,7 +117,7 @@ class _AtPeak:
         names = self.run.recorded.attribution.lines
         stakes: defaultdict[str, int] = defaultdict(int)
         before_backward: dict[str, bool] = {}
-        alive = np.isin(kept, self.rows) & (self.workload.source_line[kept] >= 0)
+        alive = self._useless_at_peak(kept, last_use_ns) & (self.workload.source_line[kept] >= 0)
         for row, use_ns in zip(kept[alive].tolist(), last_use_ns[alive].tolist(), strict=True):
             line = user_line(names[self.workload.source_line[row]])
             if line:
@@ -133,6 +134,16 @@ class _AtPeak:
                 change=f"del the name that keeps what is made here ({format_bytes(bytes_)}) {place}",
                 cost="none",
             )
+
+    def _useless_at_peak(
+        self, rows: NDArray[np.intp], last_use_ns: NDArray[np.int64]
+    ) -> NDArray[np.bool_]:
+        """Say of rows whether they are alive at a peak, after their last use."""
+        free_ns = self.workload.free_ns[rows]
+        found = np.zeros(len(rows), np.bool_)
+        for time_ns in self.times_ns:
+            found |= (last_use_ns <= time_ns) & (time_ns < free_ns)
+        return found
 
     def gradients(self) -> Iterator[Candidate]:
         """Gradients that are cleared late, or not let go."""
