@@ -84,7 +84,7 @@ def test_a_trace_without_modules() -> None:
     trace.events = [event for event in trace.events if event.get("cat") != "xmem_module"]
     calls = [event for event in trace.events if event["name"] == "Net"]
     trace.events = [event for event in trace.events if event not in calls]
-    with pytest.raises(TraceError, match="marks no calls of modules"):
+    with pytest.raises(TraceError, match="shows no calls of modules"):
         run_stages(observe(trace.bytes()).what_if("checkpoint=Net"))
 
 

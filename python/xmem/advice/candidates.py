@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from xmem.units import format_bytes
 from xmem.whatif import Run, parse_whatif
 from xmem.whatif.backward_nodes import BackwardNodes
 from xmem.whatif.chunked_loss import losses
+from xmem.whatif.module_calls import are_marked
 from xmem.whatif.release import kept_beyond_use
 
 _MOST_MODULES = 8
@@ -89,26 +91,30 @@ class _AtPeak:
         run, rows = self.run, self.rows
         category, phase = self.workload.category[rows], self.workload.phase[rows]
         saved = rows[(phase == Phase.FORWARD) & np.isin(category, (Category.ACTIVATION, Category.TEMPORARY))]
-        called = self.lines.calls_of_modules
+        called, numbered = self.lines.calls_of_modules, not are_marked(run.recorded)
         paths = run.recorded.attribution.modules
         stakes: defaultdict[str, int] = defaultdict(int)
         for row in saved[self.workload.module[saved] >= 0].tolist():
             parts = paths[self.workload.module[row]].split(".")
-            within = {_pattern(".".join(parts[:depth])) for depth in range(2, len(parts) + 1)}
+            within = {
+                _pattern(".".join(parts[:depth]), numbered=numbered) for depth in range(2, len(parts) + 1)
+            }
             for pattern in within:
                 stakes[pattern] += int(self.workload.size_bytes[row])
-        patterns = {_pattern(path) for path in called}
-        known = [(bytes_, pattern) for pattern, bytes_ in stakes.items() if pattern in patterns]
+        of_pattern: dict[str, str] = {}
+        for path in called:
+            of_pattern.setdefault(_pattern(path, numbered=numbered), path)
+        known = [(bytes_, pattern) for pattern, bytes_ in stakes.items() if pattern in of_pattern]
         for bytes_, pattern in sorted(known, reverse=True)[:_MOST_MODULES]:
-            matching = [path for path in called if _pattern(path) == pattern]
+            count = sum(_pattern(path, numbered=numbered) == pattern for path in called)
             name = pattern.rpartition(".")[2].replace("*", "module")
             yield Candidate(
                 remedy="checkpoint",
                 what_if=f"checkpoint={pattern}",
                 stake_bytes=bytes_,
-                where=self.lines.of_call(matching[0]) or pattern,
+                where=self.lines.of_call(of_pattern[pattern]) or pattern,
                 change=f"call {pattern} as torch.utils.checkpoint.checkpoint({name}, x, use_reentrant=False)",
-                cost=f"{_count(len(matching), 'forward pass', 'forward passes')} run twice in each iteration",
+                cost=f"{_count(count, 'forward pass', 'forward passes')} run twice in each iteration",
             )
 
     def kept(self) -> Iterator[Candidate]:
@@ -135,9 +141,7 @@ class _AtPeak:
                 cost="none",
             )
 
-    def _useless_at_peak(
-        self, rows: NDArray[np.intp], last_use_ns: NDArray[np.int64]
-    ) -> NDArray[np.bool_]:
+    def _useless_at_peak(self, rows: NDArray[np.intp], last_use_ns: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Say of rows whether they are alive at a peak, after their last use."""
         free_ns = self.workload.free_ns[rows]
         found = np.zeros(len(rows), np.bool_)
@@ -250,9 +254,15 @@ class _AtPeak:
         )
 
 
-def _pattern(path: str) -> str:
-    """``GPT.blocks.3.mlp`` -> ``GPT.blocks.*.mlp``: the place of a module among its siblings left open."""
-    return ".".join("*" if part.isdecimal() else part for part in path.split("."))
+def _pattern(path: str, *, numbered: bool) -> str:
+    """``GPT.blocks.3.mlp`` -> ``GPT.blocks.*.mlp``: the place of a module among its siblings left open.
+
+    Args:
+        path: Of a module.
+        numbered: Whether parts are classes with a number (``Block_3``), as the profiler writes them.
+    """
+    place = r"_\d+$" if numbered else r"^\d+$"
+    return ".".join(re.sub(place, "_*" if numbered else "*", part) for part in path.split("."))
 
 
 def _state_bytes(run: Run) -> int:

@@ -11,9 +11,10 @@ from xmem.orchestration.operators import ANNOTATION
 from xmem.source_lines import file_and_number, user_line
 from xmem.trace import SPAN_KINDS
 from xmem.whatif.backward_nodes import BackwardNodes
+from xmem.whatif.module_calls import module_calls
 from xmem.whatif.run import Run
 
-_LINE, _MODULE = SPAN_KINDS.index("line"), SPAN_KINDS.index("module")
+_LINE = SPAN_KINDS.index("line")
 
 
 class Lines:
@@ -27,9 +28,10 @@ class Lines:
     @cached_property
     def calls_of_modules(self) -> dict[str, int]:
         """Paths of the modules called, with the row of the EventTable of the first call."""
-        rows = np.flatnonzero(self._events.kind == _MODULE)
-        ids, first = np.unique(self._events.name[rows], return_index=True)
-        return {self._names[int(name)]: int(rows[at]) for name, at in zip(ids, first, strict=True)}
+        found: dict[str, int] = {}
+        for call in module_calls(self._run.recorded):
+            found.setdefault(call.path, call.row)
+        return found
 
     def of_call(self, path: str) -> str | None:
         """The line that calls a module, None where the trace does not tell.

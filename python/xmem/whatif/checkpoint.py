@@ -17,11 +17,10 @@ from xmem.attribution import Category, Phase
 from xmem.blocks import NEVER
 from xmem.errors import ConfigError
 from xmem.orchestration.workload import Workload, concatenated
-from xmem.trace import SPAN_KINDS
 from xmem.whatif.backward_nodes import BackwardNodes
+from xmem.whatif.module_calls import module_calls
 from xmem.whatif.run import Run, Span
 
-_MODULE = SPAN_KINDS.index("module")
 _PERSISTENT = (Category.PARAMETER, Category.BUFFER, Category.GRADIENT, Category.OPTIMIZER_STATE)
 _SHOWN_MODULES = 4
 
@@ -71,15 +70,14 @@ class Checkpoint:
 
     def _calls(self, run: Run) -> list[Span]:
         """Calls of matching modules in the order of time, the outermost ones."""
-        events, names = run.recorded.trace.events, run.recorded.trace.names
-        modules = run.recorded.operators.rows_named(lambda _: True, _MODULE)
-        wanted = run.recorded.operators.rows_named(lambda name: fnmatchcase(name, self.pattern), _MODULE)
-        rows = np.flatnonzero(wanted)
+        events = run.recorded.trace.events
+        calls = module_calls(run.recorded)
+        rows = np.array([call.row for call in calls if fnmatchcase(call.path, self.pattern)], np.intp)
         if len(rows) == 0:
-            known = sorted({names[int(name)] for name in np.unique(events.name[modules])})
+            known = sorted({call.path for call in calls})
             if not known:
                 raise run.refusal(
-                    "it marks no calls of modules, which takes a capture of ours: "
+                    "it shows no calls of modules; record it with with_stack=True, or with: "
                     "xmem-fast capture -o trace.json.gz -- python train.py"
                 )
             some = ", ".join(known[:_SHOWN_MODULES]) + (", ..." if len(known) > _SHOWN_MODULES else "")
