@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache, cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,7 @@ from xmem.whatif import Run, parse_whatif
 from xmem.whatif.backward_nodes import BackwardNodes
 from xmem.whatif.chunked_loss import losses
 from xmem.whatif.module_calls import are_marked
-from xmem.whatif.release import kept_beyond_use
+from xmem.whatif.release import Kept, kept_beyond_use
 
 _MOST_MODULES = 8
 _MOST_LINES = 6
@@ -91,16 +92,18 @@ class _AtPeak:
         run, rows = self.run, self.rows
         category, phase = self.workload.category[rows], self.workload.phase[rows]
         saved = rows[(phase == Phase.FORWARD) & np.isin(category, (Category.ACTIVATION, Category.TEMPORARY))]
+        saved = saved[self.workload.module[saved] >= 0]
         called, numbered = self.lines.calls_of_modules, not are_marked(run.recorded)
         paths = run.recorded.attribution.modules
+        bytes_in = np.bincount(self.workload.module[saved], self.workload.size_bytes[saved], len(paths))
         stakes: defaultdict[str, int] = defaultdict(int)
-        for row in saved[self.workload.module[saved] >= 0].tolist():
-            parts = paths[self.workload.module[row]].split(".")
+        for module in np.flatnonzero(bytes_in).tolist():
+            parts = paths[module].split(".")
             within = {
                 _pattern(".".join(parts[:depth]), numbered=numbered) for depth in range(2, len(parts) + 1)
             }
             for pattern in within:
-                stakes[pattern] += int(self.workload.size_bytes[row])
+                stakes[pattern] += int(bytes_in[module])
         of_pattern: dict[str, str] = {}
         for path in called:
             of_pattern.setdefault(_pattern(path, numbered=numbered), path)
@@ -119,17 +122,17 @@ class _AtPeak:
 
     def kept(self) -> Iterator[Candidate]:
         """Tensors that a name keeps beyond their last use."""
-        kept, last_use_ns = kept_beyond_use(self.run)
+        kept = kept_beyond_use(self.run)
         names = self.run.recorded.attribution.lines
         stakes: defaultdict[str, int] = defaultdict(int)
         before_backward: dict[str, bool] = {}
-        alive = self._useless_at_peak(kept, last_use_ns) & (self.workload.source_line[kept] >= 0)
-        for row, use_ns in zip(kept[alive].tolist(), last_use_ns[alive].tolist(), strict=True):
+        lines = self.workload.source_line[kept.rows]
+        alive = self._useless_at_peak(kept) & (lines >= 0)
+        for row, for_loss in zip(kept.rows[alive].tolist(), kept.for_loss[alive].tolist(), strict=True):
             line = user_line(names[self.workload.source_line[row]])
             if line:
                 stakes[line] += int(self.workload.size_bytes[row])
-                at_loss = not self.lines.in_backward(use_ns)
-                before_backward[line] = before_backward.get(line, True) and at_loss
+                before_backward[line] = before_backward.get(line, True) and for_loss
         for line, bytes_ in sorted(stakes.items(), key=lambda item: -item[1])[:_MOST_LINES]:
             place = "once the loss is computed" if before_backward[line] else "after loss.backward()"
             yield Candidate(
@@ -141,12 +144,12 @@ class _AtPeak:
                 cost="none",
             )
 
-    def _useless_at_peak(self, rows: NDArray[np.intp], last_use_ns: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Say of rows whether they are alive at a peak, after their last use."""
-        free_ns = self.workload.free_ns[rows]
-        found = np.zeros(len(rows), np.bool_)
+    def _useless_at_peak(self, kept: Kept) -> NDArray[np.bool_]:
+        """Say of kept blocks whether they are alive at a peak, after their last use."""
+        free_ns = self.workload.free_ns[kept.rows]
+        found = np.zeros(len(free_ns), np.bool_)
         for time_ns in self.times_ns:
-            found |= (last_use_ns <= time_ns) & (time_ns < free_ns)
+            found |= (kept.last_use_ns <= time_ns) & (time_ns < free_ns)
         return found
 
     def gradients(self) -> Iterator[Candidate]:
@@ -219,7 +222,7 @@ class _AtPeak:
         """The cross entropy in chunks."""
         alloc_ns = self.workload.alloc_ns[self.rows]
         stake_bytes, last = 0, -1
-        for loss in losses(BackwardNodes.of(self.run)):
+        for loss in losses(self._nodes):
             for span in (loss.forward, loss.backward):
                 inside = self.rows[(alloc_ns >= span.begin_ns) & (alloc_ns < span.end_ns)]
                 stake_bytes += int(self.workload.size_bytes[inside].sum())
@@ -238,6 +241,10 @@ class _AtPeak:
             cost="the last layer's forward pass runs twice in each iteration",
         )
 
+    @cached_property
+    def _nodes(self) -> BackwardNodes:
+        return BackwardNodes.of(self.run)
+
     def precision(self) -> Iterator[Candidate]:
         """Forward pass and loss in half precision."""
         activation = self.rows[
@@ -254,6 +261,7 @@ class _AtPeak:
         )
 
 
+@cache
 def _pattern(path: str, *, numbered: bool) -> str:
     """``GPT.blocks.3.mlp`` -> ``GPT.blocks.*.mlp``: the place of a module among its siblings left open.
 

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from xmem.orchestration.operators import ANNOTATION
 from xmem.source_lines import file_and_number, user_line
 from xmem.trace import SPAN_KINDS
-from xmem.whatif.backward_nodes import BackwardNodes
 from xmem.whatif.module_calls import module_calls
 from xmem.whatif.run import Run
 
@@ -50,14 +49,6 @@ class Lines:
             if lines:
                 return min(lines, key=file_and_number)
         return None
-
-    def in_backward(self, time_ns: int) -> bool:
-        """Whether a backward pass has begun and ends at a time or later."""
-        return any(each.begin_ns <= time_ns <= each.end_ns for each in self._nodes.passes)
-
-    @cached_property
-    def _nodes(self) -> BackwardNodes:
-        return BackwardNodes.of(self._run)
 
     def _within(self, row: int) -> set[str]:
         events, rows = self._events, self._line_rows

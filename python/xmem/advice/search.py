@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -126,20 +128,26 @@ class _Search:
         """The one more allocator setting with which a run takes least; None where there is none to try."""
         target = self._analysis.estimate.target
         requests = self._trial.requests(run)
-        best: tuple[str, Outcome] | None = None
-        for setting in single_settings(target.torch_version):
-            if setting.partition(":")[0] in target.alloc_conf:
-                continue
+
+        def replayed(setting: str) -> tuple[str, Outcome] | None:
             if self._is_late():
-                self._left_out.append(setting)
-                continue
+                return None
             text = ",".join(filter(None, [target.alloc_conf, setting]))
-            options = allocator_settings.parse(text, target.torch_version)
-            outcome = self._trial.outcome(requests, options)
-            self._tried += 1
-            if best is None or outcome.peak_reserved_bytes < best[1].peak_reserved_bytes:
-                best = text, outcome
-        return best
+            return text, self._trial.outcome(requests, allocator_settings.parse(text, target.torch_version))
+
+        settings = [
+            setting
+            for setting in single_settings(target.torch_version)
+            if setting.partition(":")[0] not in target.alloc_conf
+        ]
+        with ThreadPoolExecutor(max_workers=os.cpu_count()) as threads:
+            outcomes = list(threads.map(replayed, settings))
+        tried = [outcome for outcome in outcomes if outcome is not None]
+        self._tried += len(tried)
+        self._left_out += [
+            setting for setting, outcome in zip(settings, outcomes, strict=True) if outcome is None
+        ]
+        return min(tried, key=lambda outcome: outcome[1].peak_reserved_bytes, default=None)
 
     def _of_setting(self, setting: str, outcome: Outcome) -> Advice:
         return Advice(

@@ -50,7 +50,8 @@ class BackwardNodes:
     """Nodes in the order in which the engine runs them, times on the run's clock; one entry a node.
 
     Attributes:
-        name: Such as ``AddmmBackward0``.
+        names: Different names, such as ``AddmmBackward0``.
+        name: int64, index into ``names``.
         begin_ns: int64, ascending.
         end_ns: int64.
         forward_begin_ns: int64, of the operator that recorded the node, -1 = not known.
@@ -60,7 +61,8 @@ class BackwardNodes:
         saves_inputs: bool, whether it keeps inputs of its operator only.
     """
 
-    name: list[str]
+    names: list[str]
+    name: NDArray[np.intp]
     begin_ns: NDArray[np.int64]
     end_ns: NDArray[np.int64]
     forward_begin_ns: NDArray[np.int64]
@@ -80,21 +82,29 @@ class BackwardNodes:
         rows = np.flatnonzero(operators.rows_named(is_engine_node)).astype(np.int32)
         rows = rows[np.argsort(events.begin_ns[rows], kind="stable")]
         forward = operators.forward_of(rows)
-        name = [_short(names[int(row)]) for row in events.name[rows]]
-        stem = [each.partition("Backward")[0] for each in name]
+        ids, name = np.unique(events.name[rows], return_inverse=True)
+        short = [_short(names[int(each)]) for each in ids]
+        stems = [each.partition("Backward")[0] for each in short]
+        saves = np.array([each not in _KEEPS_NOTHING for each in stems], np.bool_)
+        saves_inputs = np.array([each in _KEEPS_INPUTS for each in stems], np.bool_)
         return cls(
-            name,
-            run.clock(events.begin_ns[rows]),
-            run.clock(events.end_ns[rows]),
-            np.where(forward >= 0, run.clock(events.begin_ns[forward]), -1),
-            np.where(forward >= 0, run.clock(events.end_ns[forward]), -1),
-            _lines(run, forward),
-            np.array([each not in _KEEPS_NOTHING for each in stem], np.bool_),
-            np.array([each in _KEEPS_INPUTS for each in stem], np.bool_),
+            names=short,
+            name=name,
+            begin_ns=run.clock(events.begin_ns[rows]),
+            end_ns=run.clock(events.end_ns[rows]),
+            forward_begin_ns=np.where(forward >= 0, run.clock(events.begin_ns[forward]), -1),
+            forward_end_ns=np.where(forward >= 0, run.clock(events.end_ns[forward]), -1),
+            forward_line=_lines(run, forward),
+            saves=saves[name],
+            saves_inputs=saves_inputs[name],
         )
 
     def __len__(self) -> int:
         return len(self.name)
+
+    def name_of(self, node: int) -> str:
+        """The name of a node."""
+        return self.names[int(self.name[node])]
 
     @cached_property
     def passes(self) -> list[Pass]:

@@ -122,7 +122,7 @@ def losses(nodes: BackwardNodes) -> list[Loss]:
 def _loss(nodes: BackwardNodes, backward: Pass) -> Loss | None:
     first = None
     for index in range(backward.nodes.start, backward.nodes.stop):
-        name = nodes.name[index]
+        name = nodes.name_of(index)
         if first is None:
             if name in _CROSS_ENTROPY:
                 first = index

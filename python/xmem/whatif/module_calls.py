@@ -30,7 +30,9 @@ def module_calls(recorded: Recorded) -> list[ModuleCall]:
     events, names = recorded.trace.events, recorded.trace.names
     marked = np.flatnonzero(events.kind == _MODULE)
     if len(marked):
-        return [ModuleCall(names[int(events.name[row])], row) for row in marked.tolist()]
+        ids, which = np.unique(events.name[marked], return_inverse=True)
+        paths = [names[int(each)] for each in ids]
+        return [ModuleCall(paths[at], row) for at, row in zip(which.tolist(), marked.tolist(), strict=True)]
     found: list[ModuleCall] = []
     open_: list[ModuleCall] = []
     for row in np.flatnonzero(events.kind == _FRAME).tolist():
