@@ -100,6 +100,12 @@ def test_without_time_all_is_left_out(observed: Observation) -> None:
     assert "expandable_segments:True" in advised.left_out
 
 
+def test_modules_by_frames_are_advised_by_one_pattern(observed: Observation) -> None:
+    tried = advise(xmem.analyze(nested(marked=False).bytes()), budget_s=-1.0).left_out
+    assert "checkpoint=Net_*.Block_*" in tried
+    assert "checkpoint=Net.block" in advise(xmem.analyze(observed), budget_s=-1.0).left_out
+
+
 def test_what_the_caller_changed_is_not_advised_again(observed: Observation, advised: Advised) -> None:
     changed = advise(xmem.analyze(observed, what_if=["release=train.py:8"]))
     assert changed.peak_reserved_bytes < advised.peak_reserved_bytes

@@ -8,11 +8,12 @@ MIB = 1 << 20
 WEIGHT, FIRST, SECOND, RESULT, HEAD, GRADIENT = (size * MIB for size in (1, 4, 8, 16, 2, 3))
 
 
-def nested(*, iterations: int = 2) -> TraceBuilder:
+def nested(*, iterations: int = 2, marked: bool = True) -> TraceBuilder:
     """``Net`` calls ``Net.block``, which makes FIRST and SECOND, saved by their own nodes, and RESULT, which
     nothing saves; then HEAD is made from it.
 
-    RESULT is kept by a name until the next iteration has made its own.
+    RESULT is kept by a name until the next iteration has made its own. Calls of modules are marked as by a
+    capture, or are the profiler's frames.
     """
     trace = TraceBuilder().with_metadata(
         device_requests=1,
@@ -25,7 +26,11 @@ def nested(*, iterations: int = 2) -> TraceBuilder:
     for step in range(iterations):
         t, number = 10 + 300 * step, 10 * step
         result, gradient = 0x20 + step, 0x30 + step
-        trace.iteration(step, t, t + 300).module("Net", t + 10, t + 60).module("Net.block", t + 12, t + 40)
+        trace.iteration(step, t, t + 300)
+        if marked:
+            trace.module("Net", t + 10, t + 60).module("Net.block", t + 12, t + 40)
+        else:
+            trace.module_frame("Net_0", t + 10, t + 60).module_frame("Block_3", t + 12, t + 40)
         trace.line("/job/train.py", 7, t + 13, t + 28).line("/job/train.py", 8, t + 29, t + 36)
         trace.operator("aten::tanh", t + 14, t + 18, sequence_number=number + 1).alloc(0x10, FIRST, t + 15)
         trace.operator("aten::tanh", t + 20, t + 24, sequence_number=number + 2).alloc(0x11, SECOND, t + 21)

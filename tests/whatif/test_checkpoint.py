@@ -14,9 +14,10 @@ from xmem.simulation import RequestKind
 Sequence = list[tuple[str, int]]
 
 
-def requests(*changes: str, iterations: int = 1) -> Sequence:
+def requests(*changes: str, iterations: int = 1, marked: bool = True) -> Sequence:
     """Kind and size of all requests, in order."""
-    stages = run_stages(observe(nested(iterations=iterations).bytes()).what_if(*changes))
+    trace = nested(iterations=iterations, marked=marked)
+    stages = run_stages(observe(trace.bytes()).what_if(*changes))
     kinds = {int(RequestKind.ALLOC): "alloc", int(RequestKind.FREE): "free"}
     return [
         (kinds[int(kind)], int(stages.workload.size_bytes[block]))
@@ -53,6 +54,11 @@ def test_the_outermost_of_matches_is_checkpointed() -> None:
     assert whole.count(("alloc", FIRST)) == 2
 
 
+def test_modules_that_no_capture_marked() -> None:
+    by_frames = requests("checkpoint=Net_0.Block_*", marked=False)
+    assert by_frames == requests("checkpoint=Net.block")
+
+
 def test_checkpointing_composes() -> None:
     twice = requests("checkpoint=Net.block", "checkpoint=Net")
     assert twice.count(("alloc", SECOND)) == 3  # forward, again for the model, and again for the block
@@ -81,9 +87,7 @@ def test_a_module_that_is_not_there() -> None:
 
 def test_a_trace_without_modules() -> None:
     trace = linear()
-    trace.events = [event for event in trace.events if event.get("cat") != "xmem_module"]
-    calls = [event for event in trace.events if event["name"] == "Net"]
-    trace.events = [event for event in trace.events if event not in calls]
+    trace.events = [event for event in trace.events if event["name"] != "Net"]
     with pytest.raises(TraceError, match="shows no calls of modules"):
         run_stages(observe(trace.bytes()).what_if("checkpoint=Net"))
 
