@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from xmem.attribution import Attribution
+from xmem.attribution import Attribution, Phase
 from xmem.blocks import NEVER
 from xmem.orchestration.workload import Workload
 from xmem.simulation import RequestKind, Requests
@@ -26,7 +26,7 @@ class Holders:
 
     Attributes:
         category: uint8, an ``attribution.Category``.
-        phase: uint8, an ``attribution.Phase``, of the allocation.
+        phase: uint8, an ``attribution.Phase``, of the allocation; ``OTHER`` before the first iteration.
         module: int32, index into ``modules``: the module whose tensor it is, else the one that ran.
         operator: int32, index into ``operators``: the outermost operator.
         line: int32, index into ``lines``.
@@ -96,7 +96,7 @@ def holders_of(
     alloc_request, free_request = _lifetimes(requests, len(workload))
     return Holders(
         category=workload.category,
-        phase=workload.phase,
+        phase=np.where(_before_iterations(workload), np.uint8(Phase.OTHER), workload.phase),
         module=module,
         operator=operator,
         line=line,
@@ -114,6 +114,22 @@ def module_of_tensor(role: str, name: str) -> str:
     if role == "input":
         return ""
     return name.rsplit(".", 2 if role == "optimizer_state" else 1)[0]
+
+
+def iteration_begins(workload: Workload) -> NDArray[np.int64]:
+    """When the first block of each iteration is allocated: int64 nanoseconds, one an iteration."""
+    count = int(workload.iteration.max(initial=-1)) + 1
+    begins = np.full(count + 1, NEVER, np.int64)
+    np.minimum.at(begins, workload.iteration, workload.alloc_ns)  # -1, outside of all, is the last entry
+    return np.minimum.accumulate(begins[:count][::-1])[
+        ::-1
+    ]  # an iteration without blocks begins with the next
+
+
+def _before_iterations(workload: Workload) -> NDArray[np.bool_]:
+    """Blocks of the set-up: a copy to the GPU is no forward pass."""
+    before: NDArray[np.bool_] = workload.alloc_ns < iteration_begins(workload).min(initial=NEVER)
+    return before if workload.iteration.max(initial=-1) >= 0 else np.zeros(len(workload), np.bool_)
 
 
 def _name(names: Sequence[str], index: int) -> str | None:
@@ -167,17 +183,7 @@ def _lifetimes(requests: Requests, blocks: int) -> tuple[NDArray[np.int64], NDAr
 
 def _persistent(workload: Workload) -> NDArray[np.bool_]:
     """Whether a block is alive when the iteration after its own begins, or at the end of the run."""
-    begins = _iteration_begins(workload)
+    begins = iteration_begins(workload)
     next_begin = np.append(begins, NEVER)[workload.iteration + 1]
     persistent: NDArray[np.bool_] = (workload.free_ns == NEVER) | (workload.free_ns > next_begin)
     return persistent
-
-
-def _iteration_begins(workload: Workload) -> NDArray[np.int64]:
-    """When the first block of each iteration is allocated."""
-    count = int(workload.iteration.max(initial=-1)) + 1
-    begins = np.full(count + 1, NEVER, np.int64)
-    np.minimum.at(begins, workload.iteration, workload.alloc_ns)  # -1, outside of all, is the last entry
-    return np.minimum.accumulate(begins[:count][::-1])[
-        ::-1
-    ]  # an iteration without blocks begins with the next
