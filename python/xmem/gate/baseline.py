@@ -1,0 +1,50 @@
+"""Baselines: estimates that are kept in a repository, and later ones held to."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from xmem.errors import ConfigError, TraceError
+from xmem.estimate_result import Estimate
+from xmem.files import write_whole
+from xmem.gate.estimate_file import read_estimate
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What a job took when somebody last agreed to it.
+
+    Attributes:
+        path: As the user named it.
+        estimate: Of then.
+    """
+
+    path: str
+    estimate: Estimate
+
+
+def read_baseline(path: Path) -> Baseline:
+    """Read an estimate as ``estimate -o`` and ``check --update-baseline`` write it.
+
+    Raises:
+        TraceError: There is none, or it is damaged.
+    """
+    if not path.exists():
+        raise TraceError("there is no baseline yet; write it with `xmem-fast check --update-baseline`", path)
+    return Baseline(str(path), read_estimate(path))
+
+
+def write_baseline(path: Path, estimate: Estimate) -> None:
+    """Write an estimate without how long it took, so that the file changes only when the answer does.
+
+    Raises:
+        ConfigError: It cannot be written.
+    """
+    lasting = replace(estimate, timings_s={})
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, (json.dumps(lasting.to_json(), indent=2) + "\n").encode())
+    except OSError as error:
+        raise ConfigError(f"the baseline {path}", f"a file that can be written ({error.strerror})") from error
