@@ -7,10 +7,12 @@ from dataclasses import replace
 from xmem.estimate_result import (
     Bounds,
     Breakdown,
+    Curve,
     Diagnostic,
     Estimate,
     Interval,
     OutOfMemory,
+    PathBytes,
     Peak,
     PolicyRecord,
     SimulationSummary,
@@ -57,6 +59,19 @@ FITS = Estimate(
         },
         operator={"aten::mm": 3200 * MIB},
         source_line={"examples/train_gpt2.py:83": 2000 * MIB, "examples/train_gpt2.py:122": 1200 * MIB},
+        paths=(
+            PathBytes(
+                category="activation",
+                phase="forward",
+                persistent=False,
+                module="GPT.head",
+                operator="aten::mm",
+                source_line="examples/train_gpt2.py:83",
+                bytes=3184 * MIB,
+                slack_bytes=16 * MIB,
+                blocks=12,
+            ),
+        ),
     ),
     target=Target(
         gpu="rtx-3060",
@@ -95,6 +110,11 @@ FITS = Estimate(
         command=("python", "examples/train_gpt2.py"),
     ),
     timings_s={"read": 0.125, "attribute": 0.03, "simulate": 0.004},
+    curve=Curve(
+        time_ns=(1000, 2000, 3000),
+        allocated_bytes=(400 * MIB, 3200 * MIB, 1200 * MIB),
+        reserved_bytes=(402 * MIB, 3368 * MIB, 3368 * MIB),
+    ),
 )
 
 DOES_NOT_FIT = replace(

@@ -135,7 +135,7 @@ def policies_at_peak(laboratory: Laboratory, run: Run, way: Way) -> dict[str, in
     observed = laboratory.observe(job) if way == "cpu" else laboratory.model(job).at(batch=job.batch)
     facts = {policy.name for policy in observed.plan.facts} if way == "fitted" else ()
     stages = run_stages(observed, device=run.device)
-    explained = conclude(stages, device=run.device, alloc_conf=None, torch_version=None)
+    explained = conclude(stages, device=run.device, alloc_conf=None, torch_version=None).estimate
     return {
         policy.name: policy.bytes_at_peak
         for policy in explained.policies

@@ -13,17 +13,19 @@ if TYPE_CHECKING:
     from xmem.blocks import pair_blocks
     from xmem.errors import CaptureError, ConfigError, TraceError, XmemError
     from xmem.estimate_result import Estimate
-    from xmem.pipeline import estimate
+    from xmem.pipeline import Analysis, analyze, estimate
     from xmem.simulation import make_requests, replay
     from xmem.trace import Trace, read_trace
 
 __all__ = [
+    "Analysis",
     "CaptureError",
     "ConfigError",
     "Estimate",
     "Trace",
     "TraceError",
     "XmemError",
+    "analyze",
     "attribute",
     "estimate",
     "make_requests",
@@ -40,6 +42,8 @@ _HOME = {
     "TraceError": "errors",
     "XmemError": "errors",
     "Estimate": "estimate_result",
+    "Analysis": "pipeline",
+    "analyze": "pipeline",
     "estimate": "pipeline",
     "make_requests": "simulation",
     "replay": "simulation",

@@ -73,6 +73,37 @@ class Peak:
     requested_bytes: int = -1
 
 
+SMALLER_PATHS = "(smaller)"
+"""In place of the phase and module of the paths that a breakdown has merged."""
+
+
+@dataclass(frozen=True)
+class PathBytes:
+    """Bytes at the peak that have the same holder in every respect.
+
+    Attributes:
+        category: What the blocks hold.
+        phase: Of the training step in which they were allocated: ``forward``, ``backward``, ...
+        persistent: They outlive the iteration that made them.
+        module: Whose tensors they are, else the one that ran when they were allocated.
+        operator: The outermost operator that allocated them.
+        source_line: The user's line, ``PATH:LINE``; of a backward one, that of its forward.
+        bytes: Requests rounded to 512 bytes.
+        slack_bytes: What their blocks have beyond these.
+        blocks: How many.
+    """
+
+    category: str
+    phase: str
+    persistent: bool
+    module: str | None
+    operator: str | None
+    source_line: str | None
+    bytes: int
+    slack_bytes: int
+    blocks: int
+
+
 @dataclass(frozen=True)
 class Breakdown:
     """Who held the bytes allocated at the peak, four times over: each mapping sums to all of them.
@@ -80,6 +111,9 @@ class Breakdown:
     Attributes:
         category: Also has ``allocator_slack``, the bytes of blocks beyond the rounding to 512 bytes.
         category_peaks: The most that each category held at any one time, which need not be at the peak.
+        paths: The same bytes by all of it at once, most first; ``bytes`` and ``slack_bytes`` of all sum to
+            them. Beyond 1,000 paths the smallest are one a category (``SMALLER_PATHS``). Empty in estimates
+            of earlier versions.
     """
 
     category: Mapping[str, int]
@@ -87,6 +121,22 @@ class Breakdown:
     module: Mapping[str, int]
     operator: Mapping[str, int]
     source_line: Mapping[str, int]
+    paths: tuple[PathBytes, ...] = ()
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Memory over the run at a few instants, in order: where the most was allocated in each stretch of it.
+
+    Attributes:
+        time_ns: On the trace's clock.
+        allocated_bytes: In blocks in use after a request.
+        reserved_bytes: Of the device, after the same request.
+    """
+
+    time_ns: tuple[int, ...]
+    allocated_bytes: tuple[int, ...]
+    reserved_bytes: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -318,6 +368,7 @@ class Estimate:
         scaling: None unless the estimate is one at a point of a fitted model.
         what_if: Changes of the script that the estimate assumes, in the order in which they were applied.
         timings_s: Seconds by stage, in the order of the stages.
+        curve: The memory over the run; None in estimates of earlier versions.
     """
 
     peak_reserved_bytes: int
@@ -340,6 +391,7 @@ class Estimate:
     trace: TraceSummary
     timings_s: Mapping[str, float]
     convolution_workspaces: ConvolutionWorkspaces | None = None
+    curve: Curve | None = None
 
     @property
     def fits(self) -> bool | None:
@@ -374,7 +426,7 @@ class Estimate:
                 "interval": None if interval is None else Interval(**interval),
                 "verdict": None if fields["verdict"] is None else Verdict(**fields["verdict"]),
                 "peak": Peak(**fields["peak"]),
-                "breakdown": Breakdown(**fields["breakdown"]),
+                "breakdown": _breakdown_from_json(fields["breakdown"]),
                 "target": Target(**fields["target"]),
                 "policies": tuple(PolicyRecord(**policy) for policy in fields["policies"]),
                 "assumptions": tuple(fields["assumptions"]),
@@ -387,6 +439,7 @@ class Estimate:
                 "what_if": tuple(fields.get("what_if", ())),
                 "diagnostics": tuple(Diagnostic(**diagnostic) for diagnostic in fields["diagnostics"]),
                 "trace": TraceSummary(**trace),
+                "curve": None if fields.get("curve") is None else _curve_from_json(fields["curve"]),
             }
             return cls(**fields)
         except (KeyError, TypeError) as error:
@@ -408,6 +461,14 @@ class Estimate:
             f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>" for name, value in rows
         )
         return f"<table>{cells}</table>"
+
+
+def _breakdown_from_json(data: Mapping[str, Any]) -> Breakdown:
+    return Breakdown(**{**data, "paths": tuple(PathBytes(**path) for path in data.get("paths", ()))})
+
+
+def _curve_from_json(data: Mapping[str, Any]) -> Curve:
+    return Curve(**{name: tuple(values) for name, values in data.items()})
 
 
 def _scaling_from_json(data: Mapping[str, Any]) -> Scaling:

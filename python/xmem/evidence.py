@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,16 +14,20 @@ from xmem.attribution import Attribution, Category, Phase
 from xmem.blocks import CPU, BlockTable
 from xmem.devices import Device
 from xmem.estimate_result import (
+    SMALLER_PATHS,
     Bounds,
     Breakdown,
+    Curve,
     Diagnostic,
     Measured,
     OutOfMemory,
+    PathBytes,
     Peak,
     RankPeak,
     SimulationSummary,
     TraceSummary,
 )
+from xmem.holders import NO_LINE, OUTSIDE_OF_MODULES, OUTSIDE_OF_OPERATORS, Holders
 from xmem.job_settings import allocator_options, phantom_notes
 from xmem.orchestration.operators import OperatorIndex
 from xmem.orchestration.policy import Recorded
@@ -37,16 +40,23 @@ _GRANULE_BYTES = 512  # the caching allocator's rounding, kMinBlockSize
 _CATEGORIES = [category.label for category in Category]
 _SLACK = "allocator_slack"
 _MOST_LINES = 5
+_MOST_PATHS = 1000
+_CURVE_POINTS = 200
 
 
 @dataclass(frozen=True)
 class Witness:
-    """What the workload says about instants of a replay."""
+    """What the workload says about instants of a replay.
 
-    trace: Trace
-    attribution: Attribution
+    Attributes:
+        workload: The blocks that were replayed.
+        requests: Their sequence.
+        holders: Who holds each of them.
+    """
+
     workload: Workload
     requests: Requests
+    holders: Holders
 
     def peak(self, replay: Replay) -> Peak:
         """The instant of the peak of allocated bytes, the first of equal ones."""
@@ -55,9 +65,9 @@ class Witness:
         return Peak(
             iteration=int(self.workload.iteration[block]),
             phase=Phase(int(self.workload.phase[block])).label,
-            operator=self._operator(block),
-            module=self._module(block),
-            source_line=self._lines[self.workload.source_line[block]] or None,
+            operator=self.holders.operator_name(block),
+            module=self.holders.module_name(block),
+            source_line=self.holders.line_name(block),
             time_ns=int(self.requests.time_ns[request]),
             request_index=request,
             requested_bytes=int(replay.timeline.requested_bytes[request]),
@@ -72,18 +82,37 @@ class Witness:
 
         Bytes are those of blocks: requests rounded to 512 bytes, and the slack of blocks that were not split.
         """
-        rows = self._alive_at(replay.peak_allocated.request)
-        held = replay.placement.size_bytes[rows]
-        rounded = self._taken_bytes(replay)[rows]
+        taken = taken_bytes(self.workload, self.requests, replay)
+        rows = self.holders.alive_at(replay.peak_allocated.request)
+        held, rounded = replay.placement.size_bytes[rows], taken[rows]
         categories = _sums(self.workload.category[rows], rounded, _CATEGORIES)
         slack = int((held - rounded).sum())
-        module, paths = self._modules
+        holders = self.holders
         return Breakdown(
             category=categories | ({_SLACK: slack} if slack else {}),
-            category_peaks=self._category_peaks(self._taken_bytes(replay)),
-            module=_sums(module[rows], held, paths, "(outside of modules)"),
-            operator=_sums(self._operator_name[rows], held, self._operator_names, "(outside of operators)"),
-            source_line=_sums(self.workload.source_line[rows], held, self._lines, "(no line known)"),
+            category_peaks=self._category_peaks(taken),
+            module=_sums(holders.module[rows], held, holders.modules, OUTSIDE_OF_MODULES),
+            operator=_sums(holders.operator[rows], held, holders.operators, OUTSIDE_OF_OPERATORS),
+            source_line=_sums(holders.line[rows], held, holders.lines, NO_LINE),
+            paths=paths_of(holders, rows, rounded, held - rounded),
+        )
+
+    def curve(self, replay: Replay) -> Curve:
+        """The memory over the run, at most ``_CURVE_POINTS`` instants of it, both peaks among them."""
+        count = len(self.requests)
+        peaks = (replay.peak_allocated.request, replay.peak_reserved.request)
+        # The highest of each stretch, so that what is left out lies below what is shown.
+        bounds = np.unique(np.linspace(0, count, _CURVE_POINTS - 1).astype(np.int64))
+        allocated = replay.timeline.allocated_bytes
+        highest = [
+            begin + int(np.argmax(allocated[begin:end]))
+            for begin, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
+        ]
+        at = np.array(sorted({*highest, *(peak for peak in peaks if peak >= 0)}), np.int64)
+        return Curve(
+            time_ns=tuple(self.requests.time_ns[at].tolist()),
+            allocated_bytes=tuple(allocated[at].tolist()),
+            reserved_bytes=tuple(replay.timeline.reserved_bytes[at].tolist()),
         )
 
     def simulation(self, replay: Replay, failed: Replay | None, bounds: Bounds) -> SimulationSummary:
@@ -110,18 +139,18 @@ class Witness:
             request_index=failed.oom.request,
             requested_bytes=failed.oom.requested_bytes,
             device_free_bytes=failed.oom.device_free_bytes,
-            operator=self._operator(block),
-            module=self._module(block),
-            source_line=self._lines[self.workload.source_line[block]] or None,
+            operator=self.holders.operator_name(block),
+            module=self.holders.module_name(block),
+            source_line=self.holders.line_name(block),
             iteration=int(self.workload.iteration[block]),
             phase=Phase(int(self.workload.phase[block])).label,
         )
 
-    def _category_peaks(self, taken_bytes: NDArray[np.int64]) -> dict[str, int]:
+    def _category_peaks(self, taken: NDArray[np.int64]) -> dict[str, int]:
         """The most that each category held at any one time, in rounded bytes."""
         block = self.requests.block
         sign = np.where(self.requests.kind == RequestKind.ALLOC, 1, -1)
-        change = sign * taken_bytes[block]
+        change = sign * taken[block]
         category = self.workload.category[block]
         peaks = {
             label: int(np.cumsum(np.where(category == value, change, 0)).max())
@@ -129,66 +158,81 @@ class Witness:
         }
         return {label: peak for label, peak in peaks.items() if peak > 0}
 
-    @cached_property
-    def _rounded_bytes(self) -> NDArray[np.int64]:
-        return -(-self.workload.size_bytes // _GRANULE_BYTES) * _GRANULE_BYTES
 
-    def _taken_bytes(self, replay: Replay) -> NDArray[np.int64]:
-        """Rounded bytes of each block, of the alternative that it took where it has any."""
-        if len(self.requests.alternatives.list) == 0:
-            return self._rounded_bytes
-        return np.minimum(self._rounded_bytes, np.maximum(replay.placement.size_bytes, 0))
+def taken_bytes(workload: Workload, requests: Requests, replay: Replay) -> NDArray[np.int64]:
+    """Rounded bytes of each block, of the alternative that it took where it has any; without slack."""
+    rounded = -(-workload.size_bytes // _GRANULE_BYTES) * _GRANULE_BYTES
+    if len(requests.alternatives.list) == 0:
+        return rounded
+    return np.minimum(rounded, np.maximum(replay.placement.size_bytes, 0))
 
-    def _alive_at(self, request: int) -> NDArray[np.intp]:
-        """Rows of the workload that are allocated after the request."""
-        kind, block = self.requests.kind[: request + 1], self.requests.block[: request + 1]
-        alive = np.zeros(len(self.workload), np.bool_)
-        alive[block[kind == RequestKind.ALLOC]] = True
-        alive[block[kind == RequestKind.FREE]] = False
-        return np.flatnonzero(alive)
 
-    def _module(self, block: int) -> str | None:
-        module, paths = self._modules
-        return paths[module[block]] or None
+def paths_of(
+    holders: Holders, rows: NDArray[np.intp], taken: NDArray[np.int64], slack: NDArray[np.int64]
+) -> tuple[PathBytes, ...]:
+    """Sum the bytes of some blocks by everything known of their holders, most first.
 
-    def _operator(self, block: int) -> str | None:
-        return self._operator_names[self._operator_name[block]] or None
+    Args:
+        holders: Who holds each block.
+        rows: Of the workload.
+        taken: int64 bytes of each of the rows.
+        slack: int64 bytes of each of the rows beyond these.
+    """
+    key = rows * 0
+    for column, size in (
+        (holders.category, len(_CATEGORIES)),
+        (holders.phase, len(Phase)),
+        (holders.persistent, 2),
+        (holders.module + 1, len(holders.modules) + 1),
+        (holders.operator + 1, len(holders.operators) + 1),
+        (holders.line + 1, len(holders.lines) + 1),
+    ):
+        key = key * size + column[rows]
+    _, first, which, blocks = np.unique(key, return_index=True, return_inverse=True, return_counts=True)
+    bytes_of = np.zeros(len(first), np.int64)
+    slack_of = np.zeros(len(first), np.int64)
+    np.add.at(bytes_of, which, taken)
+    np.add.at(slack_of, which, slack)
+    order = np.argsort(-(bytes_of + slack_of), kind="stable")
+    found = [
+        PathBytes(
+            category=_CATEGORIES[holders.category[row]],
+            phase=Phase(int(holders.phase[row])).label,
+            persistent=bool(holders.persistent[row]),
+            module=holders.module_name(row),
+            operator=holders.operator_name(row),
+            source_line=holders.line_name(row),
+            bytes=int(bytes_of[path]),
+            slack_bytes=int(slack_of[path]),
+            blocks=int(blocks[path]),
+        )
+        for path in order[:_MOST_PATHS]
+        for row in [int(rows[first[path]])]
+    ]
+    rest = order[_MOST_PATHS:]
+    return (
+        *found,
+        *_merged(holders.category[rows[first[rest]]], bytes_of[rest], slack_of[rest], blocks[rest]),
+    )
 
-    @cached_property
-    def _operator_name(self) -> NDArray[np.intp]:
-        """Index into ``_operator_names`` of the outermost operator of each row, -1 = none."""
-        root = self.workload.root_operator
-        names = np.where(root >= 0, self.trace.events.name[root], -1)
-        return np.searchsorted(self._name_ids, names) - 1
 
-    @cached_property
-    def _name_ids(self) -> NDArray[np.int32]:
-        root = self.workload.root_operator
-        used = np.zeros(1 + len(self.trace.names), np.bool_)  # np.unique would import masked arrays
-        used[0] = True
-        used[1 + self.trace.events.name[root[root >= 0]]] = True
-        return (np.flatnonzero(used) - 1).astype(np.int32)
-
-    @cached_property
-    def _operator_names(self) -> list[str]:
-        return [*(self.trace.names[int(name)] for name in self._name_ids[1:]), ""]
-
-    @cached_property
-    def _lines(self) -> list[str]:
-        return [*self.attribution.lines, ""]
-
-    @cached_property
-    def _modules(self) -> tuple[NDArray[np.int32], list[str]]:
-        """The module of each row, and the paths: whose tensor it is, else which one ran at its birth."""
-        module = self.workload.module.copy()
-        ids = {path: index for index, path in enumerate(self.attribution.modules)}
-        tensors = (self.trace.metadata or {}).get("tensors", {"role": [], "name": []})
-        for row in np.flatnonzero(self.workload.tensor >= 0):
-            tensor = self.workload.tensor[row]
-            owner = _module_of_tensor(tensors["role"][tensor], tensors["name"][tensor])
-            if owner:
-                module[row] = ids.setdefault(owner, len(ids))
-        return module, [*ids, ""]
+def _merged(
+    category: NDArray[np.uint8], taken: NDArray[np.int64], slack: NDArray[np.int64], blocks: NDArray[np.intp]
+) -> Iterator[PathBytes]:
+    """The smallest paths as one a category."""
+    for value in np.unique(category):
+        of_it = category == value
+        yield PathBytes(
+            category=_CATEGORIES[value],
+            phase=SMALLER_PATHS,
+            persistent=False,
+            module=SMALLER_PATHS,
+            operator=None,
+            source_line=None,
+            bytes=int(taken[of_it].sum()),
+            slack_bytes=int(slack[of_it].sum()),
+            blocks=int(blocks[of_it].sum()),
+        )
 
 
 def _values_read(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -236,13 +280,6 @@ def _recurrent_layers(context: Recorded) -> Iterator[str]:
             "what cuDNN keeps of recurrent layers without recorded shapes, or in bfloat16, is not counted; "
             "what the CPU keeps stands for it"
         )
-
-
-def _module_of_tensor(role: str, name: str) -> str:
-    """``GPT.fc.weight`` belongs to ``GPT.fc``; so do its gradient and its ``GPT.fc.weight.exp_avg``."""
-    if role == "input":
-        return ""
-    return name.rsplit(".", 2 if role == "optimizer_state" else 1)[0]
 
 
 def _sums(

@@ -3,12 +3,15 @@
 observe: read -> pair -> attribute -> choose the device -> facts of the run (observation.py)
 run_stages: corrections for the target -> requests (move.py) -> replay (need.py)
 conclude: verdict and evidence
+
+``estimate`` gives the answer; ``analyze`` also what reports show beside it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -29,6 +32,7 @@ from xmem.estimate_result import (
     Target,
     Verdict,
 )
+from xmem.holders import Holders, holders_of
 from xmem.job_settings import alloc_conf_of, allocator_options, phantom_notes, torch_version_of
 from xmem.move import move
 from xmem.need import replay_on, replay_without_limit
@@ -79,6 +83,33 @@ class Stages:
     convolution_workspaces: ConvolutionWorkspaces | None = None
 
 
+@dataclass(frozen=True)
+class Analysis:
+    """An answer and all that it rests on: what reports are made from.
+
+    Attributes:
+        estimate: The answer.
+        stages: Every intermediate result.
+        replay: What the evidence is about: the replay on the device, or the one without limit where the job
+            does not fit or no device was named.
+        holders: Who holds each block of the workload.
+        options: Settings of the allocator.
+        device: None when none was named.
+    """
+
+    estimate: Estimate
+    stages: Stages
+    replay: Replay
+    holders: Holders
+    options: AllocatorOptions
+    device: Device | None
+
+    @cached_property
+    def unfolded_holders(self) -> Holders:
+        """Who holds each block, with the source lines of installed packages."""
+        return _holders(self.stages, show_packages=True)
+
+
 def estimate(
     trace: Observation | Trace | TraceSource,
     *,
@@ -110,6 +141,32 @@ def estimate(
         ConfigError: The GPU, the capacity, the settings, the version, a change, the confidence or a policy
             cannot be meant.
     """
+    return analyze(
+        trace,
+        gpu=gpu,
+        capacity=capacity,
+        alloc_conf=alloc_conf,
+        torch_version=torch_version,
+        what_if=what_if,
+        confidence=confidence,
+        without_policies=without_policies,
+        progress=progress,
+    ).estimate
+
+
+def analyze(
+    trace: Observation | Trace | TraceSource,
+    *,
+    gpu: str | None = None,
+    capacity: int | str | None = None,
+    alloc_conf: str | None = None,
+    torch_version: str | None = None,
+    what_if: Sequence[WhatIf | str] = (),
+    confidence: float = calibration.DEFAULT_CONFIDENCE,
+    without_policies: Collection[str] = (),
+    progress: Progress | None = None,
+) -> Analysis:
+    """Estimate, and keep all that the answer rests on; arguments and errors are those of ``estimate``."""
     calibration.require_confidence(confidence)
     device = _device(gpu, capacity)
     changes = [parse_whatif(change) if isinstance(change, str) else change for change in what_if]
@@ -177,7 +234,7 @@ def conclude(
     alloc_conf: str | None,
     torch_version: str | None,
     confidence: float = calibration.DEFAULT_CONFIDENCE,
-) -> Estimate:
+) -> Analysis:
     """Turn the stages into the answer; with a device, replay on it too."""
     clock = StageClock(dict(stages.timings_s))
     version = torch_version_of(stages.trace, torch_version)
@@ -194,8 +251,9 @@ def conclude(
     alike = measured is None or device is None or measured.others_fit(device.usable_bytes)
     with clock.stage("evidence"):
         device_peak = context_bytes + replayed.peak_reserved.bytes
-        witness = evidence.Witness(stages.trace, stages.attribution, stages.workload, stages.requests)
-        return Estimate(
+        holders = _holders(stages)
+        witness = evidence.Witness(stages.workload, stages.requests, holders)
+        answer = Estimate(
             peak_reserved_bytes=replayed.peak_reserved.bytes,
             peak_allocated_bytes=replayed.peak_allocated.bytes,
             peak_requested_bytes=replayed.peak_requested.bytes,
@@ -230,7 +288,15 @@ def conclude(
             trace=evidence.trace_summary(stages.trace, stages.attribution),
             timings_s=clock.seconds,
             convolution_workspaces=stages.convolution_workspaces,
+            curve=witness.curve(replayed),
         )
+    return Analysis(answer, stages, replayed, holders, options, device)
+
+
+def _holders(stages: Stages, *, show_packages: bool = False) -> Holders:
+    return holders_of(
+        stages.trace, stages.attribution, stages.workload, stages.requests, show_packages=show_packages
+    )
 
 
 def _interval(

@@ -309,7 +309,7 @@ def test_plans_of_another_cudnn_widen_the_interval(monkeypatch: pytest.MonkeyPat
     trace = layer().annotation("Optimizer.step#SGD.step", 470, 480)
     workspaces = told((32 * MIB, 64 * MIB, 0), (0,), (0,), exact=exact)
     monkeypatch.setattr("xmem.move.workspaces_for", lambda *_: workspaces)
-    monkeypatch.setattr("xmem.calibration.shipped", lambda: {"cpu": {"convolutional": Residuals((0.0,) * 5)}})
+    monkeypatch.setattr("xmem.calibration.shipped", lambda: {"cpu": {"convolutional": Residuals((0.0,) * 9)}})
     found = estimate(trace.bytes(), gpu="rtx-3060", torch_version="2.12", confidence=0.8)
     said, interval = found.convolution_workspaces, found.interval
     assert said is not None

@@ -35,6 +35,7 @@ def test_json_keys_in_order() -> None:
         "trace",
         "timings_s",
         "convolution_workspaces",
+        "curve",
     ]
 
 
@@ -43,7 +44,7 @@ def test_json_keys_in_order() -> None:
     [
         ("verdict", "gpu capacity_bytes fits margin_bytes"),
         ("peak", "iteration phase operator module source_line time_ns request_index requested_bytes"),
-        ("breakdown", "category category_peaks module operator source_line"),
+        ("breakdown", "category category_peaks module operator source_line paths"),
         ("target", "gpu capacity_bytes compute_capability context_bytes torch_version alloc_conf"),
         ("simulation", "segments num_alloc_retries num_ooms fragmentation_bytes bounds oom"),
         ("trace", "path bytes events iterations source command"),

@@ -67,11 +67,11 @@ def test_an_estimate_has_bounds_that_widen_with_the_confidence() -> None:
 
 
 def test_bounds_are_those_of_runs_of_the_same_way_and_kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    measured = {"cpu": {"other": Residuals((0.0, 0.0, 0.0, 0.0, 0.25))}}
+    measured = {"cpu": {"other": Residuals((*(0.0,) * 8, 0.25))}}
     monkeypatch.setattr(xmem.calibration, "shipped", lambda: measured)
-    estimate = xmem.estimate(training().bytes(), gpu="rtx-3060", confidence=0.8)
+    estimate = xmem.estimate(training().bytes(), gpu="rtx-3060")
     assert estimate.interval is not None
-    assert estimate.interval.basis == "5 measured runs (cpu, other)"
+    assert estimate.interval.basis == "9 measured runs (cpu, other)"
     assert estimate.interval.low_bytes == estimate.device_peak_bytes
     assert estimate.interval.high_bytes == estimate.context_bytes + estimate.peak_reserved_bytes * 5 // 4
 

@@ -53,7 +53,7 @@ def report(
     stages = run_stages(
         job.observed(trace, at), device=device, alloc_conf=alloc_conf, torch_version=torch_version
     )
-    estimate = conclude(stages, device=device, alloc_conf=alloc_conf, torch_version=torch_version)
+    estimate = conclude(stages, device=device, alloc_conf=alloc_conf, torch_version=torch_version).estimate
     replayed = replay(
         stages.requests,
         options=parse_alloc_conf(alloc_conf or "", estimate.target.torch_version),

@@ -29,7 +29,8 @@ def tune(
     Exit status: 0 the job fits with the best settings, 1 with none, 2 usage, 3 bad input.
     """
     from xmem.devices import custom_device, find_device
-    from xmem.pipeline import conclude, run_stages
+    from xmem.job_settings import torch_version_of
+    from xmem.pipeline import run_stages
     from xmem.tuning import search
 
     target = options.target_options(gpu, capacity, None, torch_version, cudnn)
@@ -39,10 +40,7 @@ def tune(
     if device is None:
         raise ConfigError("no GPU", "--gpu NAME or --capacity SIZE to tune for")
     stages = run_stages(job.observed(trace, at), device=device, torch_version=torch_version)
-    version = conclude(
-        stages, device=device, alloc_conf=None, torch_version=torch_version
-    ).target.torch_version
-    tuning = search(stages.requests, device, version)
+    tuning = search(stages.requests, device, torch_version_of(stages.trace, torch_version))
     if as_json:
         output.print_json(_contract(tuning, trace))
     else:

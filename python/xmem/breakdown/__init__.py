@@ -1,0 +1,1 @@
+"""Where the memory of a run goes: by module with forward and backward, by source line."""

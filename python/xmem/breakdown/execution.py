@@ -1,0 +1,182 @@
+"""What ran when the allocator was asked: the module and the source line of each request of an iteration.
+
+A request made by autograd's engine belongs to the forward operator whose backward runs; any other to the
+innermost module and line at its time. This is not whose memory it is (``holders``): a module's backward frees
+what its forward has saved.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xmem.attribution import Phase
+from xmem.holders import iteration_begins
+from xmem.orchestration.operators import ANNOTATION, OperatorIndex, covered
+from xmem.pipeline import Analysis
+from xmem.source_lines import package_line, user_line
+from xmem.trace import SPAN_KINDS, Trace
+
+_MODULE, _MODULE_FRAME, _LINE = map(SPAN_KINDS.index, ("module", "module_frame", "line"))
+_FRAME_PREFIX = "nn.Module: "
+_OPTIMIZER_PHASES = {"Optimizer.zero_grad#": Phase.ZERO_GRAD, "Optimizer.step#": Phase.OPTIMIZER_STEP}
+
+Int64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Execution:
+    """One entry a request of the iteration; indices into the lists of names, -1 = none.
+
+    Attributes:
+        module: intp, index into ``modules``: the innermost that ran.
+        line: intp, index into ``lines``.
+        phase: uint8, an ``attribution.Phase``: ``BACKWARD`` where autograd's engine asked, then those of the
+            optimizer, else ``FORWARD``.
+        allocated_bytes: int64, by how much the request changed the allocated bytes.
+        reserved_bytes: int64, by how much it changed the reserved bytes.
+        modules: Module paths.
+        lines: Source lines, ``PATH:LINE``.
+    """
+
+    module: NDArray[np.intp]
+    line: NDArray[np.intp]
+    phase: NDArray[np.uint8]
+    allocated_bytes: Int64
+    reserved_bytes: Int64
+    modules: list[str]
+    lines: list[str]
+
+
+def execution_of(analysis: Analysis, *, show_packages: bool = False) -> Execution | None:
+    """What ran in the iteration of the peak, or in the last one where the peak is outside of all.
+
+    None for a run whose clock is not the trace's: one that a what-if has changed.
+    """
+    stages = analysis.stages
+    begins = iteration_begins(stages.workload)
+    if stages.what_if or len(begins) == 0:
+        return None
+    number = analysis.estimate.peak.iteration
+    number = number if number >= 0 else len(begins) - 1
+    window = np.searchsorted(stages.requests.time_ns, begins[number : number + 2])
+    requests = np.arange(window[0], window[1] if len(window) > 1 else len(stages.requests))
+    asked_ns = stages.requests.time_ns[requests]
+    times, backward = _forward_times(stages.trace, asked_ns)
+    phase = np.where(backward, Phase.BACKWARD, _phases_outside_of_the_engine(stages.trace, asked_ns))
+    module, modules = _modules_at(stages.trace, times)
+    line, lines = _lines_at(stages.trace, times, show_packages)
+    timeline = analysis.replay.timeline
+    return Execution(
+        module=module,
+        line=line,
+        phase=phase.astype(np.uint8),
+        allocated_bytes=_changes(timeline.allocated_bytes, requests),
+        reserved_bytes=_changes(timeline.reserved_bytes, requests),
+        modules=modules,
+        lines=lines,
+    )
+
+
+def _changes(gauge: Int64, requests: Int64) -> Int64:
+    before = np.where(requests > 0, gauge[requests - 1], 0)
+    return gauge[requests] - before
+
+
+def _forward_times(trace: Trace, times: Int64) -> tuple[Int64, NDArray[np.bool_]]:
+    """For times in the backward pass, when the forward operator ran (-1 = not known); others as they are."""
+    operators, events = OperatorIndex(trace), trace.events
+    nodes = operators.rows_named(lambda name: name.startswith("autograd::engine::evaluate_function"))
+    if len(times):
+        nodes &= (events.end_ns > times[0]) & (events.begin_ns <= times[-1])
+    rows = np.flatnonzero(nodes).astype(np.int32)
+    at = innermost(events.begin_ns[rows], events.end_ns[rows], times)
+    backward = at >= 0
+    forward = operators.forward_of(rows)
+    known = np.append(np.where(forward >= 0, events.begin_ns[forward], -1), -1)
+    return np.where(backward, known[at], times), backward
+
+
+def _phases_outside_of_the_engine(trace: Trace, times: Int64) -> NDArray[np.int64]:
+    operators, events = OperatorIndex(trace), trace.events
+    phase = np.full(len(times), Phase.FORWARD, np.int64)
+    for prefix, other in _OPTIMIZER_PHASES.items():
+        rows = np.flatnonzero(operators.rows_named(lambda name, of=prefix: name.startswith(of), ANNOTATION))
+        phase[covered(times, events.begin_ns[rows], events.end_ns[rows])] = other
+    return phase
+
+
+def _modules_at(trace: Trace, times: Int64) -> tuple[NDArray[np.intp], list[str]]:
+    events = trace.events
+    marked = events.kind == _MODULE
+    by_frames = not marked.any()
+    rows = _overlapping(trace, np.flatnonzero(events.kind == _MODULE_FRAME if by_frames else marked), times)
+    at = innermost(events.begin_ns[rows], events.end_ns[rows], times)
+    names = [trace.names[name] for name in events.name[rows].tolist()]
+    if by_frames:
+        frames = [name.removeprefix(_FRAME_PREFIX) for name in names]
+        names = _joined(frames, events.begin_ns[rows], events.end_ns[rows])
+    return _numbered(at, names)
+
+
+def _lines_at(trace: Trace, times: Int64, show_packages: bool) -> tuple[NDArray[np.intp], list[str]]:
+    events = trace.events
+    rows = _overlapping(trace, np.flatnonzero(events.kind == _LINE), times)
+    at = innermost(events.begin_ns[rows], events.end_ns[rows], times)
+    shown = package_line if show_packages else user_line
+    known = {name: shown(trace.names[name]) for name in set(events.name[rows].tolist())}
+    return _numbered(at, [known[name] for name in events.name[rows].tolist()])
+
+
+def _overlapping(trace: Trace, rows: NDArray[np.intp], times: Int64) -> NDArray[np.intp]:
+    """Those of the spans that one of the times may lie in."""
+    known = times[times >= 0]
+    if len(known) == 0:
+        return rows[:0]
+    events = trace.events
+    return rows[(events.end_ns[rows] > known.min()) & (events.begin_ns[rows] <= known.max())]
+
+
+def _numbered(at: NDArray[np.intp], names: list[str]) -> tuple[NDArray[np.intp], list[str]]:
+    """Indices of spans as indices of their names, each name once; an empty name is none."""
+    ids: dict[str, int] = {}
+    of_span = [ids.setdefault(name, len(ids)) if name else -1 for name in names]
+    return np.array([*of_span, -1], np.intp)[at], list(ids)
+
+
+def _joined(names: list[str], begins: Int64, ends: Int64) -> list[str]:
+    """Frames of nested modules as paths, outermost first."""
+    paths = list(names)
+    parents = enclosing_spans(begins, ends)
+    for span in np.lexsort((-ends, begins)).tolist():  # a parent comes before what it encloses
+        if parents[span] >= 0:
+            paths[span] = f"{paths[parents[span]]}.{names[span]}"
+    return paths
+
+
+def enclosing_spans(begins: Int64, ends: Int64) -> NDArray[np.intp]:
+    """For each of some nested spans the innermost other that encloses it, -1 = none."""
+    order = np.lexsort((-ends, begins))
+    found = np.full(len(begins), -1, np.intp)
+    open_: list[tuple[int, int]] = []  # (end, span)
+    for span, begin, end in zip(order.tolist(), begins[order].tolist(), ends[order].tolist(), strict=True):
+        while open_ and open_[-1][0] <= begin:
+            open_.pop()
+        if open_:
+            found[span] = open_[-1][1]
+        open_.append((end, span))
+    return found
+
+
+def innermost(begins: Int64, ends: Int64, times: Int64) -> NDArray[np.intp]:
+    """For each time the innermost of some nested spans [begin, end) that holds it, -1 = none."""
+    if len(begins) == 0:
+        return np.full(len(times), -1, np.intp)
+    parents = enclosing_spans(begins, ends)
+    order = np.lexsort((-ends, begins))
+    found = np.append(order, -1)[np.searchsorted(begins[order], times, side="right") - 1]
+    while (ended := (found >= 0) & (ends[found] <= times)).any():
+        found[ended] = parents[found[ended]]
+    return found

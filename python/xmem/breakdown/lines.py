@@ -1,0 +1,84 @@
+"""What each source line holds at the peak, and what its forward and backward leave behind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from xmem.attribution import Category, Phase
+from xmem.breakdown.execution import execution_of
+from xmem.breakdown.modules import Delta, deltas
+from xmem.pipeline import Analysis
+from xmem.source_lines import file_and_number
+
+_CATEGORIES = [category.label for category in Category]
+
+
+@dataclass(frozen=True)
+class LineBytes:
+    """A source line.
+
+    Attributes:
+        file: Path as seen from the folder that the script was started in.
+        line: Number, from 1.
+        function: Name of the function that it is in; empty where the trace does not say.
+        text: The line itself, without indentation; empty where the trace does not say.
+        category: Bytes at the peak by category, most first.
+        forward: What it changed in the iteration of the peak, outside of autograd's engine; None where
+            that is not known (``ModuleNode.forward``).
+        backward: What the backward of its operators changed.
+    """
+
+    file: str
+    line: int
+    function: str
+    text: str
+    category: Mapping[str, int]
+    forward: Delta | None
+    backward: Delta | None
+
+    @property
+    def bytes(self) -> int:
+        """All of its bytes at the peak."""
+        return sum(self.category.values())
+
+
+def bytes_by_line(analysis: Analysis, *, show_packages: bool = False) -> list[LineBytes]:
+    """The source lines that hold memory at the peak or change it, most at the peak first."""
+    holders = analysis.unfolded_holders if show_packages else analysis.holders
+    rows = holders.alive_at(analysis.replay.peak_allocated.request)
+    rows = rows[holders.line[rows] >= 0]
+    held = np.zeros((len(holders.lines), len(Category)), np.int64)
+    np.add.at(held, (holders.line[rows], holders.category[rows]), analysis.replay.placement.size_bytes[rows])
+    category = {
+        name: {_CATEGORIES[value]: int(bytes_[value]) for value in np.argsort(-bytes_) if bytes_[value]}
+        for name, bytes_ in zip(holders.lines, held, strict=True)
+    }
+    changes: dict[bool, dict[str, Delta]] = {False: {}, True: {}}
+    execution = execution_of(analysis, show_packages=show_packages)
+    if execution is not None:
+        in_backward = execution.phase == Phase.BACKWARD
+        for backward, by_name in changes.items():
+            for index, delta in deltas(execution, execution.line, in_backward == backward):
+                if index >= 0:
+                    by_name[execution.lines[index]] = delta
+    notes = (analysis.stages.trace.metadata or {}).get("lines", {})
+    names = dict.fromkeys((*category, *changes[False], *changes[True]))
+    found = []
+    for name in names:
+        file, number = file_and_number(name)
+        note = notes.get(name, {})
+        line = LineBytes(
+            file=file,
+            line=number,
+            function=note.get("function", ""),
+            text=note.get("text", ""),
+            category=category.get(name, {}),
+            forward=None if execution is None else changes[False].get(name, Delta()),
+            backward=None if execution is None else changes[True].get(name, Delta()),
+        )
+        if line.bytes or line.forward or line.backward:
+            found.append(line)
+    return sorted(found, key=lambda line: (-line.bytes, line.file, line.line))

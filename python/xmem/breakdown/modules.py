@@ -1,0 +1,161 @@
+"""The tree of modules: what each holds at the peak, and what its forward and backward leave behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xmem.attribution import Category, Phase
+from xmem.breakdown.execution import Execution, execution_of
+from xmem.holders import OUTSIDE_OF_MODULES
+from xmem.pipeline import Analysis
+
+_CATEGORIES = [category.label for category in Category]
+
+
+@dataclass(frozen=True)
+class Delta:
+    """By how many bytes something changed the memory, less what it gave back."""
+
+    allocated_bytes: int = 0
+    reserved_bytes: int = 0
+
+    def __add__(self, other: Delta) -> Delta:
+        return Delta(self.allocated_bytes + other.allocated_bytes, self.reserved_bytes + other.reserved_bytes)
+
+
+@dataclass(frozen=True)
+class ModuleNode:
+    """A module with all that lies in it; bytes are those of blocks, rounding and slack included.
+
+    Attributes:
+        name: The last part of the path.
+        path: Such as ``GPT.blocks.3.mlp``; empty for the root of the tree.
+        category: Bytes at the peak by category, most first.
+        forward_bytes: Of these, allocated in the forward pass.
+        backward_bytes: Of these, allocated in the backward pass.
+        persistent_bytes: Of these, in blocks that outlive their iteration.
+        forward: What its forward changed in the iteration of the peak; None where that is not known: a
+            what-if changed the run, or the trace has no iterations.
+        backward: The same of its backward.
+        children: In the order in which they first appear.
+    """
+
+    name: str
+    path: str
+    category: Mapping[str, int]
+    forward_bytes: int
+    backward_bytes: int
+    persistent_bytes: int
+    forward: Delta | None
+    backward: Delta | None
+    children: tuple[ModuleNode, ...]
+
+    @property
+    def bytes(self) -> int:
+        """All of its bytes at the peak."""
+        return sum(self.category.values())
+
+    def walk(self) -> Iterator[ModuleNode]:
+        """The module and all below it, parents first."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+
+def module_tree(analysis: Analysis) -> ModuleNode:
+    """The modules of a run, below a root that holds all bytes allocated at the peak."""
+    root = _Sums("")
+    _add_peak(root, analysis)
+    execution = execution_of(analysis)
+    if execution is not None:
+        _add_execution(root, execution)
+    return root.node("", known=execution is not None)
+
+
+@dataclass
+class _Sums:
+    """Own and inner sums of a module, while they are added up."""
+
+    name: str
+    category: dict[str, int] = field(default_factory=dict)
+    phase: dict[Phase, int] = field(default_factory=dict)
+    persistent_bytes: int = 0
+    forward: Delta = Delta()
+    backward: Delta = Delta()
+    children: dict[str, _Sums] = field(default_factory=dict)
+
+    def down_to(self, path: str) -> Iterable[_Sums]:
+        """This module and those on the way to a path below it, which are made where they are missing."""
+        yield self
+        at = self
+        # What runs outside of modules is a child of the root, whose name holds no dot.
+        for name in path.split("."):
+            at = at.children.setdefault(name, _Sums(name))
+            yield at
+
+    def node(self, path: str, *, known: bool) -> ModuleNode:
+        return ModuleNode(
+            name=self.name,
+            path=path,
+            category=dict(sorted(self.category.items(), key=lambda entry: -entry[1])),
+            forward_bytes=self.phase.get(Phase.FORWARD, 0),
+            backward_bytes=self.phase.get(Phase.BACKWARD, 0),
+            persistent_bytes=self.persistent_bytes,
+            forward=self.forward if known else None,
+            backward=self.backward if known else None,
+            children=tuple(
+                child.node(f"{path}.{child.name}" if path else child.name, known=known)
+                for child in self.children.values()
+            ),
+        )
+
+
+def _add_peak(root: _Sums, analysis: Analysis) -> None:
+    holders = analysis.holders
+    rows = holders.alive_at(analysis.replay.peak_allocated.request)
+    held = analysis.replay.placement.size_bytes[rows]
+    names = [*holders.modules, OUTSIDE_OF_MODULES]
+    key = (holders.module[rows].astype(np.int64) * len(Category) + holders.category[rows]) * len(Phase)
+    key = (key + holders.phase[rows]) * 2 + holders.persistent[rows]
+    _, first, which = np.unique(key, return_index=True, return_inverse=True)
+    sums = np.zeros(len(first), np.int64)
+    np.add.at(sums, which, held)
+    for row, bytes_ in zip(rows[first].tolist(), sums.tolist(), strict=True):
+        category, phase = _CATEGORIES[holders.category[row]], Phase(int(holders.phase[row]))
+        for module in root.down_to(names[holders.module[row]]):
+            module.category[category] = module.category.get(category, 0) + bytes_
+            module.phase[phase] = module.phase.get(phase, 0) + bytes_
+            module.persistent_bytes += bytes_ if holders.persistent[row] else 0
+
+
+def _add_execution(root: _Sums, execution: Execution) -> None:
+    names = [*execution.modules, OUTSIDE_OF_MODULES]
+    for index, delta in deltas(execution, execution.module, execution.phase == Phase.FORWARD):
+        for module in root.down_to(names[index]):
+            module.forward += delta
+    for index, delta in deltas(execution, execution.module, execution.phase == Phase.BACKWARD):
+        for module in root.down_to(names[index]):
+            module.backward += delta
+
+
+def deltas(
+    execution: Execution, of: NDArray[np.intp], chosen: NDArray[np.bool_]
+) -> Iterator[tuple[int, Delta]]:
+    """The change by each of some indices of requests.
+
+    Args:
+        execution: What ran.
+        of: intp, one index a request, -1 = none.
+        chosen: bool, the requests to add up.
+    """
+    requests = np.flatnonzero(chosen)
+    found, which = np.unique(of[requests], return_inverse=True)
+    allocated, reserved = np.zeros(len(found), np.int64), np.zeros(len(found), np.int64)
+    np.add.at(allocated, which, execution.allocated_bytes[requests])
+    np.add.at(reserved, which, execution.reserved_bytes[requests])
+    for index, *change in zip(found.tolist(), allocated.tolist(), reserved.tolist(), strict=True):
+        yield index, Delta(*change)
