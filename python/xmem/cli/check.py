@@ -21,6 +21,7 @@ from xmem.cli import options, output
 from xmem.cli.capture import CaptureSettings, capture_noting
 from xmem.cli.exit_codes import ExitCode
 from xmem.errors import ConfigError, TraceError, XmemError
+from xmem.estimate_file import is_estimate_file, read_estimate
 from xmem.files import write_whole
 from xmem.gate import (
     Baseline,
@@ -32,7 +33,6 @@ from xmem.gate import (
     read_baseline,
     write_baseline,
 )
-from xmem.gate.estimate_file import is_estimate_file, read_estimate
 from xmem.gate.spec import Asked, CommandToCapture, Job, find_spec, limits_of, read_jobs
 from xmem.units import parse_bytes
 

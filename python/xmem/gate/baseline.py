@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from xmem.errors import ConfigError, TraceError
+from xmem.estimate_file import read_estimate
 from xmem.estimate_result import Estimate
 from xmem.files import write_whole
-from xmem.gate.estimate_file import read_estimate
 
 
 @dataclass(frozen=True)

@@ -40,9 +40,9 @@ class Finding:
     Attributes:
         rule: Which one.
         message: One sentence with the figures.
-        bytes_by: Bytes by category, module and source line, the largest of each first: what is held at the
-            peak, and of ``Rule.GREW`` what was added since the baseline. Categories also name what the figure
-            has beyond the blocks in use.
+        bytes_by: Bytes by category, module and source line, the largest first and of modules and lines only
+            those: what is held at the peak, and of ``Rule.GREW`` what was added since the baseline. Categories
+            also name what the figure has beyond the blocks in use, so those at the peak sum to it.
         source_line: ``PATH:LINE`` to look at first, None when no line is known.
     """
 
@@ -253,7 +253,9 @@ def _held(estimate: Estimate, limits: Limits, top: int | None = _TOP) -> dict[st
         "module": dict(breakdown.module),
         "source_line": dict(breakdown.source_line),
     }
-    return {key: dict(sorted(rows.items(), key=lambda row: -row[1])[:top]) for key, rows in by.items()}
+    # All categories, which are few and sum to the figure.
+    most = {"category": None, "module": top, "source_line": top}
+    return {key: dict(sorted(rows.items(), key=lambda row: -row[1])[: most[key]]) for key, rows in by.items()}
 
 
 def _beyond_blocks(estimate: Estimate, limits: Limits) -> dict[str, int]:

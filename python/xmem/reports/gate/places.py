@@ -22,7 +22,7 @@ class Place:
 
 
 def place_of(finding: Finding, source: str) -> Place | None:
-    """Where to show a finding: the line that holds or added most, else the file that was judged.
+    """Where to show a finding: the line that holds or added most, else the file or script that was judged.
 
     Args:
         finding: What was found.
@@ -31,8 +31,10 @@ def place_of(finding: Finding, source: str) -> Place | None:
     Returns:
         None when neither is a file below the current folder: in the code of others nothing can be marked.
     """
-    line = None if finding.place is None else _below(*finding.place)
-    return line or _below(source, 1)
+    if finding.place is not None and (line := _below(*finding.place)) is not None:
+        return line
+    candidates = (_below(part, 1) for part in (source, *source.split()))
+    return next((place for place in candidates if place is not None), None)
 
 
 def _below(path: str, line: int) -> Place | None:
