@@ -7,10 +7,12 @@ from dataclasses import replace
 from xmem.estimate_result import (
     Bounds,
     Breakdown,
+    CardPart,
     Curve,
     Diagnostic,
     Estimate,
     Interval,
+    LargeBlock,
     OutOfMemory,
     PathBytes,
     Peak,
@@ -23,6 +25,23 @@ from xmem.estimate_result import (
 
 MIB = 1024**2
 RTX_3060_BYTES = 12_622_168_064
+
+
+def _path(
+    module: str, bytes_: int, *, phase: str = "forward", line: int = 83, slack_bytes: int = 0
+) -> PathBytes:
+    return PathBytes(
+        category="activation",
+        phase=phase,
+        persistent=False,
+        module=module,
+        operator="aten::mm",
+        source_line=f"examples/train_gpt2.py:{line}",
+        bytes=bytes_,
+        slack_bytes=slack_bytes,
+        blocks=12,
+    )
+
 
 FITS = Estimate(
     peak_reserved_bytes=3368 * MIB,
@@ -60,17 +79,10 @@ FITS = Estimate(
         operator={"aten::mm": 3200 * MIB},
         source_line={"examples/train_gpt2.py:83": 2000 * MIB, "examples/train_gpt2.py:122": 1200 * MIB},
         paths=(
-            PathBytes(
-                category="activation",
-                phase="forward",
-                persistent=False,
-                module="GPT.head",
-                operator="aten::mm",
-                source_line="examples/train_gpt2.py:83",
-                bytes=3184 * MIB,
-                slack_bytes=16 * MIB,
-                blocks=12,
-            ),
+            _path("GPT.head", 1184 * MIB, slack_bytes=16 * MIB),
+            _path("GPT.token_embedding", 500 * MIB, phase="backward"),
+            _path("GPT.encoder.some_very_deeply_nested.module.projection", 300 * MIB),
+            *(_path(f"GPT.blocks.{layer}.attention", 200 * MIB, line=122) for layer in range(6)),
         ),
     ),
     target=Target(
@@ -114,6 +126,27 @@ FITS = Estimate(
         time_ns=(1000, 2000, 3000),
         allocated_bytes=(400 * MIB, 3200 * MIB, 1200 * MIB),
         reserved_bytes=(402 * MIB, 3368 * MIB, 3368 * MIB),
+    ),
+    card=(
+        CardPart("context", 146 * MIB, "CUDA context and loaded kernels"),
+        CardPart("tensors", 3180 * MIB, "asked for by tensors"),
+        CardPart("cublas_workspaces", 0, "of matrix products"),
+        CardPart("cudnn_workspaces", 0, "of convolutions"),
+        CardPart("rounding", 20 * MIB, "blocks are multiples of 512 bytes, and some are not split"),
+        CardPart("fragmentation", 128 * MIB, "free parts of segments that are in use"),
+        CardPart("cached", 40 * MIB, "segments that are free, kept for reuse"),
+    ),
+    largest_blocks=(
+        LargeBlock(
+            bytes=392 * MIB,
+            category="activation",
+            module="GPT.head",
+            operator="aten::linear",
+            source_line="examples/train_gpt2.py:83",
+            alloc_ns=1500,
+            free_ns=2500,
+            words="saved for backward by GPT.head from examples/train_gpt2.py:83 until its backward",
+        ),
     ),
 )
 

@@ -140,6 +140,42 @@ class Curve:
 
 
 @dataclass(frozen=True)
+class LargeBlock:
+    """One of the largest blocks at the peak.
+
+    Attributes:
+        bytes: Of the block, rounding and slack included.
+        free_ns: -1 for one that is never freed.
+        words: What it is, who made it and how long it lives, such as ``saved for backward by GPT.head from
+            model.py:41 until its backward``.
+    """
+
+    bytes: int
+    category: str
+    module: str | None
+    operator: str | None
+    source_line: str | None
+    alloc_ns: int
+    free_ns: int
+    words: str
+
+
+@dataclass(frozen=True)
+class CardPart:
+    """A part of the device peak: of the number that ``nvidia-smi`` shows of the process at its highest.
+
+    Attributes:
+        name: ``context``, ``tensors``, ``cublas_workspaces``, ``cudnn_workspaces``, ``rounding``,
+            ``fragmentation`` or ``cached``, in this order.
+        words: What it is, for people.
+    """
+
+    name: str
+    bytes: int
+    words: str
+
+
+@dataclass(frozen=True)
 class Target:
     """What the estimate is for.
 
@@ -369,6 +405,8 @@ class Estimate:
         what_if: Changes of the script that the estimate assumes, in the order in which they were applied.
         timings_s: Seconds by stage, in the order of the stages.
         curve: The memory over the run; None in estimates of earlier versions.
+        card: The parts that the device peak consists of; empty in estimates of earlier versions.
+        largest_blocks: Alive at the peak, the largest first; empty in estimates of earlier versions.
     """
 
     peak_reserved_bytes: int
@@ -392,6 +430,8 @@ class Estimate:
     timings_s: Mapping[str, float]
     convolution_workspaces: ConvolutionWorkspaces | None = None
     curve: Curve | None = None
+    card: tuple[CardPart, ...] = ()
+    largest_blocks: tuple[LargeBlock, ...] = ()
 
     @property
     def fits(self) -> bool | None:
@@ -440,6 +480,8 @@ class Estimate:
                 "diagnostics": tuple(Diagnostic(**diagnostic) for diagnostic in fields["diagnostics"]),
                 "trace": TraceSummary(**trace),
                 "curve": None if fields.get("curve") is None else _curve_from_json(fields["curve"]),
+                "card": tuple(CardPart(**part) for part in fields.get("card", ())),
+                "largest_blocks": tuple(LargeBlock(**block) for block in fields.get("largest_blocks", ())),
             }
             return cls(**fields)
         except (KeyError, TypeError) as error:

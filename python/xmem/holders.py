@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from xmem.attribution import Attribution
+from xmem.attribution import Attribution, Phase
 from xmem.blocks import NEVER
 from xmem.orchestration.workload import Workload
 from xmem.simulation import RequestKind, Requests
@@ -26,7 +26,7 @@ class Holders:
 
     Attributes:
         category: uint8, an ``attribution.Category``.
-        phase: uint8, an ``attribution.Phase``, of the allocation.
+        phase: uint8, an ``attribution.Phase``, of the allocation; ``OTHER`` before the first iteration.
         module: int32, index into ``modules``: the module whose tensor it is, else the one that ran.
         operator: int32, index into ``operators``: the outermost operator.
         line: int32, index into ``lines``.
@@ -96,7 +96,7 @@ def holders_of(
     alloc_request, free_request = _lifetimes(requests, len(workload))
     return Holders(
         category=workload.category,
-        phase=workload.phase,
+        phase=np.where(_before_iterations(workload), np.uint8(Phase.OTHER), workload.phase),
         module=module,
         operator=operator,
         line=line,
@@ -124,6 +124,12 @@ def iteration_begins(workload: Workload) -> NDArray[np.int64]:
     return np.minimum.accumulate(begins[:count][::-1])[
         ::-1
     ]  # an iteration without blocks begins with the next
+
+
+def _before_iterations(workload: Workload) -> NDArray[np.bool_]:
+    """Blocks of the set-up: a copy to the GPU is no forward pass."""
+    before: NDArray[np.bool_] = workload.alloc_ns < iteration_begins(workload).min(initial=NEVER)
+    return before if workload.iteration.max(initial=-1) >= 0 else np.zeros(len(workload), np.bool_)
 
 
 def _name(names: Sequence[str], index: int) -> str | None:

@@ -21,6 +21,7 @@ from xmem.alloc_conf import AllocatorOptions
 from xmem.allocators import replay_through
 from xmem.attribution import Attribution
 from xmem.blocks import CPU, BlockTable
+from xmem.card import card_parts
 from xmem.devices import Device, custom_device, find_device
 from xmem.estimate_result import (
     Bounds,
@@ -34,6 +35,7 @@ from xmem.estimate_result import (
 )
 from xmem.holders import Holders, holders_of
 from xmem.job_settings import alloc_conf_of, allocator_options, phantom_notes, torch_version_of
+from xmem.large_blocks import largest_blocks
 from xmem.move import move
 from xmem.need import replay_on, replay_without_limit
 from xmem.observation import Observation, observe, traced_device
@@ -289,6 +291,10 @@ def conclude(
             timings_s=clock.seconds,
             convolution_workspaces=stages.convolution_workspaces,
             curve=witness.curve(replayed),
+            card=card_parts(stages.workload, holders, replayed, context_bytes),
+            largest_blocks=largest_blocks(
+                stages.trace, stages.attribution, stages.workload, holders, replayed
+            ),
         )
     return Analysis(answer, stages, replayed, holders, options, device)
 

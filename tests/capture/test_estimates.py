@@ -12,6 +12,7 @@ import pytest
 
 import xmem
 from xmem.blocks import NEVER
+from xmem.breakdown.modules import module_tree
 
 from .conftest import Captured, needs_torch, run_capture
 
@@ -84,6 +85,34 @@ def test_the_breakdown_explains_every_byte(demo: tuple[str, Captured]) -> None:
     assert estimate.peak.source_line.rpartition(":")[0].endswith(f"examples/{demo[0]}")
     assert estimate.fits is True
     assert estimate.trace.source == "capture"
+
+
+def test_each_module_holds_what_its_named_parameters_say(demo: tuple[str, Captured]) -> None:
+    script, run = demo
+    root = module_tree(xmem.analyze(run.result.path, gpu="rtx-3060"))
+    model = model_of(script)
+    states = {"train_gpt2.py": 2, "train_resnet.py": 1}[script]
+    found = {node.path: node for node in root.walk()}
+    top = type(model).__name__
+    for name, module in model.named_modules():
+        expected = sum(rounded(p.untyped_storage().nbytes()) for p in module.parameters())
+        if not expected:
+            continue
+        tensors = found[f"{top}.{name}" if name else top].tensors
+        assert tensors["parameter"] == expected, name
+        assert tensors["gradient"] == expected, name
+        assert tensors["optimizer_state"] == states * expected, name
+
+
+def test_nearly_every_byte_has_a_category_and_a_place(demo: tuple[str, Captured]) -> None:
+    _, run = demo
+    estimate = xmem.estimate(run.result.path, gpu="rtx-3060")
+    placed = sum(
+        path.bytes + path.slack_bytes
+        for path in estimate.breakdown.paths
+        if path.category != "unknown" and (path.module or path.source_line)
+    )
+    assert placed >= 0.98 * estimate.peak_allocated_bytes
 
 
 def test_the_demos_end_where_they_should(demo: tuple[str, Captured]) -> None:

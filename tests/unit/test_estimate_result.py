@@ -36,6 +36,8 @@ def test_json_keys_in_order() -> None:
         "timings_s",
         "convolution_workspaces",
         "curve",
+        "card",
+        "largest_blocks",
     ]
 
 

@@ -24,6 +24,16 @@ Where         iteration 1, backward
   module      GPT.head
   operator    aten::mm
   source line examples/train_gpt2.py:83
+Allocated     ▁█▃
+Reserved      ▁██
+
+The number on the card
+  context               146.00 MiB  █
+  tensors                 3.11 GiB   █████████████████████████████
+  rounding               20.00 MiB
+  fragmentation         128.00 MiB                                ██
+  cached                 40.00 MiB
+  device peak             3.43 GiB  ████████████████████████████████
 
 At the peak, by category
   activation                                      1.56 GiB   50.0%  ██████
@@ -32,17 +42,21 @@ At the peak, by category
   parameter                                     400.00 MiB   12.5%  ██
   allocator slack                                16.00 MiB    0.5%
 
-Top modules
-  GPT.head                                        1.17 GiB   37.5%  ████
-  GPT.token_embedding                           500.00 MiB   15.6%  ██
-  GPT.encoder.some_very…sted.module.projection  300.00 MiB    9.4%  █
-  GPT.blocks.0.attention                        200.00 MiB    6.2%  █
-  GPT.blocks.1.attention                        200.00 MiB    6.2%  █
+Top modules                                                  forward    backward
+  GPT.head                              1.17 GiB   37.5%    1.17 GiB
+  GPT.token_embedding                 500.00 MiB   15.6%              500.00 MiB
+  GPT.encoder.some…module.projection  300.00 MiB    9.4%  300.00 MiB
+  GPT.blocks.0.attention              200.00 MiB    6.2%  200.00 MiB
+  GPT.blocks.1.attention              200.00 MiB    6.2%  200.00 MiB
   and 4 more with 800.00 MiB together
 
-Top source lines
-  examples/train_gpt2.py:83                       1.95 GiB   62.5%  ████████
-  examples/train_gpt2.py:122                      1.17 GiB   37.5%  ████
+Top source lines                                             forward    backward
+  examples/train_gpt2.py:83             1.95 GiB   62.5%    1.46 GiB  500.00 MiB
+  examples/train_gpt2.py:122            1.17 GiB   37.5%    1.17 GiB
+
+Largest blocks
+  392.00 MiB  saved for backward by GPT.head from examples/train_gpt2.py:83
+              until its backward
 
 Margin        8.32 GiB free, 71% of the GPU
 
@@ -70,6 +84,16 @@ Where         iteration 1, backward
   module      GPT.head
   operator    aten::mm
   source line examples/train_gpt2.py:83
+Allocated     ▁█▃
+Reserved      ▁██
+
+The number on the card
+  context               146.00 MiB  █
+  tensors                 3.11 GiB   █████████████████████████████
+  rounding               20.00 MiB
+  fragmentation         128.00 MiB                                ██
+  cached                 40.00 MiB
+  device peak             3.43 GiB  ████████████████████████████████
 
 At the peak, by category
   activation                                      1.56 GiB   50.0%  ██████
@@ -78,17 +102,21 @@ At the peak, by category
   parameter                                     400.00 MiB   12.5%  ██
   allocator slack                                16.00 MiB    0.5%
 
-Top modules
-  GPT.head                                        1.17 GiB   37.5%  ████
-  GPT.token_embedding                           500.00 MiB   15.6%  ██
-  GPT.encoder.some_very…sted.module.projection  300.00 MiB    9.4%  █
-  GPT.blocks.0.attention                        200.00 MiB    6.2%  █
-  GPT.blocks.1.attention                        200.00 MiB    6.2%  █
+Top modules                                                  forward    backward
+  GPT.head                              1.17 GiB   37.5%    1.17 GiB
+  GPT.token_embedding                 500.00 MiB   15.6%              500.00 MiB
+  GPT.encoder.some…module.projection  300.00 MiB    9.4%  300.00 MiB
+  GPT.blocks.0.attention              200.00 MiB    6.2%  200.00 MiB
+  GPT.blocks.1.attention              200.00 MiB    6.2%  200.00 MiB
   and 4 more with 800.00 MiB together
 
-Top source lines
-  examples/train_gpt2.py:83                       1.95 GiB   62.5%  ████████
-  examples/train_gpt2.py:122                      1.17 GiB   37.5%  ████
+Top source lines                                             forward    backward
+  examples/train_gpt2.py:83             1.95 GiB   62.5%    1.46 GiB  500.00 MiB
+  examples/train_gpt2.py:122            1.17 GiB   37.5%    1.17 GiB
+
+Largest blocks
+  392.00 MiB  saved for backward by GPT.head from examples/train_gpt2.py:83
+              until its backward
 
 Margin        514.00 MiB missing, 17% of the GPU
 
@@ -117,6 +145,16 @@ Peak          3.29 GiB reserved + 146.00 MiB CUDA context
 Interval      3.32 GiB to 3.81 GiB, each with 0.9 confidence; 20 measured runs
               (cpu, other)
 Where         outside of iterations
+Allocated     ▁█▃
+Reserved      ▁██
+
+The number on the card
+  context               146.00 MiB  █
+  tensors                 3.11 GiB   █████████████████████████████
+  rounding               20.00 MiB
+  fragmentation         128.00 MiB                                ██
+  cached                 40.00 MiB
+  device peak             3.43 GiB  ████████████████████████████████
 
 At the peak, by category
   activation                                      1.56 GiB   50.0%  ██████
@@ -125,17 +163,21 @@ At the peak, by category
   parameter                                     400.00 MiB   12.5%  ██
   allocator slack                                16.00 MiB    0.5%
 
-Top modules
-  GPT.head                                        1.17 GiB   37.5%  ████
-  GPT.token_embedding                           500.00 MiB   15.6%  ██
-  GPT.encoder.some_very…sted.module.projection  300.00 MiB    9.4%  █
-  GPT.blocks.0.attention                        200.00 MiB    6.2%  █
-  GPT.blocks.1.attention                        200.00 MiB    6.2%  █
+Top modules                                                  forward    backward
+  GPT.head                              1.17 GiB   37.5%    1.17 GiB
+  GPT.token_embedding                 500.00 MiB   15.6%              500.00 MiB
+  GPT.encoder.some…module.projection  300.00 MiB    9.4%  300.00 MiB
+  GPT.blocks.0.attention              200.00 MiB    6.2%  200.00 MiB
+  GPT.blocks.1.attention              200.00 MiB    6.2%  200.00 MiB
   and 4 more with 800.00 MiB together
 
-Top source lines
-  examples/train_gpt2.py:83                       1.95 GiB   62.5%  ████████
-  examples/train_gpt2.py:122                      1.17 GiB   37.5%  ████
+Top source lines                                             forward    backward
+  examples/train_gpt2.py:83             1.95 GiB   62.5%    1.46 GiB  500.00 MiB
+  examples/train_gpt2.py:122            1.17 GiB   37.5%    1.17 GiB
+
+Largest blocks
+  392.00 MiB  saved for backward by GPT.head from examples/train_gpt2.py:83
+              until its backward
 
 Corrected for CUDA
   - host_memory: -30.00 MiB in 120 blocks
@@ -154,7 +196,7 @@ def shown(estimate: Estimate, *, width: int = 80, encoding: str = "utf-8") -> st
     raw = io.BytesIO()
     file = io.TextIOWrapper(raw, encoding=encoding, write_through=True)
     render(estimate, Console(file=file, width=width))
-    return raw.getvalue().decode(encoding)
+    return "".join(f"{line.rstrip()}\n" for line in raw.getvalue().decode(encoding).splitlines())
 
 
 @pytest.mark.parametrize(
@@ -176,7 +218,7 @@ def test_no_line_is_wider_than_the_terminal_or_than_a_page(estimate: Estimate, w
 def test_needs_no_unicode() -> None:
     text = shown(FITS, encoding="ascii")
     assert "50.0%  ######" in text
-    assert "GPT.encoder.some_ver..." in text
+    assert "GPT.encoder.som...odule.projection" in text
 
 
 def test_colours_are_for_terminals_only() -> None:
@@ -186,6 +228,13 @@ def test_colours_are_for_terminals_only() -> None:
     )
     assert "\x1b[" in terminal.getvalue()
     assert "\x1b" not in shown(FITS)
+
+
+def test_a_wide_terminal_has_the_passes_and_the_bars() -> None:
+    assert (
+        "  GPT.token_embedding                       500.00 MiB   15.6%              500.00 MiB  ██\n"
+        in shown(FITS, width=100)
+    )
 
 
 def test_square_brackets_in_names_are_not_markup() -> None:

@@ -81,8 +81,8 @@ def execution_of(analysis: Analysis, *, show_packages: bool = False) -> Executio
 
 
 def _changes(gauge: Int64, requests: Int64) -> Int64:
-    before = np.where(requests > 0, gauge[requests - 1], 0)
-    return gauge[requests] - before
+    changes: Int64 = np.diff(gauge, prepend=0)[requests]
+    return changes
 
 
 def _forward_times(trace: Trace, times: Int64) -> tuple[Int64, NDArray[np.bool_]]:
@@ -103,7 +103,11 @@ def _phases_outside_of_the_engine(trace: Trace, times: Int64) -> NDArray[np.int6
     operators, events = OperatorIndex(trace), trace.events
     phase = np.full(len(times), Phase.FORWARD, np.int64)
     for prefix, other in _OPTIMIZER_PHASES.items():
-        rows = np.flatnonzero(operators.rows_named(lambda name, of=prefix: name.startswith(of), ANNOTATION))
+
+        def is_of(name: str, prefix: str = prefix) -> bool:
+            return name.startswith(prefix)
+
+        rows = np.flatnonzero(operators.rows_named(is_of, ANNOTATION))
         phase[covered(times, events.begin_ns[rows], events.end_ns[rows])] = other
     return phase
 
@@ -132,11 +136,10 @@ def _lines_at(trace: Trace, times: Int64, show_packages: bool) -> tuple[NDArray[
 
 def _overlapping(trace: Trace, rows: NDArray[np.intp], times: Int64) -> NDArray[np.intp]:
     """Those of the spans that one of the times may lie in."""
-    known = times[times >= 0]
-    if len(known) == 0:
-        return rows[:0]
-    events = trace.events
-    return rows[(events.end_ns[rows] > known.min()) & (events.begin_ns[rows] <= known.max())]
+    known, events = times[times >= 0], trace.events
+    first, last = known.min(initial=np.iinfo(np.int64).max), known.max(initial=-1)
+    found: NDArray[np.intp] = rows[(events.end_ns[rows] > first) & (events.begin_ns[rows] <= last)]
+    return found
 
 
 def _numbered(at: NDArray[np.intp], names: list[str]) -> tuple[NDArray[np.intp], list[str]]:
@@ -176,7 +179,7 @@ def innermost(begins: Int64, ends: Int64, times: Int64) -> NDArray[np.intp]:
         return np.full(len(times), -1, np.intp)
     parents = enclosing_spans(begins, ends)
     order = np.lexsort((-ends, begins))
-    found = np.append(order, -1)[np.searchsorted(begins[order], times, side="right") - 1]
+    found: NDArray[np.intp] = np.append(order, -1)[np.searchsorted(begins[order], times, side="right") - 1]
     while (ended := (found >= 0) & (ends[found] <= times)).any():
         found[ended] = parents[found[ended]]
     return found

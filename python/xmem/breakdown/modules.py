@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from xmem.attribution import Category, Phase
 from xmem.breakdown.execution import Execution, execution_of
+from xmem.evidence import taken_bytes
 from xmem.holders import OUTSIDE_OF_MODULES
 from xmem.pipeline import Analysis
 
@@ -41,6 +42,8 @@ class ModuleNode:
         forward: What its forward changed in the iteration of the peak; None where that is not known: a
             what-if changed the run, or the trace has no iterations.
         backward: The same of its backward.
+        tensors: Bytes of its named tensors by category (parameter, buffer, gradient, optimizer_state),
+            whether they are alive at the peak or not; empty for a trace that names none.
         children: In the order in which they first appear.
     """
 
@@ -52,6 +55,7 @@ class ModuleNode:
     persistent_bytes: int
     forward: Delta | None
     backward: Delta | None
+    tensors: Mapping[str, int]
     children: tuple[ModuleNode, ...]
 
     @property
@@ -69,6 +73,7 @@ class ModuleNode:
 def module_tree(analysis: Analysis) -> ModuleNode:
     """The modules of a run, below a root that holds all bytes allocated at the peak."""
     root = _Sums("")
+    _add_tensors(root, analysis)
     _add_peak(root, analysis)
     execution = execution_of(analysis)
     if execution is not None:
@@ -86,6 +91,7 @@ class _Sums:
     persistent_bytes: int = 0
     forward: Delta = Delta()
     backward: Delta = Delta()
+    tensors: dict[str, int] = field(default_factory=dict)
     children: dict[str, _Sums] = field(default_factory=dict)
 
     def down_to(self, path: str) -> Iterable[_Sums]:
@@ -107,11 +113,29 @@ class _Sums:
             persistent_bytes=self.persistent_bytes,
             forward=self.forward if known else None,
             backward=self.backward if known else None,
+            tensors=self.tensors,
             children=tuple(
                 child.node(f"{path}.{child.name}" if path else child.name, known=known)
                 for child in self.children.values()
             ),
         )
+
+
+def _add_tensors(root: _Sums, analysis: Analysis) -> None:
+    """Each named tensor once: a parameter is a new block for every model that it moves to, a gradient for
+    every iteration.
+    """
+    workload, holders = analysis.stages.workload, analysis.holders
+    names = (analysis.stages.trace.metadata or {}).get("tensors", {}).get("name", ())
+    held = taken_bytes(workload, analysis.stages.requests, analysis.replay)
+    latest = {
+        (int(workload.category[row]), names[workload.tensor[row]]): row
+        for row in np.flatnonzero((workload.tensor >= 0) & (holders.module >= 0)).tolist()
+    }
+    for (category, _), row in latest.items():
+        label = _CATEGORIES[category]
+        for module in root.down_to(holders.modules[holders.module[row]]):
+            module.tensors[label] = module.tensors.get(label, 0) + int(held[row])
 
 
 def _add_peak(root: _Sums, analysis: Analysis) -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from xmem.estimate_result import Estimate, OutOfMemory, PolicyRecord, Verdict
+from xmem.holders import NO_LINE, OUTSIDE_OF_MODULES
+from xmem.reports.sparkline import sparkline
 from xmem.units import format_bytes
 
 _TOP = 5
@@ -16,7 +20,11 @@ _LABEL_WIDTH = 14
 _SIZE_WIDTH = 12
 _SHARE_WIDTH = 8
 _BAR_WIDTH = 12
-_MIN_WIDTH_FOR_BARS = 60
+_CARD_WIDTH = 22
+_WATERFALL_WIDTH = 32
+_MIN_WIDTH_FOR_BARS = 72
+_MIN_WIDTH_FOR_PASSES = 80
+_MIN_WIDTH_FOR_PASSES_AND_BARS = 98
 
 
 def render(estimate: Estimate, console: Console, *, explain: bool = False) -> None:
@@ -30,10 +38,24 @@ def render(estimate: Estimate, console: Console, *, explain: bool = False) -> No
     _print_hanging(Text(), _headline(estimate), console)
     console.print()
     _print_peak(estimate, console)
+    _print_card(estimate, console)
     categories = {_words(name): size for name, size in estimate.breakdown.category.items()}
     _print_shares("At the peak, by category", categories, console, top=len(categories))
-    _print_shares("Top modules", estimate.breakdown.module, console, top=_TOP)
-    _print_shares("Top source lines", estimate.breakdown.source_line, console, top=_TOP)
+    _print_shares(
+        "Top modules",
+        estimate.breakdown.module,
+        console,
+        top=_TOP,
+        passes=_passes(estimate, "module", OUTSIDE_OF_MODULES),
+    )
+    _print_shares(
+        "Top source lines",
+        estimate.breakdown.source_line,
+        console,
+        top=_TOP,
+        passes=_passes(estimate, "source_line", NO_LINE),
+    )
+    _print_largest_blocks(estimate, console)
     if estimate.verdict is not None:
         _print_field("Margin", _margin(estimate.verdict), console)
         console.print()
@@ -101,6 +123,7 @@ def _print_peak(estimate: Estimate, console: Console) -> None:
     for label, value in fields.items():
         if value:
             _print_field(label, value, console)
+    _print_curve(estimate, console)
     console.print()
 
 
@@ -147,27 +170,112 @@ def _measured(estimate: Estimate) -> str | None:
     return text
 
 
-def _print_shares(title: str, shares: Mapping[str, int], console: Console, *, top: int) -> None:
+def _print_curve(estimate: Estimate, console: Console) -> None:
+    curve = estimate.curve
+    if curve is None or not curve.time_ns:
+        return
+    most = max(curve.reserved_bytes)
+    for label, values in (("Allocated", curve.allocated_bytes), ("Reserved", curve.reserved_bytes)):
+        line = sparkline(values, most, _width(console) - _LABEL_WIDTH, plain=not _has_unicode(console))
+        console.print(Text.assemble((f"{label:<{_LABEL_WIDTH}}", "bold"), (line, "cyan")))
+
+
+def _print_card(estimate: Estimate, console: Console) -> None:
+    """The device peak as parts, each bar beginning where the last one ended."""
+    parts = [part for part in estimate.card if part.bytes]
+    if not parts:
+        return
+    bars = _width(console) >= _MIN_WIDTH_FOR_BARS
+    table = _table()
+    table.add_column(Text("The number on the card", "bold not dim"), width=_CARD_WIDTH)
+    table.add_column(justify="right", width=_SIZE_WIDTH)
+    if bars:
+        table.add_column(width=2 + _WATERFALL_WIDTH)
+    block, so_far = _bar_character(console), 0
+    for part in parts:
+        scale = _WATERFALL_WIDTH / estimate.device_peak_bytes
+        begin, end = round(so_far * scale), round((so_far + part.bytes) * scale)
+        so_far += part.bytes
+        bar = Text(" " * (2 + begin) + block * (end - begin), "cyan")
+        table.add_row(f"  {_words(part.name)}", format_bytes(part.bytes), *([bar] if bars else []))
+    total = Text("  " + block * _WATERFALL_WIDTH, "bold cyan")
+    table.add_row("  device peak", format_bytes(estimate.device_peak_bytes), *([total] if bars else []))
+    console.print(table)
+    console.print()
+
+
+def _print_largest_blocks(estimate: Estimate, console: Console) -> None:
+    if not estimate.largest_blocks:
+        return
+    console.print(Text("Largest blocks", "bold"))
+    for block in estimate.largest_blocks[:_TOP]:
+        label = Text(f"  {format_bytes(block.bytes):>{_SIZE_WIDTH - 2}}  ")
+        _print_hanging(label, Text(block.words), console)
+    console.print()
+
+
+def _passes(
+    estimate: Estimate, key: Literal["module", "source_line"], missing: str
+) -> Mapping[str, tuple[int, int]]:
+    """Of each module or source line, the bytes at the peak that its forward and its backward allocated."""
+    found: dict[str, tuple[int, int]] = {}
+    for path in estimate.breakdown.paths:
+        name = getattr(path, key) or missing
+        forward, backward = found.get(name, (0, 0))
+        size = path.bytes + path.slack_bytes
+        found[name] = (
+            forward + (size if path.phase == "forward" else 0),
+            backward + (size if path.phase == "backward" else 0),
+        )
+    return found
+
+
+def _print_shares(
+    title: str,
+    shares: Mapping[str, int],
+    console: Console,
+    *,
+    top: int,
+    passes: Mapping[str, tuple[int, int]] | None = None,
+) -> None:
     rows = sorted(((name, size) for name, size in shares.items() if size), key=lambda row: (-row[1], row[0]))
     if not rows:
         return
     total = sum(size for _, size in rows)
-    width = min(console.width, _MAX_WIDTH)
-    bar_width = _BAR_WIDTH if width >= _MIN_WIDTH_FOR_BARS else 0
-    name_width = max(width - 2 - _SIZE_WIDTH - _SHARE_WIDTH - 2 - bar_width, _LABEL_WIDTH)
-    block = "█" if _has_unicode(console) else "#"
-    console.print(Text(title, "bold"))
+    width = _width(console)
+    with_passes = bool(passes) and width >= _MIN_WIDTH_FOR_PASSES
+    with_bars = width >= (_MIN_WIDTH_FOR_PASSES_AND_BARS if with_passes else _MIN_WIDTH_FOR_BARS)
+    table = _table()
+    name_width = width - _SIZE_WIDTH - _SHARE_WIDTH
+    name_width -= (2 * _SIZE_WIDTH if with_passes else 0) + (_BAR_WIDTH + 2 if with_bars else 0)
+    name_width = max(name_width, _LABEL_WIDTH)
+    table.add_column(Text(title, "bold not dim"), width=name_width)
+    table.add_column(justify="right", width=_SIZE_WIDTH)
+    table.add_column(justify="right", width=_SHARE_WIDTH)
+    if with_passes:
+        table.add_column("forward", justify="right", width=_SIZE_WIDTH)
+        table.add_column("backward", justify="right", width=_SIZE_WIDTH)
+    if with_bars:
+        table.add_column(width=_BAR_WIDTH + 2)
     for name, size in rows[:top]:
         share = size / total
-        columns = f"  {_shorten(name, name_width, console):<{name_width}}{format_bytes(size):>{_SIZE_WIDTH}}"
-        bar = block * round(share * bar_width)
-        console.print(
-            Text.assemble(columns, f"{share:>{_SHARE_WIDTH}.1%}", (f"  {bar}" if bar else "", "cyan"))
-        )
+        cells = [f"  {_shorten(name, name_width - 2, console)}", format_bytes(size), f"{share:.1%}"]
+        if with_passes and passes is not None:
+            cells += [format_bytes(part) if part else "" for part in passes.get(name, (0, 0))]
+        row = [Text(cell) for cell in cells]  # what is in square brackets is no markup
+        if with_bars:
+            row.append(Text("  " + _bar_character(console) * round(share * _BAR_WIDTH), "cyan"))
+        table.add_row(*row)
+    console.print(table)
     if len(rows) > top:
         rest = format_bytes(sum(size for _, size in rows[top:]))
         console.print(Text(f"  and {len(rows) - top} more with {rest} together", "dim"))
     console.print()
+
+
+def _table() -> Table:
+    """A table without lines, whose columns hold their own space."""
+    return Table(box=None, padding=0, pad_edge=False, header_style="dim")
 
 
 def _margin(verdict: Verdict) -> str:
@@ -209,7 +317,7 @@ def _print_policies(estimate: Estimate, console: Console) -> None:
 
 
 def _print_policy(name: str, size: str, rest: str, console: Console) -> None:
-    width = max(min(console.width, _MAX_WIDTH) // 2 - _SIZE_WIDTH, _LABEL_WIDTH)
+    width = max(_width(console) // 2 - _SIZE_WIDTH, _LABEL_WIDTH)
     label = f"  {_shorten(name, width, console):<{width}}{size:>{_SIZE_WIDTH}}"
     _print_hanging(Text(f"{label}  " if rest else label), Text(rest, "dim"), console)
 
@@ -245,7 +353,7 @@ def _print_list(title: str, items: list[str], console: Console) -> None:
 
 def _print_hanging(label: Text, value: Text, console: Console) -> None:
     """Print a label and a value, whose further lines start below its first."""
-    width = max(min(console.width, _MAX_WIDTH) - len(label), 1)
+    width = max(_width(console) - len(label), 1)
     for number, line in enumerate(value.wrap(console, width)):
         line.rstrip()
         console.print(Text.assemble(label if number == 0 else " " * len(label), line))
@@ -258,6 +366,14 @@ def _shorten(name: str, width: int, console: Console) -> str:
     dots = "…" if _has_unicode(console) else "..."
     head = (width - len(dots)) // 2
     return name[:head] + dots + name[head + len(dots) - width :]
+
+
+def _width(console: Console) -> int:
+    return min(console.width, _MAX_WIDTH)
+
+
+def _bar_character(console: Console) -> str:
+    return "█" if _has_unicode(console) else "#"
 
 
 def _has_unicode(console: Console) -> bool:
