@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import subprocess
 import sys
+import tomllib
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,11 +19,11 @@ from xmem.estimate_result import Estimate
 
 pytest_plugins = ["pytester"]
 
-# Loaded by its entry point where the package is installed with it.
-_INSTALLED = any(
-    entry.value == "xmem.pytest_plugin" for entry in importlib.metadata.entry_points(group="pytest11")
-)
-_PLUGIN = [] if _INSTALLED else ["-p", "xmem.pytest_plugin"]
+
+@pytest.fixture(autouse=True)
+def no_other_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs inside of this one load only what they are told to."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[dict]:
 
 def run(pytester: pytest.Pytester, source: str, *arguments: str) -> pytest.RunResult:
     pytester.makepyfile(source)
-    return pytester.runpytest_inprocess(*_PLUGIN, "-p", "no:cacheprovider", "--strict-markers", *arguments)
+    return pytester.runpytest_inprocess("-p", "xmem.pytest_plugin", "--strict-markers", *arguments)
 
 
 class TestMarker:
@@ -302,6 +302,11 @@ def test_the_marker_and_the_options_explain_themselves(pytester):
     assert "--xmem-report=FOLDER" in help_text
     assert "--xmem-update-baselines" in help_text
     assert "@pytest.mark.xmem_budget(budget=None, *, gpu=None" in run(pytester, "", "--markers").stdout.str()
+
+
+def test_pytest_finds_it_in_the_installed_package():
+    pyproject = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    assert pyproject["project"]["entry-points"]["pytest11"] == {"xmem": xmem.pytest_plugin.__name__}
 
 
 def test_unused_it_imports_nothing():

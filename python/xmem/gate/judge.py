@@ -40,8 +40,8 @@ class Finding:
     Attributes:
         rule: Which one.
         message: One sentence with the figures.
-        bytes_by: Bytes by category, module and source line, the largest first and of modules and lines only
-            those: what is held at the peak, and of ``Rule.GREW`` what was added since the baseline. Categories
+        bytes_by: Bytes by category, module and source line, largest first: what is held at the peak, and of
+            ``Rule.GREW`` what was added since the baseline. Modules and lines are the largest ones; categories
             also name what the figure has beyond the blocks in use, so those at the peak sum to it.
         source_line: ``PATH:LINE`` to look at first, None when no line is known.
     """
