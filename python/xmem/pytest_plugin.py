@@ -64,8 +64,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Refuse markers that cannot be meant before any test runs."""
     for item in items:
         mark = item.get_closest_marker(_MARK)
-        if mark is not None:
-            _budget_of_mark(mark, config, item.nodeid)
+        if mark is None:
+            continue
+        _budget_of_mark(mark, config, item.nodeid)
+        if not _has_body(item):
+            raise pytest.UsageError(
+                f"{item.nodeid}: @pytest.mark.{_MARK}: expected a test function; "
+                "methods of unittest.TestCase and other kinds of tests cannot be recorded"
+            )
+
+
+def _has_body(item: pytest.Item) -> bool:
+    """Whether pytest itself calls the test's function."""
+    import unittest
+
+    return isinstance(item, pytest.Function) and not (item.cls and issubclass(item.cls, unittest.TestCase))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -207,6 +207,11 @@ class TestBadInput:
         assert said in result.stdout
         assert "damaged.json" in result.stdout
 
+    def test_an_address_is_no_pattern(self):
+        result = check("nowhere://host/run.json?signature=a", "--budget", "1GiB")
+        assert result.exit_code == 3
+        assert "no file matches" not in result.output
+
     def test_a_pattern_that_matches_nothing(self):
         result = check("*.trace", "--budget", "1GiB")
         assert result.exit_code == 3
@@ -227,6 +232,7 @@ class TestFormats:
             assert (answer["schema_version"], answer["passed"]) == (1, False)
             entry = answer["checks"][0]
             assert entry["bytes"] == GPT2.device_peak_bytes
+            assert entry["estimated_bytes"] == entry["bytes"]
             assert entry["budget_bytes"] == 3 << 30
             assert entry["baseline_bytes"] == entry["allowed_growth_bytes"] == -1
             assert entry["findings"][0]["rule"] == "over-budget"

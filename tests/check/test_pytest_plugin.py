@@ -187,6 +187,23 @@ class TestMarker:
         assert said in error
         assert recorded == []
 
+    @pytest.mark.usefixtures("recorded")
+    def test_a_test_that_cannot_be_recorded_does_not_pass_silently(self, pytester):
+        result = run(
+            pytester,
+            """
+            import unittest
+            import pytest
+
+            class TestOld(unittest.TestCase):
+                @pytest.mark.xmem_budget("1GiB")
+                def test_it(self):
+                    pass
+            """,
+        )
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        assert any("methods of unittest.TestCase" in line for line in result.errlines)
+
 
 class TestBaseline:
     SOURCE = """

@@ -189,7 +189,7 @@ def _jobs_of_inputs(
 
 
 def _expanded(pattern: str) -> list[str]:
-    if not _WILDCARDS & set(pattern) or Path(pattern).exists():
+    if not _WILDCARDS & set(pattern) or "://" in pattern or Path(pattern).exists():
         return [pattern]
     found = sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207 - patterns may be absolute
     if not found:

@@ -89,7 +89,8 @@ def _options(
 ) -> None:
     """How much GPU memory will this PyTorch training job need? Known before it runs, without a GPU.
 
-    Exit status: 0 fits or done, 1 would not fit (replay: differs), 2 usage, 3 bad input or failed capture.
+    Exit status: 0 fits or done, 1 would not fit (check: over; replay: differs), 2 usage, 3 bad input or
+    failed capture.
     """
 
 

@@ -40,8 +40,8 @@ class Finding:
     Attributes:
         rule: Which one.
         message: One sentence with the figures.
-        bytes_by: Bytes by category, module and source line, largest first: what is held at the peak, and of
-            ``Rule.GREW`` what was added since the baseline. Modules and lines are the largest ones; categories
+        bytes_by: Bytes by category, module and source line, largest first: what is held at the peak, and
+            of ``Rule.GREW`` what was added since the baseline. Modules and lines are the largest; categories
             also name what the figure has beyond the blocks in use, so those at the peak sum to it.
         source_line: ``PATH:LINE`` to look at first, None when no line is known.
     """
@@ -67,7 +67,7 @@ class Outcome:
         source: The file that was judged or the command that was captured.
         estimate: What it needs; None when there is no answer.
         limits: What it was held to.
-        bytes: The figure that was judged, -1 when there is no answer.
+        bytes: The figure that was held to budget and GPU, -1 when there is no answer.
         baseline: What it was compared with.
         baseline_bytes: The same figure of the baseline, -1 when there is none.
         findings: The limits that it breaks; empty when it passes.
@@ -90,6 +90,11 @@ class Outcome:
         return not self.findings
 
     @property
+    def estimated_bytes(self) -> int:
+        """The figure of the estimate itself, which is held to the baseline; -1 when there is no answer."""
+        return -1 if self.estimate is None else self.limits.metric.of(self.estimate)
+
+    @property
     def gpu(self) -> str | None:
         """Name of the GPU for people."""
         verdict = None if self.estimate is None else self.estimate.verdict
@@ -105,6 +110,7 @@ class Outcome:
             "metric": self.limits.metric.value,
             "upper_bound": self.limits.upper,
             "bytes": self.bytes,
+            "estimated_bytes": self.estimated_bytes,
             "budget_bytes": -1 if self.limits.budget_bytes is None else self.limits.budget_bytes,
             "gpu": None if self.estimate is None else self.estimate.target.gpu,
             "capacity_bytes": -1 if self.estimate is None else self.estimate.target.capacity_bytes,

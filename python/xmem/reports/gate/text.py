@@ -67,8 +67,8 @@ def facts(outcome: Outcome) -> str:
     if verdict is not None:
         parts.append("fits" if verdict.fits else "does not fit")
     if outcome.baseline is not None:
-        change = limits.metric.of(outcome.estimate) - outcome.baseline_bytes
-        parts.append(f"{_signed(change)} against {outcome.baseline.path}")
+        change_bytes = outcome.estimated_bytes - outcome.baseline_bytes
+        parts.append(f"{_signed(change_bytes)} against {outcome.baseline.path}")
     if limits.metric is Metric.DEVICE_PEAK and verdict is None:
         parts.append("no GPU named: without the CUDA context")
     return ", ".join(parts)
