@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from xmem.errors import CaptureError, ConfigError, TraceError, XmemError
     from xmem.estimate_result import Estimate
     from xmem.pipeline import Analysis, analyze, estimate
+    from xmem.recording import Recorder, memory_tracker, record
+    from xmem.recording.magic import load_ipython_extension
     from xmem.simulation import make_requests, replay
     from xmem.trace import Trace, read_trace
 
@@ -22,15 +24,19 @@ __all__ = [
     "CaptureError",
     "ConfigError",
     "Estimate",
+    "Recorder",
     "Trace",
     "TraceError",
     "XmemError",
     "analyze",
     "attribute",
     "estimate",
+    "load_ipython_extension",
     "make_requests",
+    "memory_tracker",
     "pair_blocks",
     "read_trace",
+    "record",
     "replay",
 ]
 
@@ -41,6 +47,10 @@ _HOME = {
     "ConfigError": "errors",
     "TraceError": "errors",
     "XmemError": "errors",
+    "Recorder": "recording",
+    "memory_tracker": "recording",
+    "record": "recording",
+    "load_ipython_extension": "recording.magic",
     "Estimate": "estimate_result",
     "Analysis": "pipeline",
     "analyze": "pipeline",

@@ -99,7 +99,7 @@ def attribute(trace: Trace, blocks: BlockTable) -> Attribution:
         TraceError: The capture's list of named tensors is damaged.
     """
     category, address, time_ns = _named_tensors(trace)
-    on_gpu = (trace.metadata or {}).get("mode") == "phantom"
+    on_gpu = (trace.metadata or {}).get("mode") in ("phantom", "gpu")
     core = _core.attribute(trace.core, blocks.core, category, address, time_ns, on_gpu)
     return Attribution(
         operator=core.operator,

@@ -28,7 +28,7 @@ from xmem.estimate_result import (
     TraceSummary,
 )
 from xmem.holders import NO_LINE, OUTSIDE_OF_MODULES, OUTSIDE_OF_OPERATORS, Holders
-from xmem.job_settings import allocator_options, phantom_notes
+from xmem.job_settings import allocator_notes, allocator_options
 from xmem.orchestration.operators import OperatorIndex
 from xmem.orchestration.policy import Recorded
 from xmem.orchestration.recurrent import recurrent_calls
@@ -357,7 +357,7 @@ def measured(trace: Trace, replayed: Replay, options: AllocatorOptions) -> Measu
             peak_reserved_bytes=row["peak_reserved_bytes"],
             peak_allocated_bytes=row["peak_allocated_bytes"],
         )
-        for rank in phantom_notes(trace).get("ranks", ())
+        for rank in allocator_notes(trace).get("ranks", ())
         for row in rank["devices"]
     )
     if not ranks:

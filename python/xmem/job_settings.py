@@ -18,8 +18,8 @@ def torch_version_of(trace: Trace, given: str | None) -> str:
 
 
 def alloc_conf_of(trace: Trace, given: str | None) -> str:
-    """``PYTORCH_CUDA_ALLOC_CONF`` of the job: as given, else that of the run on the phantom GPU."""
-    return str(phantom_notes(trace).get("alloc_conf", "")) if given is None else given
+    """``PYTORCH_CUDA_ALLOC_CONF`` of the job: as given, else that of the recorded run on a GPU."""
+    return str(allocator_notes(trace).get("alloc_conf", "")) if given is None else given
 
 
 def allocator_options(trace: Trace, alloc_conf: str | None, torch_version: str | None) -> AllocatorOptions:
@@ -29,6 +29,12 @@ def allocator_options(trace: Trace, alloc_conf: str | None, torch_version: str |
         ConfigError: The settings or the version cannot be meant.
     """
     return allocator_settings.parse(alloc_conf_of(trace, alloc_conf), torch_version_of(trace, torch_version))
+
+
+def allocator_notes(trace: Trace) -> dict[str, Any]:
+    """What PyTorch's own allocator said of a run on the phantom GPU or a real one, empty for other traces."""
+    found: dict[str, Any] = phantom_notes(trace) or (trace.metadata or {}).get("measured", {})
+    return found
 
 
 def phantom_notes(trace: Trace) -> dict[str, Any]:

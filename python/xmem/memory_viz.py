@@ -19,6 +19,7 @@ from xmem.errors import ConfigError
 from xmem.files import write_whole
 from xmem.orchestration.workload import Workload
 from xmem.simulation import BlockState, DeviceAction, Replay, RequestKind, Requests
+from xmem.source_lines import user_line
 from xmem.trace import Trace
 
 __all__ = ["Frames", "frames_of", "snapshot_of", "write_snapshot"]
@@ -55,7 +56,7 @@ def _stack(
     if operator >= 0:
         stack.append({"name": trace.names[operator], "filename": "operator", "line": 0})
     if module >= 0 or line >= 0:
-        filename, _, number = (attribution.lines[line] if line >= 0 else "").rpartition(":")
+        filename, _, number = (user_line(attribution.lines[line]) if line >= 0 else "").rpartition(":")
         stack.append(
             {
                 "name": attribution.modules[module] if module >= 0 else "(outside of modules)",

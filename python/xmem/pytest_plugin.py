@@ -12,13 +12,14 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
     from xmem.estimate_result import Estimate
     from xmem.gate import Limits
+    from xmem.recording import Recorder
 
 _MARK = "xmem_budget"
 _SIGNATURE = (
@@ -29,15 +30,7 @@ _ESTIMATES = pytest.StashKey[list["Estimate"]]()
 _NAME_LENGTH = 100
 
 
-class Recorder(Protocol):
-    """What ``xmem.record`` gives, as far as it is used here."""
-
-    @property
-    def estimate(self) -> Estimate:
-        """What the block needs; there when it has ended."""
-
-
-RecordBlock = Callable[..., AbstractContextManager[Recorder]]
+RecordBlock = Callable[..., AbstractContextManager["Recorder"]]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -182,17 +175,22 @@ def _budget(positional: tuple[Any, ...], options: Mapping[str, Any], config: pyt
 @contextmanager
 def _recording(item: pytest.Item, **options: Any) -> Iterator[Recorder]:
     """Record a block of a test, and keep its estimate where it is asked for."""
+    __tracebackhide__ = True
     import xmem
+    from xmem.errors import XmemError
 
-    record: RecordBlock = xmem.record
-    with record(**options) as recorder:
+    with xmem.record(**options) as recorder:
         yield recorder
+    try:
+        estimate = recorder.estimate
+    except XmemError as error:
+        raise pytest.fail.Exception(str(error), pytrace=False) from None
     estimates = item.stash.setdefault(_ESTIMATES, [])
-    estimates.append(recorder.estimate)
-    item.user_properties.append(("xmem_device_peak_bytes", recorder.estimate.device_peak_bytes))
+    estimates.append(estimate)
+    item.user_properties.append(("xmem_device_peak_bytes", estimate.device_peak_bytes))
     folder = item.config.getoption("--xmem-report")
     if folder is not None:
-        _keep(recorder.estimate, Path(folder), item.nodeid, len(estimates))
+        _keep(estimate, Path(folder), item.nodeid, len(estimates))
 
 
 def _keep(estimate: Estimate, folder: Path, test: str, number: int) -> None:
@@ -213,19 +211,15 @@ def _hold(item: pytest.Item, estimate: Estimate, budget: _Budget) -> None:
     from xmem.gate import judge, read_baseline, write_baseline
 
     baseline = None
-    if budget.baseline is not None:
-        try:
-            if item.config.getoption("--xmem-update-baselines"):
-                write_baseline(budget.baseline, estimate)
-            elif not budget.baseline.exists():
-                pytest.fail(
-                    f"{budget.baseline}: there is no baseline yet; write it with --xmem-update-baselines",
-                    pytrace=False,
-                )
-            else:
-                baseline = read_baseline(budget.baseline)
-        except XmemError as error:
-            pytest.fail(str(error), pytrace=False)
+    try:
+        if budget.baseline is None:
+            pass
+        elif item.config.getoption("--xmem-update-baselines"):
+            write_baseline(budget.baseline, estimate)
+        else:
+            baseline = read_baseline(budget.baseline, writer="pytest --xmem-update-baselines")
+    except XmemError as error:
+        raise pytest.fail.Exception(str(error), pytrace=False) from None
     outcome = judge(item.name, item.nodeid, estimate, budget.limits, baseline)
     if not outcome.passed:
         from xmem.reports.gate.text import plain

@@ -10,8 +10,9 @@ SEPARATOR = " < "
 
 
 def user_line(name: str) -> str:
-    """``PATH:LINE`` of the user's own code, empty where none ran."""
-    return name.partition(SEPARATOR)[0]
+    """``PATH:LINE`` of the user's own code, or of the package where no frame is the user's."""
+    line, _, inner = name.partition(SEPARATOR)
+    return line or inner
 
 
 def package_line(name: str) -> str:

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
+import xmem
+import xmem.capture
 from xmem.orchestration import RunSettings
 
-from .conftest import TARGETS, Captured, needs_torch
+from .conftest import TARGETS, Captured, needs_torch, run_capture
 
 pytestmark = needs_torch
 
 Capturing = Callable[..., Captured]
 
+CHILD = Path(xmem.capture.__file__).parent / "child"
 EVERYDAY = "to_device.py"
 SCRIPTS = [EVERYDAY, "amp_scaler.py", "dcgan.py", "lbfgs.py", "custom_function.py", "encoder_workers.py"]
 
@@ -122,6 +127,74 @@ def test_modules_are_named_by_path(captured: Capturing) -> None:
     }  # fmt: skip
 
 
+def test_lines_come_with_their_function_and_text(captured: Capturing) -> None:
+    run = captured(EVERYDAY)
+    assert set(run.xmem["lines"]) == {name for name, _, _ in run.spans("xmem_line")}
+    for name, line in run.xmem["lines"].items():
+        assert line["text"] == source_line(name)
+    functions = {line["text"]: line["function"] for line in run.xmem["lines"].values()}
+    assert functions["loss.backward()"] == "<module>"
+    assert functions["return self.head(x)"] == ("Net.forward" if sys.version_info >= (3, 11) else "forward")
+
+
+LIBRARY = """
+def double(x):
+    return x * 2
+
+def step(w):
+    double(w).sum().backward()
+"""
+TRAINING = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import torch
+import toolbox.layers
+w = torch.nn.Parameter(torch.ones(64))
+optimizer = torch.optim.SGD([w])
+toolbox.layers.step(w)
+optimizer.step()
+"""
+
+
+def test_a_line_of_a_package_follows_the_users(tmp_path: Path) -> None:
+    packages, script, output = tmp_path / "site-packages", tmp_path / "train.py", tmp_path / "output"
+    (packages / "toolbox").mkdir(parents=True)
+    (packages / "toolbox" / "layers.py").write_text(LIBRARY)
+    (packages / "toolbox" / "__main__.py").write_text(TRAINING)
+    script.write_text(TRAINING)
+    output.mkdir()
+    run = run_capture(output, [sys.executable, str(script), str(packages)], iterations=1)
+    names = {name for name, _, _ in run.spans("xmem_line")}
+    line = TRAINING.splitlines().index("toolbox.layers.step(w)") + 1
+    assert f"{script}:{line} < toolbox/layers.py:3" in names
+    assert f"{script}:{line} < toolbox/layers.py:6" in names
+    assert f"{script}:{line + 1}" in names  # optimizer.step(): torch is no package of its own
+    text = {name: row["text"] for name, row in run.xmem["lines"].items()}
+    assert text["toolbox/layers.py:3"] == "return x * 2"
+    assert text[f"{script}:{line}"] == "toolbox.layers.step(w)"
+
+
+def test_a_package_that_runs_by_itself_has_no_line_of_the_user(tmp_path: Path) -> None:
+    packages, output = tmp_path / "site-packages", tmp_path / "output"
+    (packages / "toolbox").mkdir(parents=True)
+    (packages / "toolbox" / "layers.py").write_text(LIBRARY)
+    (packages / "toolbox" / "__main__.py").write_text(TRAINING)
+    output.mkdir()
+    command = [
+        "env",
+        f"PYTHONPATH={CHILD}:{packages}",
+        sys.executable,
+        "-m",
+        "toolbox",
+        str(packages),
+    ]
+    run = run_capture(output, command, iterations=1)
+    names = {name for name, _, _ in run.spans("xmem_line")}
+    assert " < toolbox/layers.py:3" in names
+    estimate = xmem.estimate(run.result.path)
+    assert "toolbox/layers.py:3" in estimate.breakdown.source_line
+
+
 def test_dropout_keeps_a_mask_of_one_byte(captured: Capturing) -> None:
     run = captured(EVERYDAY)
     dropouts = run.operators("aten::native_dropout")
@@ -218,8 +291,8 @@ def test_metadata(captured: Capturing) -> None:
         "attention_layout": 2 * 3,
         "native_dropout": 6 * 3,
     }
-    without_tensors = {key: value for key, value in run.xmem.items() if key != "tensors"}
-    assert run.result.metadata == without_tensors
+    short = {key: value for key, value in run.xmem.items() if key not in ("tensors", "lines")}
+    assert run.result.metadata == short
 
 
 def test_worker_processes_leave_collated_batches_to_the_device_copies(captured: Capturing) -> None:

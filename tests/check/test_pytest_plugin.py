@@ -14,6 +14,7 @@ import pytest
 
 import xmem
 import xmem.pytest_plugin
+import xmem.recording
 from check.samples import GPT2, grown
 from xmem.estimate_result import Estimate
 
@@ -236,7 +237,9 @@ class TestBaseline:
     @pytest.mark.usefixtures("recorded")
     def test_a_missing_one_says_how_to_write_it(self, pytester):
         result = run(pytester, self.SOURCE)
-        result.stdout.fnmatch_lines(["*there is no baseline yet; write it with --xmem-update-baselines"])
+        result.stdout.fnmatch_lines(
+            ["*there is no baseline yet; write it with `pytest --xmem-update-baselines`"]
+        )
 
     @pytest.mark.usefixtures("recorded")
     def test_a_damaged_one_fails_the_test(self, pytester):
@@ -278,6 +281,80 @@ class TestFixtures:
         )
         result.assert_outcomes(passed=1)
         assert recorded == [{"gpu": "t4", "capacity": "8GiB"}]
+
+
+class TestRealRecordings:
+    """Torch on the CPU: 1,000 x 1,000 floats are 4,000,000 bytes, 4,000,256 in blocks of 512."""
+
+    @pytest.fixture(autouse=True)
+    def all_is_imported(self) -> None:
+        """Runs inside of this one forget what they import, and NumPy is not to be imported twice."""
+        torch = pytest.importorskip("torch")
+        with xmem.record() as recorder:
+            torch.ones(1000)
+        assert recorder.estimate.peak_allocated_bytes == 4096
+
+    def test_the_body_is_measured_and_what_came_before_it_is_not(self, pytester):
+        result = run(
+            pytester,
+            """
+            import pytest, torch
+
+            @pytest.fixture
+            def garbage():
+                for _ in range(8):
+                    torch.ones(1000, 1000).sum()
+
+            @pytest.mark.xmem_budget("4MB", metric="allocated")
+            def test_one_too_many(garbage):
+                first = torch.ones(1000, 1000)
+
+            @pytest.mark.xmem_budget("5MB", metric="allocated")
+            def test_one(garbage):
+                first = torch.ones(1000, 1000)
+
+            @pytest.mark.xmem_budget("5MB", metric="allocated")
+            def test_two(garbage):
+                first = torch.ones(1000, 1000)
+                second = torch.ones(1000, 1000)
+            """,
+        )
+        result.assert_outcomes(passed=1, failed=2)
+        result.stdout.fnmatch_lines(
+            ["FAIL  test_one_too_many: *", "FAIL  test_two: *", "*lines at the peak", "*test_the_body*.py:*"]
+        )
+
+    def test_a_body_without_memory_says_so(self, pytester):
+        result = run(
+            pytester,
+            """
+            import pytest
+
+            @pytest.mark.xmem_budget("1GiB")
+            def test_it():
+                pass
+            """,
+        )
+        result.assert_outcomes(failed=1)
+        result.stdout.fnmatch_lines(["*no [[]memory[]] events*"])
+        result.stdout.no_fnmatch_line("*another exception*")
+
+    def test_a_block_inside_of_a_recorded_body_is_refused(self, pytester):
+        result = run(
+            pytester,
+            """
+            import pytest, torch
+
+            @pytest.mark.xmem_budget("1GiB")
+            def test_it(xmem_budget):
+                with xmem_budget("1MiB"):
+                    torch.ones(1000, 1000)
+            """,
+        )
+        result.assert_outcomes(failed=1)
+        result.stdout.fnmatch_lines(
+            ["*another recording was running already; only the outermost one records"]
+        )
 
 
 @pytest.mark.usefixtures("recorded")

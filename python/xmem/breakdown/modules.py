@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -72,56 +73,73 @@ class ModuleNode:
 
 def module_tree(analysis: Analysis) -> ModuleNode:
     """The modules of a run, below a root that holds all bytes allocated at the peak."""
-    root = _Sums("")
-    _add_tensors(root, analysis)
-    _add_peak(root, analysis)
+    sums = _Sums()
+    _add_tensors(sums, analysis)
+    _add_peak(sums, analysis)
     execution = execution_of(analysis)
     if execution is not None:
-        _add_execution(root, execution)
-    return root.node("", known=execution is not None)
+        _add_execution(sums, execution)
+    return sums.root.node("", known=execution is not None)
 
 
 @dataclass
-class _Sums:
-    """Own and inner sums of a module, while they are added up."""
+class _Own:
+    """What is of a module itself and of none inside of it, while it is added up."""
 
     name: str
-    category: dict[str, int] = field(default_factory=dict)
-    phase: dict[Phase, int] = field(default_factory=dict)
+    category: Counter[str] = field(default_factory=Counter)
+    phase: Counter[Phase] = field(default_factory=Counter)
     persistent_bytes: int = 0
     forward: Delta = Delta()
     backward: Delta = Delta()
-    tensors: dict[str, int] = field(default_factory=dict)
-    children: dict[str, _Sums] = field(default_factory=dict)
-
-    def down_to(self, path: str) -> Iterable[_Sums]:
-        """This module and those on the way to a path below it, which are made where they are missing."""
-        yield self
-        at = self
-        # What runs outside of modules is a child of the root, whose name holds no dot.
-        for name in path.split("."):
-            at = at.children.setdefault(name, _Sums(name))
-            yield at
+    tensors: Counter[str] = field(default_factory=Counter)
+    children: list[_Own] = field(default_factory=list)
 
     def node(self, path: str, *, known: bool) -> ModuleNode:
+        """The module with all below it."""
+        children = tuple(
+            child.node(f"{path}.{child.name}" if path else child.name, known=known) for child in self.children
+        )
+        category, tensors = self.category, self.tensors
+        for child in children:
+            category.update(child.category)
+            tensors.update(child.tensors)
         return ModuleNode(
             name=self.name,
             path=path,
-            category=dict(sorted(self.category.items(), key=lambda entry: -entry[1])),
-            forward_bytes=self.phase.get(Phase.FORWARD, 0),
-            backward_bytes=self.phase.get(Phase.BACKWARD, 0),
-            persistent_bytes=self.persistent_bytes,
-            forward=self.forward if known else None,
-            backward=self.backward if known else None,
-            tensors=self.tensors,
-            children=tuple(
-                child.node(f"{path}.{child.name}" if path else child.name, known=known)
-                for child in self.children.values()
-            ),
+            category=dict(category.most_common()),
+            forward_bytes=self.phase[Phase.FORWARD] + sum(child.forward_bytes for child in children),
+            backward_bytes=self.phase[Phase.BACKWARD] + sum(child.backward_bytes for child in children),
+            persistent_bytes=self.persistent_bytes + sum(child.persistent_bytes for child in children),
+            forward=sum((child.forward for child in children if child.forward), self.forward)
+            if known
+            else None,
+            backward=sum((child.backward for child in children if child.backward), self.backward)
+            if known
+            else None,
+            tensors=dict(tensors),
+            children=children,
         )
 
 
-def _add_tensors(root: _Sums, analysis: Analysis) -> None:
+class _Sums:
+    """The modules by path, made where they are missing, in the order in which they first appear."""
+
+    def __init__(self) -> None:
+        self.root = _Own("")
+        self._by_path = {"": self.root}
+
+    def __getitem__(self, path: str) -> _Own:
+        found = self._by_path.get(path)
+        if found is None:
+            # What runs outside of modules is a child of the root, whose name holds no dot.
+            above, _, name = path.rpartition(".")
+            found = self._by_path[path] = _Own(name)
+            self[above].children.append(found)
+        return found
+
+
+def _add_tensors(sums: _Sums, analysis: Analysis) -> None:
     """Each named tensor once: a parameter is a new block for every model that it moves to, a gradient for
     every iteration.
     """
@@ -133,12 +151,10 @@ def _add_tensors(root: _Sums, analysis: Analysis) -> None:
         for row in np.flatnonzero((workload.tensor >= 0) & (holders.module >= 0)).tolist()
     }
     for (category, _), row in latest.items():
-        label = _CATEGORIES[category]
-        for module in root.down_to(holders.modules[holders.module[row]]):
-            module.tensors[label] = module.tensors.get(label, 0) + int(held[row])
+        sums[holders.modules[holders.module[row]]].tensors[_CATEGORIES[category]] += int(held[row])
 
 
-def _add_peak(root: _Sums, analysis: Analysis) -> None:
+def _add_peak(sums: _Sums, analysis: Analysis) -> None:
     holders = analysis.holders
     rows = holders.alive_at(analysis.replay.peak_allocated.request)
     held = analysis.replay.placement.size_bytes[rows]
@@ -146,24 +162,21 @@ def _add_peak(root: _Sums, analysis: Analysis) -> None:
     key = (holders.module[rows].astype(np.int64) * len(Category) + holders.category[rows]) * len(Phase)
     key = (key + holders.phase[rows]) * 2 + holders.persistent[rows]
     _, first, which = np.unique(key, return_index=True, return_inverse=True)
-    sums = np.zeros(len(first), np.int64)
-    np.add.at(sums, which, held)
-    for row, bytes_ in zip(rows[first].tolist(), sums.tolist(), strict=True):
-        category, phase = _CATEGORIES[holders.category[row]], Phase(int(holders.phase[row]))
-        for module in root.down_to(names[holders.module[row]]):
-            module.category[category] = module.category.get(category, 0) + bytes_
-            module.phase[phase] = module.phase.get(phase, 0) + bytes_
-            module.persistent_bytes += bytes_ if holders.persistent[row] else 0
+    bytes_of = np.zeros(len(first), np.int64)
+    np.add.at(bytes_of, which, held)
+    for row, bytes_ in zip(rows[first].tolist(), bytes_of.tolist(), strict=True):
+        module = sums[names[holders.module[row]]]
+        module.category[_CATEGORIES[holders.category[row]]] += bytes_
+        module.phase[Phase(int(holders.phase[row]))] += bytes_
+        module.persistent_bytes += bytes_ if holders.persistent[row] else 0
 
 
-def _add_execution(root: _Sums, execution: Execution) -> None:
+def _add_execution(sums: _Sums, execution: Execution) -> None:
     names = [*execution.modules, OUTSIDE_OF_MODULES]
     for index, delta in deltas(execution, execution.module, execution.phase == Phase.FORWARD):
-        for module in root.down_to(names[index]):
-            module.forward += delta
+        sums[names[index]].forward += delta
     for index, delta in deltas(execution, execution.module, execution.phase == Phase.BACKWARD):
-        for module in root.down_to(names[index]):
-            module.backward += delta
+        sums[names[index]].backward += delta
 
 
 def deltas(

@@ -44,7 +44,7 @@ class CaptureResult:
         iterations: Complete iterations in it; fewer than asked for when the script ended before.
         wall_s: How long the command ran, in seconds.
         exit_status: How it ended; None when it had to be ended after the trace was complete.
-        metadata: The ``xmem`` object of the trace, without its ``tensors``.
+        metadata: The ``xmem`` object of the trace, without its ``tensors`` and ``lines``.
         processes: In phantom mode, what the processes of the command called and held.
     """
 

@@ -16,6 +16,7 @@ from xmem.attribution import Category, Phase, attribute
 from xmem.blocks import NEVER, pair_blocks
 from xmem.pipeline import run_stages
 from xmem.simulation import BlockState, RequestKind
+from xmem.source_lines import user_line
 from xmem.trace import SPAN_KINDS, Trace
 
 PHASES = [phase.label for phase in Phase]
@@ -112,7 +113,7 @@ def _blocks(trace: Trace) -> Columns:
         "phase": Column(attribution.phase, PHASES),
         "operator": Column(operator, trace.names),
         "module": Column(attribution.module, attribution.modules),
-        "source_line": Column(attribution.source_line, attribution.lines),
+        "source_line": Column(attribution.source_line, [*map(user_line, attribution.lines)]),
     }
 
 

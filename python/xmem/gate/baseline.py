@@ -25,14 +25,18 @@ class Baseline:
     estimate: Estimate
 
 
-def read_baseline(path: Path) -> Baseline:
+def read_baseline(path: Path, *, writer: str = "xmem-fast check --update-baseline") -> Baseline:
     """Read an estimate as ``estimate -o`` and ``check --update-baseline`` write it.
+
+    Args:
+        path: Of the file.
+        writer: The command that writes a missing one, for the message.
 
     Raises:
         TraceError: There is none, or it is damaged.
     """
     if not path.exists():
-        raise TraceError("there is no baseline yet; write it with `xmem-fast check --update-baseline`", path)
+        raise TraceError(f"there is no baseline yet; write it with `{writer}`", path)
     return Baseline(str(path), read_estimate(path))
 
 

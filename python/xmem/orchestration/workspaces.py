@@ -78,7 +78,11 @@ class AddCublasWorkspaces:
         size_bytes = cublas_workspace_bytes(context.target)
         for phase, first in _first_products(context):
             if size_bytes > 0:
-                begin_ns = _after_result(workload, context.operators, first)
+                result = _result_of(workload, context.operators, first)
+                # A product that allocates nothing: at its beginning, and nobody's.
+                begin_ns = int(
+                    context.trace.events.begin_ns[first] if result is None else workload.alloc_ns[result] + 1
+                )
                 workload = workload.with_added(
                     size_bytes=size_bytes,
                     alloc_ns=begin_ns,
@@ -88,6 +92,8 @@ class AddCublasWorkspaces:
                     iteration=_iteration_at(workload, begin_ns),
                     operator=first,
                     root_operator=first,
+                    module=-1 if result is None else int(workload.module[result]),
+                    source_line=-1 if result is None else int(workload.source_line[result]),
                 )
         return workload
 
@@ -172,14 +178,14 @@ def _first_products(context: Context) -> list[tuple[Phase, int]]:
     return [(phase, int(rows[0])) for phase, rows in by_phase if len(rows)]
 
 
-def _after_result(workload: Workload, operators: OperatorIndex, product: int) -> int:
-    """The instant after a product has allocated its result; its beginning where it allocates nothing."""
+def _result_of(workload: Workload, operators: OperatorIndex, product: int) -> int | None:
+    """Row of the block that a product allocates last, None where it allocates nothing."""
     this = np.zeros(len(operators.events), np.bool_)
     this[product] = True
     begin_ns, end_ns = operators.events.begin_ns[product], operators.events.end_ns[product]
     inside = np.flatnonzero((workload.alloc_ns >= begin_ns) & (workload.alloc_ns < end_ns))
     made = inside[operators.enclosing(workload.operator[inside], this) >= 0]
-    return int(workload.alloc_ns[made[-1]]) + 1 if len(made) else int(begin_ns)
+    return int(made[-1]) if len(made) else None
 
 
 def _iteration_at(workload: Workload, time_ns: int) -> int:

@@ -13,7 +13,8 @@ import torch
 from torch.library import Library
 
 from .device_memory import usage
-from .session import Session
+from .patches import Patches
+from .run_notes import RunNotes
 
 _SAVED_MASK = "F.dropout keeps a bool mask, as CUDA does, instead of noise in the input's dtype"
 _FUSED_ATTENTION = (
@@ -39,23 +40,22 @@ _aten = torch.ops.aten
 class Alignments:
     """The overrides, registered while this object lives."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, run: RunNotes) -> None:
+        self._run = run
         self._library = Library("aten", "IMPL")
 
-    def install(self) -> None:
+    def install(self, patches: Patches) -> None:
         """Register the overrides, for tensors that autograd may follow."""
+        patches.on_undo(self._library._destroy)
         self._library.impl("dropout", self._dropout, "AutogradCPU")
         self._library.impl("scaled_dot_product_attention", self._attention, "AutogradCPU")
         # Between autograd and the CPU's kernel, which stays reachable below.
         self._library.impl(_FLASH, self._flash_attention, "BackendSelect")
-        _flatten_recurrent_weights(self._session)
-        _prefer_foreach(self._session)
-        _compile_eagerly(self._session)
+        _prefer_foreach(self._run, patches)
 
     def _dropout(self, tensor: torch.Tensor, p: float, train: bool) -> torch.Tensor:
         if train and 0 < p < 1 and tensor.numel() > 0:
-            self._session.align("native_dropout", _SAVED_MASK)
+            self._run.align("native_dropout", _SAVED_MASK)
             return _aten.native_dropout.default(tensor, p, True)[0]
         # Not `decompose`, which has a version in Python that clones where nothing is dropped.
         return _aten.dropout.default._op_dk(_COMPOSITE, tensor, p, train)
@@ -71,11 +71,11 @@ class Alignments:
         **options: Any,
     ) -> torch.Tensor:
         if dropout_p > 0:
-            self._session.align("attention_dropout", _FUSED_ATTENTION)
+            self._run.align("attention_dropout", _FUSED_ATTENTION)
         backends = torch.backends.cuda
         borrow_flash = backends.mem_efficient_sdp_enabled() and not backends.flash_sdp_enabled()
         if borrow_flash:
-            self._session.align("flash_for_efficient_attention", _FLASH_FOR_EFFICIENT)
+            self._run.align("flash_for_efficient_attention", _FLASH_FOR_EFFICIENT)
             backends.enable_flash_sdp(True)
         try:
             return _aten.scaled_dot_product_attention.default.decompose(
@@ -103,11 +103,11 @@ class Alignments:
         result, log_sums = kernel.redispatch(_CPU_KERNEL, query, key, value, dropout_p, is_causal, **options)
         if result.stride() == by_position.stride():
             return result, log_sums
-        self._session.align("attention_layout", _ATTENTION_LAYOUT)
+        self._run.align("attention_layout", _ATTENTION_LAYOUT)
         return by_position.copy_(result), log_sums
 
 
-def _flatten_recurrent_weights(session: Session) -> None:
+def flatten_recurrent_weights(run: RunNotes) -> None:
     """The method needs cuDNN; recurrent modules call it whenever they have moved."""
 
     def flatten(module: torch.nn.RNNBase) -> None:
@@ -117,7 +117,7 @@ def _flatten_recurrent_weights(session: Session) -> None:
         )
         distinct = len({weight.data_ptr() for weight in weights}) == len(weights)
         if torch.backends.cudnn.enabled and alike and distinct and weights[0].dtype in _CUDNN_DTYPES:
-            session.align("flat_recurrent_weights", _FLAT_WEIGHTS)
+            run.align("flat_recurrent_weights", _FLAT_WEIGHTS)
             with torch.no_grad():
                 _move_into_one_block(module, weights)
 
@@ -139,7 +139,7 @@ def _move_into_one_block(module: torch.nn.RNNBase, weights: list[torch.Tensor]) 
         begin += weight.numel()
 
 
-def _prefer_foreach(session: Session) -> None:
+def _prefer_foreach(run: RunNotes, patches: Patches) -> None:
     """A script that asks for the GPU gets foreach by itself; one that never does gets it here."""
     # torch.optim hides its modules behind the classes.
     optimizer = sys.modules[torch.optim.Optimizer.__module__]
@@ -148,19 +148,21 @@ def _prefer_foreach(session: Session) -> None:
     def devices() -> list[str]:
         if usage.requests:
             return list(supported_devices())
-        session.align("foreach", _FOREACH)
+        run.align("foreach", _FOREACH)
         return [*supported_devices(), "cpu"]
 
-    optimizer._get_foreach_kernels_supported_devices = devices  # type: ignore[attr-defined]
+    patches.replace(optimizer, "_get_foreach_kernels_supported_devices", devices)
 
 
-def _compile_eagerly(session: Session) -> None:
+def compile_eagerly(run: RunNotes) -> None:
+    """Leave ``torch.compile`` out: what it makes for the CPU is not what it makes for CUDA."""
+
     def compile(model: Any = None, *_args: Any, **_options: Any) -> Any:
-        session.assume(_EAGER_COMPILE)
+        run.assume(_EAGER_COMPILE)
         return model if model is not None else lambda decorated: decorated
 
     def compile_module(_module: torch.nn.Module, *_args: Any, **_options: Any) -> None:
-        session.assume(_EAGER_COMPILE)
+        run.assume(_EAGER_COMPILE)
 
     torch.compile = compile
     torch.nn.Module.compile = compile_module

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 import torch.overrides
 
+from .patches import Patches
+
 # Reading these allocates nothing and says nothing about the device.
 _QUERY_PROPERTIES = """
     shape dtype requires_grad grad_fn is_leaf ndim layout names is_sparse is_sparse_csr is_quantized is_meta
@@ -108,7 +110,7 @@ class _ModuleMove(threading.local):
 module_move = _ModuleMove()
 
 
-def follow_module_moves() -> None:
+def follow_module_moves(patches: Patches) -> None:
     """Keep ``module_move`` up to date."""
     apply = torch.nn.Module._apply
 
@@ -121,7 +123,7 @@ def follow_module_moves() -> None:
         finally:
             module_move.active = outer
 
-    torch.nn.Module._apply = apply_to_model
+    patches.replace(torch.nn.Module, "_apply", apply_to_model)
 
 
 def queries() -> set[Any]:

@@ -4,7 +4,6 @@ called."""
 from __future__ import annotations
 
 import threading
-import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+from .patches import Patches
 from .spans import SpanRecorder, now_ns
 
 
@@ -48,14 +48,15 @@ class ModuleCalls:
         self._roots: WeakKeyDictionary[torch.nn.Module, _Root] = WeakKeyDictionary()
         self._names: Counter[str] = Counter()
 
-    def install(self) -> None:
-        """Register the hooks; they stay for the life of the process."""
+    def install(self, patches: Patches) -> None:
+        """Register the hooks."""
         # They do nothing while torch.compile looks, so its warning of them would mislead.
-        warnings.filterwarnings("ignore", message=".*when there are global hooks on modules")
-        register_module_forward_pre_hook(self._enter)
-        register_module_forward_hook(self._leave, always_call=True)
+        patches.ignore_warning(".*when there are global hooks on modules")
+        patches.on_undo(register_module_forward_pre_hook(self.enter).remove)
+        patches.on_undo(register_module_forward_hook(self.leave, always_call=True).remove)
 
-    def _enter(self, module: torch.nn.Module, _args: object) -> None:
+    def enter(self, module: torch.nn.Module, _args: object) -> None:
+        """A module is called."""
         if torch.compiler.is_compiling():
             return
         calls = self._stack.calls
@@ -73,7 +74,8 @@ class ModuleCalls:
         self._spans.flush()
         calls.append((module, name, now_ns(), root))
 
-    def _leave(self, module: torch.nn.Module, _args: object, _result: object) -> None:
+    def leave(self, module: torch.nn.Module, _args: object, _result: object) -> None:
+        """Its call ends."""
         if torch.compiler.is_compiling():
             return
         calls = self._stack.calls

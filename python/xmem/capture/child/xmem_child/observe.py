@@ -7,14 +7,15 @@ import functools
 import importlib
 import sys
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 import torch
 
 from .function_mode import FollowingMode, follow_module_moves, follow_threads, module_move, queries
+from .patches import Patches
 from .session import Session
-from .spans import now_ns
+from .spans import SpanRecorder, now_ns
 from .values import Values
 
 Handler = Callable[..., Any]
@@ -22,15 +23,25 @@ Handler = Callable[..., Any]
 _ENGINE_S = 0.1
 
 
-class Observation(FollowingMode):
-    """Notes each call into torch with the line of the user that made it."""
+class InputObserver(Protocol):
+    """Who the spans are for, and who is told of input."""
 
-    def __init__(self, session: Session, values: Values) -> None:
+    spans: SpanRecorder
+
+    def input_arrived(self, tensor: torch.Tensor, time_ns: int, line: tuple[str, int] | None) -> None:
+        """A tensor that is no part of a model was copied to the GPU."""
+
+
+class Observation(FollowingMode):
+    """Notes each call into torch with the line of the user that made it; functions with a handler are called
+    through it."""
+
+    def __init__(self, session: InputObserver, handlers: Mapping[Any, Handler]) -> None:
         super().__init__()
         self._session = session
         self._spans = session.spans
         self._queries = queries()
-        self._values = values.handlers
+        self._handlers = handlers
         self._moves = {torch.Tensor.to, torch.Tensor.cuda}
 
     def __torch_function__(
@@ -44,7 +55,7 @@ class Observation(FollowingMode):
         if func in self._queries or torch.compiler.is_compiling():
             return func(*args, **kwargs)
         begin = now_ns()
-        read = self._values.get(func)
+        read = self._handlers.get(func)
         result = func(*args, **kwargs) if read is None else read(func, args, kwargs)
         if self._spans.active:
             self._spans.note_call(begin, now_ns(), on_host=False)
@@ -57,11 +68,11 @@ class Observation(FollowingMode):
             self._session.input_arrived(result, begin_ns, self._spans.user_line(sys._getframe()))
 
 
-def install(session: Session, values: Values) -> None:
+def install(session: Session, values: Values, patches: Patches) -> None:
     """Watch this thread and those that start later, and begin to record with the first use of the GPU."""
-    mode = Observation(session, values)
+    mode = Observation(session, values.handlers)
     follow_threads(mode, session.thread_ends)
-    follow_module_moves()
+    follow_module_moves(patches)
     atexit.register(_let_the_engine_rest)
     _leave_compiled_code(mode)
     _follow_first_use(session)

@@ -8,7 +8,14 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
-from torch.optim.optimizer import Optimizer, _default_to_fused_or_foreach
+from torch.optim.optimizer import (
+    Optimizer,
+    _default_to_fused_or_foreach,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from .patches import Patches
 
 
 class StepObserver(Protocol):
@@ -29,10 +36,38 @@ class _Depth(threading.local):
 
 
 def install(observer: StepObserver) -> None:
-    """Follow every optimizer built from now on, and ``GradScaler.step``."""
+    """Follow every optimizer built from now on, and ``GradScaler.step``; for the life of the process."""
     _follow_steps(observer)
     _follow_construction(observer)
     _follow_scaler(observer)
+
+
+class StepHooks:
+    """Follows the outermost steps of all optimizers, also of those that were built before.
+
+    The step's annotation is still open when ``after_step`` is called.
+    """
+
+    def __init__(self, observer: StepObserver) -> None:
+        self._observer = observer
+        self._running = threading.local()
+
+    def install(self, patches: Patches) -> None:
+        """Register torch's global hooks."""
+        patches.on_undo(register_optimizer_step_pre_hook(self._before).remove)
+        patches.on_undo(register_optimizer_step_post_hook(self._after).remove)
+
+    def _before(self, optimizer: Optimizer, _args: object, _kwargs: object) -> None:
+        outermost = getattr(self._running, "outermost", None)
+        # The same one again: its last step was left by an exception.
+        if outermost is None or outermost is optimizer:
+            self._running.outermost = optimizer
+            self._observer.before_step(optimizer)
+
+    def _after(self, optimizer: Optimizer, _args: object, _kwargs: object) -> None:
+        if getattr(self._running, "outermost", None) is optimizer:
+            self._running.outermost = None
+            self._observer.after_step(optimizer, skipped=False)
 
 
 def _follow_steps(observer: StepObserver) -> None:

@@ -11,6 +11,7 @@ import torch
 import torch.autograd.profiler
 import torch.profiler
 
+from .patches import Patches
 from .spans import SpanRecorder
 
 # The engine behind torch.profiler, whose own start-up would import all of inductor.
@@ -39,11 +40,11 @@ class Profiler:
         self._profile.export_chrome_trace(str(path))
 
 
-def break_spans_at_annotations(spans: SpanRecorder) -> None:
+def break_spans_at_annotations(spans: SpanRecorder, patches: Patches) -> None:
     """Keep merged spans from crossing the border of an annotation (a step, a batch, the script's own)."""
     annotation = torch.autograd.profiler.record_function
     for name in ("__enter__", "__exit__"):
-        setattr(annotation, name, _after_flush(getattr(annotation, name), spans))
+        patches.replace(annotation, name, _after_flush(getattr(annotation, name), spans))
 
 
 def _after_flush(method: Callable[..., Any], spans: SpanRecorder) -> Callable[..., Any]:
@@ -55,14 +56,14 @@ def _after_flush(method: Callable[..., Any], spans: SpanRecorder) -> Callable[..
     return flushed
 
 
-def switch_off_script_profiling(assume: Callable[[str], None]) -> None:
+def switch_off_script_profiling(assume: Callable[[str], None], patches: Patches) -> None:
     """Two profilers cannot run at once: the script's own becomes one that never starts."""
     for profile, names in (
         (torch.profiler.profile, ("start", "stop", "step")),
         (_Profile, ("__enter__", "__exit__")),
     ):
         for name in names:
-            setattr(profile, name, _idle(assume))
+            patches.replace(profile, name, _idle(assume))
 
 
 def _idle(assume: Callable[[str], None]) -> Callable[..., Any]:

@@ -34,6 +34,7 @@ from .device_memory import (
     tensors_in,
 )
 from .function_mode import FollowingMode, follow_module_moves, follow_threads, module_move, queries, reads
+from .patches import Patches
 from .session import Session
 from .spans import now_ns
 
@@ -235,13 +236,13 @@ def _is_pinned(_func: Handler, args: tuple[Any, ...], _kwargs: dict[str, Any]) -
     return bool(getattr(storage_of(args[0]), _PINNED, False))
 
 
-def install(session: Session) -> Redirection:
+def install(session: Session, patches: Patches) -> Redirection:
     """Switch the redirection on for this thread and for those that start later."""
     mode = Redirection(session)
     _follow_engine(mode)
     _follow_saved_tensor_hooks(mode)
     follow_threads(mode, session.thread_ends)
-    follow_module_moves()
+    follow_module_moves(patches)
     _redirect_device_contexts(mode)
     _redirect_device_groups()
     _redirect_serialization()

@@ -7,7 +7,6 @@ import contextlib
 import importlib
 import json
 import os
-import platform
 import sys
 import threading
 import time
@@ -15,19 +14,16 @@ import warnings
 from enum import Enum
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch.optim.optimizer import Optimizer
 
-from . import optimizers
 from .allocator_record import AllocatorRecord, allocator_settings
 from .device_memory import running, usage
 from .profiler import Profiler
-from .script_settings import ScriptSettings
+from .run_notes import RunNotes
 from .settings import Settings
-from .spans import Span, SpanRecorder, now_ns
-from .tensor_names import TensorNames
+from .spans import now_ns
 from .trace_writer import ProfilerFile
 from .values import Values
 
@@ -49,39 +45,21 @@ class State(Enum):
     PEER = "peer"  # another rank is; this one counts its steps and says what its allocator held
 
 
-class _Steps:
-    """What one optimizer did; it may be gone before the capture ends."""
-
-    def __init__(self, optimizer: Optimizer) -> None:
-        self.description = optimizers.describe(optimizer)
-        self.ends_ns: list[int] = []
-        self.real = 0
-
-
-class Session:
+class Session(RunNotes):
     """Decides for its process; redirection, modules and optimizers report to it."""
 
     def __init__(self, settings: Settings) -> None:
+        super().__init__()
         self.settings = settings
         # Set for a run on the phantom GPU.
         self.allocator: AllocatorRecord | None = None
         self.values: Values | None = None
-        self.spans = SpanRecorder()
-        self.names = TensorNames()
-        self.script_settings = ScriptSettings()
         self.state = State.IDLE
         # The policies for CPU traces look at shapes. Recording them keeps weak references to all arguments,
         # with which torch refuses to swap the tensors of parameters (DTensors that move to the device).
         self._profiler = Profiler(settings.stacks, shapes=settings.mode == "real")
         self._process = os.getpid()
-        self._thread = 0
-        self._argv = list(sys.argv)
         self._owner = False
-        self._steps_of: WeakKeyDictionary[Optimizer, _Steps] = WeakKeyDictionary()
-        self._steps: list[_Steps] = []
-        self._first_iteration_ns = -1
-        self._alignments: dict[str, tuple[int, str]] = {}
-        self._assumptions: dict[str, None] = {}
         self._stops = 0
         atexit.register(self.thread_ends)
         os.register_at_fork(after_in_child=self._in_fork)
@@ -96,7 +74,7 @@ class Session:
 
     def input_arrived(self, tensor: torch.Tensor, time_ns: int, line: tuple[str, int] | None) -> None:
         """A tensor that is no part of a model was copied to the GPU."""
-        self._note_training(time_ns)
+        self.note_training(time_ns)
         self.names.add("input", f"{line[0]}:{line[1]}" if line else "input", tensor)
 
     def root_called(self, module: torch.nn.Module, name: str) -> None:
@@ -104,7 +82,7 @@ class Session:
         self._ensure_recording()
         if self.state is State.RECORDING:
             self._yield_to_owner()
-            self._note_training(now_ns())
+            self.note_training(now_ns())
             self.names.add_root(module, name)
             self.script_settings.root_called(module)
 
@@ -127,7 +105,7 @@ class Session:
             self._require_one_thread()
             self._claim()
         if self.state is State.PEER:
-            self._count(optimizer, skipped)
+            self.count_step(optimizer, skipped)
             if self._is_complete():
                 self._report_as_peer()
                 self._unwind()
@@ -135,24 +113,16 @@ class Session:
             return
         if not skipped:
             self.names.after_step(optimizer)
-        self._count(optimizer, skipped)
+        self.count_step(optimizer, skipped)
         if self._is_complete():
             self._finish()
             self._unwind()
 
-    def _count(self, optimizer: Optimizer, skipped: bool) -> None:
-        steps = self._steps_of.get(optimizer)
-        if steps is None:
-            steps = self._steps_of[optimizer] = _Steps(optimizer)
-            self._steps.append(steps)
-        steps.ends_ns.append(now_ns())
-        steps.real += not skipped
-
     def thread_ends(self) -> None:
         """The calling thread ends; a script that trained too little leaves the trace of what it did."""
-        if self.state is State.PEER and self._steps and threading.current_thread() is threading.main_thread():
+        if self.state is State.PEER and self.steps and threading.current_thread() is threading.main_thread():
             self._report_as_peer()
-        if self.state is not State.RECORDING or threading.get_native_id() != self._thread:
+        if self.state is not State.RECORDING or threading.get_native_id() != self.thread:
             return
         if self._owner:
             self._finish()
@@ -162,12 +132,7 @@ class Session:
     def align(self, name: str, note: str) -> None:
         """Count one place where the CPU was made to allocate as CUDA would."""
         if self.state is State.RECORDING:
-            count, _ = self._alignments.get(name, (0, note))
-            self._alignments[name] = (count + 1, note)
-
-    def assume(self, text: str) -> None:
-        """Remember an assumption for the metadata."""
-        self._assumptions[text] = None
+            super().align(name, note)
 
     def fail(self, message: str) -> None:
         """Give up for good: the parent ends the command and says why."""
@@ -183,7 +148,7 @@ class Session:
         if self.allocator is not None and not torch.cuda.is_initialized():
             return  # nothing on the GPU yet; initializing it here would keep the script from forking
         self.state = State.RECORDING
-        self._thread = threading.get_native_id()
+        self.thread = threading.get_native_id()
         # What lived before the recording and ends during it is no concern of the script's.
         warnings.filterwarnings("ignore", message="Memory block of unknown size was allocated before")
         # The first optimizer would import it, and its tensors are not the script's.
@@ -197,12 +162,8 @@ class Session:
         self._profiler.start()
         self.spans.active = True
 
-    def _note_training(self, time_ns: int) -> None:
-        if self._first_iteration_ns < 0:
-            self._first_iteration_ns = time_ns
-
     def _require_one_thread(self) -> None:
-        if threading.get_native_id() != self._thread:
+        if threading.get_native_id() != self.thread:
             self.fail(
                 "the script trains in another thread than the one that first used the GPU, and the profiler "
                 "follows one; capture a script that builds its model and trains in the same thread"
@@ -223,7 +184,7 @@ class Session:
     def _abandon(self) -> None:
         self.state = State.PEER if self.allocator is not None and _rank() > 0 else State.BYSTANDER
         self.spans.active = False
-        if threading.get_native_id() == self._thread:
+        if threading.get_native_id() == self.thread:
             self._profiler.stop()
 
     def _in_fork(self) -> None:
@@ -239,9 +200,9 @@ class Session:
 
     def _is_complete(self) -> bool:
         enough = self.settings.iterations
-        if max(len(steps.ends_ns) for steps in self._steps) >= _PATIENCE * enough:
+        if max(len(steps.ends_ns) for steps in self.steps) >= _PATIENCE * enough:
             return True
-        return all(len(steps.ends_ns) >= enough and steps.real for steps in self._steps)
+        return all(len(steps.ends_ns) >= enough and steps.real for steps in self.steps)
 
     def _finish(self) -> None:
         end_ns = now_ns()
@@ -258,14 +219,14 @@ class Session:
             state="complete",
             iterations=metadata["iterations"],
             complete=self._is_complete(),
-            metadata={key: value for key, value in metadata.items() if key != "tensors"},
+            metadata={key: value for key, value in metadata.items() if key not in ("tensors", "lines")},
         )
 
     def _write(self, end_ns: int) -> dict[str, Any]:
         raw = self.settings.raw_trace
         self._profiler.export(raw)
         file = ProfilerFile(raw)
-        iterations = self._iteration_spans(end_ns)
+        iterations = self.iteration_spans(end_ns)
         # Without a single request for the GPU all tensors stand for device memory.
         recorded = (span for span in self.spans.spans if usage.requests or span[0] != "xmem_host")
         metadata = self._metadata(len(iterations), file.base_ns)
@@ -313,44 +274,13 @@ class Session:
             "values": [] if self.values is None else self.values.rows(),
         }
 
-    def _iteration_spans(self, end_ns: int) -> list[Span]:
-        """An iteration ends with the step of the optimizer that steps least often (of several: the last in a
-        round)."""
-        slowest = min(self._steps, key=lambda steps: (len(steps.ends_ns), -steps.ends_ns[0]))
-        begin = self._first_iteration_ns if self._first_iteration_ns >= 0 else end_ns
-        spans = []
-        for number, end in enumerate(slowest.ends_ns):
-            spans.append(("xmem_iteration", f"iteration {number}", self._thread, min(begin, end), end))
-            begin = end
-        return spans
-
     def _metadata(self, iterations: int, base_ns: int) -> dict[str, Any]:
         if iterations < self.settings.iterations:
             self.assume(
                 f"the script made {iterations} of the {self.settings.iterations} iterations asked for"
             )
-        return {
-            "format": 1,
-            "mode": self.settings.mode,
-            "versions": {
-                "xmem": self.settings.xmem_version,
-                "torch": torch.__version__,
-                "python": platform.python_version(),
-            },
-            "argv": self._argv,
-            "iterations": iterations,
-            "device_requests": usage.requests,
-            "settings": self.script_settings.values(),
-            "alignments": [
-                {"name": name, "count": count, "note": note}
-                for name, (count, note) in self._alignments.items()
-            ],
-            "assumptions": list(self._assumptions),
-            "modules": self.names.modules,
-            "tensors": self.names.columns(base_ns),
-            "optimizers": [steps.description | {"steps": len(steps.ends_ns)} for steps in self._steps],
-            **({} if self.allocator is None else {"phantom": self._phantom_metadata()}),
-        }
+        notes = self.metadata(self.settings.mode, self.settings.xmem_version, iterations, base_ns)
+        return notes if self.allocator is None else notes | {"phantom": self._phantom_metadata()}
 
     def _unwind(self) -> None:
         """Leave the script; one that catches everything is left again at its next step, then for good."""

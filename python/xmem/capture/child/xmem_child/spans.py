@@ -5,27 +5,38 @@ so the innermost frame of the user's own code at each call is all that attributi
 costs nothing, debuggers and coverage keep their tracer, and the number of spans is bounded by the number of
 torch calls.
 
+A line span is named ``PATH:LINE`` of the user's own code; where an installed package made the call on its
+behalf, ``PATH:LINE < PACKAGE_PATH:LINE``, with the path from the folder of the packages on.
+
 A span is (category, name, thread id, begin, end) in nanoseconds of the Unix clock, half-open.
 """
 
 from __future__ import annotations
 
+import linecache
 import os
+import re
 import site
 import sys
 import sysconfig
 import threading
 import time
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 
 Span = tuple[str, str, int, int, int]
+# (path, line) of the user's frame and of the package's; a path is empty where there is no such frame.
+Place = tuple[str, int, str, int]
+
+_PACKAGE = " < "  # what the shown path of an installed package begins with
+_PACKAGES = re.compile(r".*/(?:site|dist)-packages/(?!torch/|functorch/|xmem/)(.+)")
+_MOST_TEXT = 200
 
 
 def _installed_prefixes() -> tuple[str, ...]:
     folders = {sysconfig.get_path(key) for key in ("stdlib", "platstdlib", "purelib", "platlib")}
     folders.update(site.getsitepackages() if hasattr(site, "getsitepackages") else [])
-    folders.add(str(Path(__file__).resolve().parent.parent))
+    folders.add(str(Path(__file__).resolve().parents[3]))  # xmem itself
     folders.add(os.environ.get("XMEM_PHANTOM", ""))  # code that torch.compile writes there
     return tuple(f"{folder}/" for folder in folders if folder)
 
@@ -33,11 +44,11 @@ def _installed_prefixes() -> tuple[str, ...]:
 class _Run:
     """Adjacent torch calls of one thread from one source line; a begin of ``-1``: nothing is open."""
 
-    __slots__ = ("begin", "end", "host_begin", "host_end", "line", "thread")
+    __slots__ = ("begin", "end", "host_begin", "host_end", "place", "thread")
 
     def __init__(self) -> None:
         self.thread = threading.get_native_id()
-        self.line: tuple[str, int] | None = None
+        self.place: Place | None = None
         self.begin = self.end = -1
         self.host_begin = self.host_end = -1
 
@@ -52,8 +63,9 @@ class SpanRecorder:
         self._runs: list[_Run] = []
         self._installed = _installed_prefixes()
         self._started_in = f"{Path.cwd()}/"
-        self._shown: dict[str, str] = {}  # by file; empty for installed code
-        self._line_names: dict[tuple[str, int], str] = {}
+        self._shown: dict[str, str] = {}  # by file; empty for torch and the standard library
+        self._names: dict[Place, str] = {}
+        self._code: dict[str, tuple[CodeType, int]] = {}  # by shown line
 
     def add(self, category: str, name: str, begin_ns: int, end_ns: int) -> None:
         """Record a span of the calling thread."""
@@ -69,10 +81,13 @@ class SpanRecorder:
             on_host: Whether it touched and made host tensors only.
         """
         run = self._run()
-        line = self.user_line(sys._getframe())
-        if run.begin < 0 or line != run.line:
+        # A variable for the own frame would be a cycle that keeps the script's tensors alive.
+        place = self._place(sys._getframe())
+        if run.begin < 0 or place != run.place:
             self._close(run)
-            run.line = line
+            if place not in self._names:
+                self._learn(place, sys._getframe())
+            run.place = place
             run.begin = begin_ns
         run.end = end_ns
         if on_host:
@@ -95,22 +110,58 @@ class SpanRecorder:
 
     def user_line(self, frame: FrameType | None) -> tuple[str, int] | None:
         """(path, line) of the innermost frame of the user's own code, as seen from the start folder."""
+        path, line, _, _ = self._place(frame)
+        return (path, line) if path else None
+
+    def lines(self) -> dict[str, dict[str, str]]:
+        """The function and the text of each line that a span names, by ``PATH:LINE``."""
+        return {
+            shown: {
+                "function": getattr(code, "co_qualname", code.co_name),
+                "text": linecache.getline(code.co_filename, number).strip()[:_MOST_TEXT],
+            }
+            for shown, (code, number) in self._code.items()
+        }
+
+    def _place(self, frame: FrameType | None) -> Place:
+        package, package_line = "", 0
+        shown_of = self._shown
         while frame is not None:
             path = frame.f_code.co_filename
-            shown = self._shown.get(path)
+            shown = shown_of.get(path)
             if shown is None:
-                shown = self._shown[path] = (
-                    path.removeprefix(self._started_in) if self._is_users(path) else ""
-                )
+                shown = shown_of[path] = self._show(path)
             if shown:
-                return shown, frame.f_lineno
+                if not shown.startswith(_PACKAGE):
+                    return shown, frame.f_lineno, package, package_line
+                if not package:
+                    package, package_line = shown, frame.f_lineno
             frame = frame.f_back
-        return None
+        return "", 0, package, package_line
 
-    def _is_users(self, path: str) -> bool:
+    def _learn(self, place: Place, frame: FrameType | None) -> None:
+        """Name a place that is seen for the first time, and keep the code of its lines."""
+        user, user_line, package, package_line = place
+        name = f"{user}:{user_line}" if user else ""
+        if package:
+            name += f"{package}:{package_line}"
+        self._names[place] = name
+        wanted = {(user, user_line), (package, package_line)} - {("", 0)}
+        while frame is not None and wanted:
+            line = self._shown.get(frame.f_code.co_filename, ""), frame.f_lineno
+            if line in wanted:
+                wanted.remove(line)
+                path = line[0].removeprefix(_PACKAGE)
+                self._code.setdefault(f"{path}:{line[1]}", (frame.f_code, frame.f_lineno))
+            frame = frame.f_back
+
+    def _show(self, path: str) -> str:
+        package = _PACKAGES.match(path)
+        if package:
+            return _PACKAGE + package[1]
         if path.startswith("<") or "/site-packages/" in path or "/dist-packages/" in path:
-            return False
-        return not path.startswith(self._installed)
+            return ""
+        return "" if path.startswith(self._installed) else path.removeprefix(self._started_in)
 
     def _run(self) -> _Run:
         run: _Run | None = getattr(self._local, "run", None)
@@ -121,10 +172,7 @@ class SpanRecorder:
 
     def _close(self, run: _Run) -> None:
         self._close_host(run)
-        if run.begin >= 0 and run.line is not None:
-            name = self._line_names.get(run.line)
-            if name is None:
-                name = self._line_names[run.line] = f"{run.line[0]}:{run.line[1]}"
+        if run.begin >= 0 and run.place is not None and (name := self._names[run.place]):
             self.spans.append(("xmem_line", name, run.thread, run.begin, run.end))
         run.begin = -1
 

@@ -6,6 +6,7 @@ reused by another tensor gets a row of its own. ``time_ns`` is when the tensor w
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -16,8 +17,6 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from .device_memory import storage_is_device, storage_of
 from .spans import now_ns
-
-_ROLES = "_xmem_roles"
 
 
 class TensorNames:
@@ -33,6 +32,11 @@ class TensorNames:
         self.shape: list[list[int]] = []
         self.group: list[int] = []
         self.modules: list[dict[str, Any]] = []
+        # On storages: the roles in which this object has named them.
+        self._mark = f"_xmem_roles_{id(self)}"
+        self._marked: list[weakref.ref[torch.UntypedStorage]] = []
+        # Rows of parameters that no module had yet, with what follows the parameter's name.
+        self._unnamed: list[tuple[int, weakref.ref[torch.Tensor], str]] = []
         self._roots: WeakKeyDictionary[torch.nn.Module, str] = WeakKeyDictionary()
         self._parameter_names = WeakTensorKeyDictionary()
         self.only_device = False
@@ -51,10 +55,11 @@ class TensorNames:
             address = storage.data_ptr()
         except RuntimeError:  # of a wrapper without memory of its own
             return
-        roles: set[str] | None = getattr(storage, _ROLES, None)
+        roles: set[str] | None = getattr(storage, self._mark, None)
         if roles is None:
             roles = set()
-            setattr(storage, _ROLES, roles)
+            setattr(storage, self._mark, roles)
+            self._marked.append(weakref.ref(storage))
         if role in roles:
             return
         roles.add(role)
@@ -95,12 +100,31 @@ class TensorNames:
         """Name the optimizer's state, and what a closure brought forth."""
         self._name_gradients(optimizer)
         for group, name, parameter in self._parameters_of(optimizer):
-            self.add("parameter", name, parameter, group=group)
+            self._add_of("parameter", name, "", parameter, parameter, group)
             for key, tensor in _tensors_of(optimizer.state.get(parameter)):
-                self.add("optimizer_state", f"{name}.{key}", tensor, group=group)
+                self._add_of("optimizer_state", name, f".{key}", parameter, tensor, group)
+
+    def name_gradients(self) -> None:
+        """Name the gradients that the parameters of the known modules have."""
+        for module in list(self._roots):
+            for parameter in module.parameters():
+                if parameter.grad is not None:
+                    self.add("gradient", self._parameter_names.get(parameter, ""), parameter.grad)
+
+    def forget(self) -> None:
+        """Leave no mark on storages; what lives on may be named by another object."""
+        for reference in self._marked:
+            storage = reference()
+            if storage is not None:
+                delattr(storage, self._mark)
+        self._marked.clear()
 
     def columns(self, base_ns: int) -> dict[str, list[Any]]:
         """The rows as columns, with times since ``base_ns``."""
+        for row, reference, suffix in self._unnamed:
+            parameter = reference()
+            if parameter is not None and parameter in self._parameter_names:
+                self.name[row] = self._parameter_names[parameter] + suffix
         return {
             "role": self.role,
             "name": self.name,
@@ -124,7 +148,15 @@ class TensorNames:
         for group, name, parameter in self._parameters_of(optimizer):
             gradient = parameter.grad
             if gradient is not None:
-                self.add("gradient", name, gradient, group=group)
+                self._add_of("gradient", name, "", parameter, gradient, group)
+
+    def _add_of(
+        self, role: str, name: str, suffix: str, parameter: torch.Tensor, tensor: torch.Tensor, group: int
+    ) -> None:
+        rows = len(self.role)
+        self.add(role, name + suffix, tensor, group=group)
+        if len(self.role) > rows and parameter not in self._parameter_names:
+            self._unnamed.append((rows, weakref.ref(parameter), suffix))
 
     def _parameters_of(self, optimizer: Optimizer) -> Iterator[tuple[int, str, torch.Tensor]]:
         unnamed = 0

@@ -10,9 +10,23 @@ import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, NamedTuple, cast
 
 from .spans import Span
+
+CPU = 0  # the profiler's device types
+CUDA = 1
+
+
+class Allocation(NamedTuple):
+    """Memory that the profiler did not see being allocated; the time is on the clock of the trace."""
+
+    time_ns: int
+    device_type: int
+    device_index: int
+    address: int
+    size_bytes: int
+
 
 _HEAD_BYTES = 1 << 16
 _TAIL_BYTES = 1 << 12
@@ -44,13 +58,23 @@ class ProfilerFile:
         self._keys_end = events.start()
         self._events_begin = events.end()
 
-    def complete(self, output: Path, metadata: dict[str, Any], spans: Iterable[Span], process: int) -> None:
-        """Write the trace with ``metadata`` under the key ``xmem`` and ``spans`` as its first events."""
+    def complete(
+        self,
+        output: Path,
+        metadata: dict[str, Any],
+        spans: Iterable[Span],
+        process: int,
+        allocations: Iterable[Allocation] = (),
+    ) -> None:
+        """Write the trace with ``metadata`` under the key ``xmem``; ``spans`` and ``allocations`` are its
+        first events."""
         with self.path.open("rb") as raw, _open_trace(output) as out:
             out.write(raw.read(self._keys_end))
             out.write(b'"xmem": ' + json.dumps(metadata).encode() + b',\n  "traceEvents": [\n')
             for span in spans:
                 out.write(self._event(span, process))
+            for allocation in allocations:
+                out.write(_memory_event(allocation, process))
             raw.seek(self._events_begin)
             shutil.copyfileobj(raw, out, _COPY_BYTES)
 
@@ -61,6 +85,15 @@ class ProfilerFile:
             f'{{"ph": "X", "cat": "{category}", "name": {json.dumps(name)}, "pid": {process}, '
             f'"tid": {thread}, "ts": {begin}, "dur": {duration}}},\n'
         ).encode()
+
+
+def _memory_event(allocation: Allocation, process: int) -> bytes:
+    return (
+        f'{{"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "s": "t", "pid": {process}, '
+        f'"tid": {process}, "ts": {_microseconds(allocation.time_ns)}, "args": {{"Ev Idx": 0, '
+        f'"Device Type": {allocation.device_type}, "Device Id": {allocation.device_index}, '
+        f'"Addr": {allocation.address}, "Bytes": {allocation.size_bytes}}}}},\n'
+    ).encode()
 
 
 @contextmanager

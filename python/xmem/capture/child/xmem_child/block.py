@@ -1,0 +1,313 @@
+"""A block of the running process, recorded on request; when it ends, torch is as it was.
+
+On the CPU its tensors stand for GPU memory, and operators allocate as CUDA's do meanwhile (``alignments``).
+On a GPU nothing is changed. What is not seen being allocated is noted: on the CPU the memory that calls into
+torch are given, on a GPU all blocks of the allocator.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch.optim.optimizer import Optimizer
+
+from . import profiler
+from .alignments import Alignments
+from .allocator_record import allocator_settings
+from .device_memory import storage_of, tensors_in
+from .function_mode import follow_module_moves
+from .modules import ModuleCalls
+from .observe import Observation
+from .optimizers import StepHooks
+from .patches import Patches
+from .run_notes import RunNotes
+from .spans import Span, now_ns
+from .trace_writer import CPU, CUDA, Allocation, ProfilerFile
+
+
+class SeenMemory(NamedTuple):
+    """Memory that a call was given: of the process's clock, and by the line that made the call."""
+
+    time_ns: int
+    size_bytes: int
+    dtype: str
+    shape: list[int]
+    line: str
+
+
+class Recorded(NamedTuple):
+    """A finished recording.
+
+    Attributes:
+        file: What the profiler wrote.
+        metadata: The ``xmem`` object of the trace.
+        spans: Of iterations, modules and lines.
+        begin_ns: When the recording began, on the clock of the trace.
+        seen: On the CPU: by address, the first memory there that a call was given, on the clock of the trace.
+        existing: On a GPU: what its allocators held at the beginning.
+        totals: On a GPU: allocated and reserved bytes by device at the beginning.
+        process: Its id.
+        thread: Native id of the recorded one.
+    """
+
+    file: ProfilerFile
+    metadata: dict[str, Any]
+    spans: list[Span]
+    begin_ns: int
+    seen: dict[int, SeenMemory]
+    existing: list[Allocation]
+    totals: dict[int, tuple[int, int]]
+    process: int
+    thread: int
+
+
+class BlockRecording(RunNotes):
+    """One recording of the calling thread."""
+
+    def __init__(self, *, on_gpu: bool, xmem_version: str) -> None:
+        super().__init__()
+        self.names.only_device = on_gpu
+        self._on_gpu = on_gpu
+        self._xmem_version = xmem_version
+        self._profiler = profiler.Profiler(stacks=False, shapes=not on_gpu)
+        self._patches = Patches()
+        self._calls = ModuleCalls(self.spans, self.root_called)
+        self._within: torch.nn.Module | None = None
+        self._begin_ns = self._end_ns = 0
+        self._seen: dict[int, SeenMemory] = {}
+        self._existing: list[Allocation] = []
+        self._totals: dict[int, tuple[int, int]] = {}
+
+    def start(self, within: object = None) -> None:
+        """Begin; ``within`` may be the module whose method the block is.
+
+        Raises:
+            RuntimeError: Another profiler runs.
+        """
+        # The first optimizer would import it, and its tensors are not the block's.
+        with contextlib.suppress(ImportError):
+            importlib.import_module("torch._dynamo")
+        self.thread = threading.get_native_id()
+        try:
+            self._install()
+            if self._on_gpu:
+                self._existing = list(_allocations())
+                self._totals = {
+                    device: (torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device))
+                    for device in range(torch.cuda.device_count())
+                }
+            self._begin_ns = now_ns()
+            self._profiler.start()
+        except BaseException:
+            self._patches.undo()
+            raise
+        self._patches.on_undo(self._profiler.stop)
+        self.spans.active = True
+        _follow_forks(self)
+        if isinstance(within, torch.nn.Module):
+            self._calls.enter(within, ())
+            self._within = within
+
+    def stop(self) -> None:
+        """End, and take back every change of torch."""
+        if self._within is not None:
+            self._calls.leave(self._within, (), None)
+        self._end_ns = now_ns()
+        self.names.name_gradients()
+        self.spans.finish()
+        _follow_forks(None)
+        self._patches.undo()
+
+    def in_fork(self) -> None:
+        """A fork of the process is a DataLoader worker or the like; the profiler cannot be stopped in it."""
+        self.spans.active = False
+        torch.autograd._enable_record_function(False)
+
+    def finish(self, raw: Path) -> Recorded:
+        """Write what the profiler recorded to ``raw``, and give what is to be added to it.
+
+        Raises:
+            OSError: The profiler could not write.
+        """
+        self._profiler.export(raw)
+        file = ProfilerFile(raw)
+        if self.steps:
+            iterations = self.iteration_spans(self._end_ns)
+        else:
+            iterations = [("xmem_iteration", "iteration 0", self.thread, self._begin_ns, self._end_ns)]
+        metadata = self.metadata(
+            "gpu" if self._on_gpu else "real", self._xmem_version, len(iterations), file.base_ns
+        )
+        if self._on_gpu:
+            metadata["measured"] = {"alloc_conf": allocator_settings()}
+        return Recorded(
+            file=file,
+            metadata=metadata,
+            spans=[*iterations, *self.spans.spans],
+            begin_ns=self._begin_ns - file.base_ns,
+            seen={a: seen._replace(time_ns=seen.time_ns - file.base_ns) for a, seen in self._seen.items()},
+            existing=self._existing,
+            totals=self._totals,
+            process=os.getpid(),
+            thread=self.thread,
+        )
+
+    # What the others report.
+
+    def input_arrived(self, tensor: torch.Tensor, time_ns: int, line: tuple[str, int] | None) -> None:
+        """A tensor that is no part of a model was copied to the GPU."""
+        self.note_training(time_ns)
+        self.names.add("input", f"{line[0]}:{line[1]}" if line else "input", tensor)
+
+    def root_called(self, module: torch.nn.Module, name: str) -> None:
+        """A module is called from outside any other."""
+        self.note_training(now_ns())
+        self.names.add_root(module, name)
+        self.names.name_gradients()
+        self.script_settings.root_called(module)
+
+    def optimizer_built(self, _optimizer: Optimizer) -> None:
+        """See ``optimizers.StepObserver``."""
+
+    def before_step(self, optimizer: Optimizer) -> None:
+        """See ``optimizers.StepObserver``."""
+        self.names.before_step(optimizer)
+
+    def after_step(self, optimizer: Optimizer, skipped: bool) -> None:
+        """See ``optimizers.StepObserver``."""
+        self.names.after_step(optimizer)
+        self.count_step(optimizer, skipped)
+
+    def saw(self, value: object, frame: Any) -> None:
+        """A call is given tensors, whose memory may be older than the recording."""
+        for tensor in tensors_in(value):
+            storage = storage_of(tensor)
+            try:
+                address = 0 if storage is None else storage.data_ptr()
+            except RuntimeError:  # of a wrapper without memory of its own
+                continue
+            if address == 0 or address in self._seen or storage is None or storage.device.type != "cpu":
+                continue
+            line = self.spans.user_line(frame)
+            self._seen[address] = SeenMemory(
+                now_ns(),
+                storage.nbytes(),
+                str(tensor.dtype).removeprefix("torch."),
+                list(tensor.shape),
+                f"{line[0]}:{line[1]}" if line else "input",
+            )
+
+    # Changes of torch.
+
+    def _install(self) -> None:
+        patches = self._patches
+        patches.on_undo(self.names.forget)
+        # What lived before the recording and ends during it is no concern of the user's.
+        patches.ignore_warning("Memory block of unknown size was allocated before")
+        if not self._on_gpu:
+            Alignments(self).install(patches)
+        profiler.switch_off_script_profiling(self.assume, patches)
+        profiler.break_spans_at_annotations(self.spans, patches)
+        StepHooks(self).install(patches)
+        self._follow_zero_grad()
+        self._calls.install(patches)
+        follow_module_moves(patches)
+        mode = _Lines(self, watch_memory=not self._on_gpu)
+        self._follow_engine(mode)
+        mode.__enter__()
+        patches.on_undo(lambda: mode.__exit__(None, None, None))
+
+    def _follow_zero_grad(self) -> None:
+        """Gradients of before the recording may end here."""
+        zero_grad = Optimizer.zero_grad
+
+        @functools.wraps(zero_grad)
+        def zero_grad_followed(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
+            self.names.before_step(optimizer)
+            zero_grad(optimizer, *args, **kwargs)
+
+        self._patches.replace(Optimizer, "zero_grad", zero_grad_followed)
+
+    def _follow_engine(self, mode: _Lines) -> None:
+        """The autograd engine calls user code again, from inside of a call: hooks, checkpoints."""
+        run_engine = torch.autograd._engine_run_backward
+
+        @functools.wraps(run_engine)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with mode.reentered():
+                return run_engine(*args, **kwargs)
+
+        self._patches.replace(torch.autograd, "_engine_run_backward", run)
+
+
+class _Lines(Observation):
+    """Notes each call with its line, and the memory that it is given."""
+
+    def __init__(self, recording: BlockRecording, *, watch_memory: bool) -> None:
+        super().__init__(recording, {})
+        self._recording = recording
+        self._watch_memory = watch_memory
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: tuple[type, ...],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        if self._watch_memory and self._spans.active and not torch.compiler.is_compiling():
+            self._recording.saw(args, sys._getframe())
+            self._recording.saw(kwargs, sys._getframe())
+        return super().__torch_function__(func, types, args, kwargs)
+
+    @contextmanager
+    def reentered(self) -> Iterator[None]:
+        """The mode for user code that torch calls back from inside a call of its own."""
+        self._spans.flush()
+        try:
+            with self.entered():
+                yield
+        finally:
+            self._spans.flush()
+
+
+def _allocations() -> Iterator[Allocation]:
+    """What the allocators of all GPUs hold now."""
+    for segment in torch.cuda.memory_snapshot():
+        address = segment["address"]
+        for block in segment["blocks"]:
+            if block["state"].startswith("active"):
+                yield Allocation(0, CUDA, segment["device"], address, block["size"])
+            address += block["size"]
+
+
+class _Current:
+    """The recording of this process, for its forks."""
+
+    recording: BlockRecording | None = None
+    registered = False
+
+
+def _follow_forks(recording: BlockRecording | None) -> None:
+    _Current.recording = recording
+    if not _Current.registered:
+        _Current.registered = True
+        os.register_at_fork(after_in_child=_in_fork)
+
+
+def _in_fork() -> None:
+    if _Current.recording is not None:
+        _Current.recording.in_fork()
+
+
+__all__ = ["CPU", "CUDA", "Allocation", "BlockRecording", "Recorded", "SeenMemory"]

@@ -1,0 +1,109 @@
+"""What is noted of a run beside its profile: the ``xmem`` object of the trace, the spans of iterations."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch.optim.optimizer import Optimizer
+
+from . import optimizers
+from .device_memory import usage
+from .script_settings import ScriptSettings
+from .spans import Span, SpanRecorder, now_ns
+from .tensor_names import TensorNames
+
+
+class Steps:
+    """What one optimizer did; it may be gone before the recording ends."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self.description = optimizers.describe(optimizer)
+        self.ends_ns: list[int] = []
+        self.real = 0
+
+
+class RunNotes:
+    """Collected while a run is recorded.
+
+    Attributes:
+        spans: Of modules and source lines.
+        names: Of tensors.
+        script_settings: What the script set of torch.
+        steps: Of each optimizer.
+        thread: The recorded one, 0 before the recording.
+    """
+
+    def __init__(self) -> None:
+        self.spans = SpanRecorder()
+        self.names = TensorNames()
+        self.script_settings = ScriptSettings()
+        self.steps: list[Steps] = []
+        self.thread = 0
+        self._steps_of: WeakKeyDictionary[Optimizer, Steps] = WeakKeyDictionary()
+        self._argv = list(sys.argv)
+        self._first_iteration_ns = -1
+        self._alignments: dict[str, tuple[int, str]] = {}
+        self._assumptions: dict[str, None] = {}
+
+    def align(self, name: str, note: str) -> None:
+        """Count one place where the CPU was made to allocate as CUDA would."""
+        count, _ = self._alignments.get(name, (0, note))
+        self._alignments[name] = (count + 1, note)
+
+    def assume(self, text: str) -> None:
+        """Remember an assumption for the metadata."""
+        self._assumptions[text] = None
+
+    def note_training(self, time_ns: int) -> None:
+        """The first iteration begins with the first of these."""
+        if self._first_iteration_ns < 0:
+            self._first_iteration_ns = time_ns
+
+    def count_step(self, optimizer: Optimizer, skipped: bool) -> None:
+        """An outermost step ends now; skipped by a ``GradScaler`` or real."""
+        steps = self._steps_of.get(optimizer)
+        if steps is None:
+            steps = self._steps_of[optimizer] = Steps(optimizer)
+            self.steps.append(steps)
+        steps.ends_ns.append(now_ns())
+        steps.real += not skipped
+
+    def iteration_spans(self, end_ns: int) -> list[Span]:
+        """An iteration ends with the step of the optimizer that steps least often (of several: the last in a
+        round)."""
+        slowest = min(self.steps, key=lambda steps: (len(steps.ends_ns), -steps.ends_ns[0]))
+        begin = self._first_iteration_ns if self._first_iteration_ns >= 0 else end_ns
+        spans = []
+        for number, end in enumerate(slowest.ends_ns):
+            spans.append(("xmem_iteration", f"iteration {number}", self.thread, min(begin, end), end))
+            begin = end
+        return spans
+
+    def metadata(self, mode: str, xmem_version: str, iterations: int, base_ns: int) -> dict[str, Any]:
+        """The ``xmem`` object, with times since ``base_ns`` (docs/trace_model.md, section 7)."""
+        return {
+            "format": 1,
+            "mode": mode,
+            "versions": {
+                "xmem": xmem_version,
+                "torch": torch.__version__,
+                "python": platform.python_version(),
+            },
+            "argv": self._argv,
+            "iterations": iterations,
+            "device_requests": usage.requests,
+            "settings": self.script_settings.values(),
+            "alignments": [
+                {"name": name, "count": count, "note": note}
+                for name, (count, note) in self._alignments.items()
+            ],
+            "assumptions": list(self._assumptions),
+            "lines": self.spans.lines(),
+            "modules": self.names.modules,
+            "tensors": self.names.columns(base_ns),
+            "optimizers": [steps.description | {"steps": len(steps.ends_ns)} for steps in self.steps],
+        }

@@ -1,0 +1,123 @@
+"""Memory that is older than a recording: the model, the state of its optimizer, the batch.
+
+The profiler sees allocations only. What lived before is known by the tensors that were named or given to
+calls (CPU), or from the allocator itself (GPU), and becomes allocations at the beginning of the trace.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from xmem.blocks import BORN_BEFORE, BlockTable, pair_blocks
+from xmem.trace import Trace
+
+if TYPE_CHECKING:
+    from xmem.capture.child.xmem_child.block import Recorded
+    from xmem.capture.child.xmem_child.trace_writer import Allocation
+
+
+class _Sighting(NamedTuple):
+    """Memory that is known to be alive at an instant."""
+
+    time_ns: int
+    address: int
+    size_bytes: int
+    is_seen: bool  # by a call; else named
+
+
+class _Life(NamedTuple):
+    """A block of the trace."""
+
+    alloc_ns: int
+    free_ns: int
+    born_before: bool
+
+
+def allocations_before(recorded: Recorded, trace: Trace) -> list[Allocation]:
+    """What has to be added to a recording; inputs found in that way get a row among its named tensors.
+
+    Args:
+        recorded: The recording; the ``tensors`` of its metadata grow.
+        trace: What the profiler wrote of it.
+    """
+    if recorded.existing:
+        return [row._replace(time_ns=recorded.begin_ns) for row in recorded.existing]
+    return _on_cpu(recorded, pair_blocks(trace))
+
+
+def measured_peaks(recorded: Recorded, trace: Trace) -> list[dict[str, int]]:
+    """Of a recording on a GPU: the most that the allocator of each device held, by its own account."""
+    memory = trace.memory
+    peaks = []
+    for device, (allocated, reserved) in recorded.totals.items():
+        rows = (memory.device_type != 0) & (memory.device_index == device)
+        allocated = max(allocated, int(memory.total_allocated[rows].max(initial=0)))
+        reserved = max(reserved, int(memory.total_reserved[rows].max(initial=0)))
+        if reserved > 0:
+            peaks.append(
+                {"device": device, "peak_reserved_bytes": reserved, "peak_allocated_bytes": allocated}
+            )
+    return peaks
+
+
+def _on_cpu(recorded: Recorded, blocks: BlockTable) -> list[Allocation]:
+    from xmem.capture.child.xmem_child.trace_writer import CPU, Allocation
+
+    tensors = recorded.metadata["tensors"]
+    sightings = [
+        _Sighting(time_ns, address, size_bytes, False)
+        for time_ns, address, size_bytes in zip(
+            tensors["time_ns"], tensors["address"], tensors["size_bytes"], strict=True
+        )
+    ]
+    sightings += [
+        _Sighting(seen.time_ns, address, seen.size_bytes, True) for address, seen in recorded.seen.items()
+    ]
+    lives = _lives_at({sighting.address for sighting in sightings}, blocks)
+    found: dict[int, Allocation] = {}
+    for sighting in sorted(sightings):
+        here = lives[sighting.address]
+        alive = [life for life in here if life.alloc_ns <= sighting.time_ns < life.free_ns]
+        if any(not life.born_before for life in alive) or sighting.size_bytes == 0:
+            continue
+        if not alive and sighting.address not in found:
+            # Memory that did not come from torch's allocator may follow a block at its address.
+            is_later = any(life.alloc_ns < sighting.time_ns for life in here)
+            begin_ns = sighting.time_ns if is_later else recorded.begin_ns
+            found[sighting.address] = Allocation(begin_ns, CPU, -1, sighting.address, sighting.size_bytes)
+        if sighting.is_seen:
+            _name_input(tensors, recorded, sighting)
+    return sorted(found.values())
+
+
+def _lives_at(addresses: set[int], blocks: BlockTable) -> defaultdict[int, list[_Life]]:
+    rows = np.flatnonzero(np.isin(blocks.address, np.fromiter(addresses, np.int64, len(addresses))))
+    lives: defaultdict[int, list[_Life]] = defaultdict(list)
+    for row in rows:
+        lives[int(blocks.address[row])].append(
+            _Life(
+                int(blocks.alloc_ns[row]),
+                int(blocks.free_ns[row]),
+                bool(blocks.flags[row] & BORN_BEFORE),
+            )
+        )
+    return lives
+
+
+def _name_input(tensors: dict[str, list[Any]], recorded: Recorded, sighting: _Sighting) -> None:
+    seen = recorded.seen[sighting.address]
+    row = {
+        "role": "input",
+        "name": seen.line,
+        "address": sighting.address,
+        "size_bytes": sighting.size_bytes,
+        "time_ns": sighting.time_ns,
+        "dtype": seen.dtype,
+        "shape": seen.shape,
+        "group": -1,
+    }
+    for column, value in row.items():
+        tensors[column].append(value)

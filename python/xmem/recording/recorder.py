@@ -1,0 +1,311 @@
+"""``xmem.record``: the memory of a block of the running process."""
+
+from __future__ import annotations
+
+import json as json_format
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import weakref
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal
+
+from xmem import alloc_conf as allocator_settings
+from xmem.capture.capture import own_version
+from xmem.devices import find_device
+from xmem.errors import CaptureError, ConfigError, XmemError
+from xmem.estimate_result import Estimate
+from xmem.files import write_whole
+from xmem.pipeline import Analysis, analyze
+from xmem.recording.older_memory import allocations_before, measured_peaks
+from xmem.trace import read_trace
+from xmem.units import parse_bytes
+
+if TYPE_CHECKING:
+    from xmem.capture.child.xmem_child.block import BlockRecording, Recorded
+
+RecordedDevice = Literal["auto", "cpu", "cuda"]
+StrPath = str | os.PathLike[str]
+
+_DEVICES = ("auto", "cpu", "cuda")
+_OLDEST_TORCH = (2, 6)
+
+_NOT_YET = "the block has not ended yet; ask for results after it"
+_FAILED = "the block ended with an exception, so that its recording was discarded"
+_NESTED = "another recording was running already; only the outermost one records"
+_CAPTURED = "the whole script is being captured; its trace has this block too"
+
+# The profiler records one block of a process at a time.
+_one_at_a_time = threading.Lock()
+
+
+class _Folder:
+    """A temporary folder that goes with this object; that of ``tempfile`` warns where nobody closes it."""
+
+    def __init__(self) -> None:
+        self.name = tempfile.mkdtemp(prefix="xmem-")
+        weakref.finalize(self, shutil.rmtree, self.name, ignore_errors=True)
+
+
+class Recorder:
+    """A recording of the block that it is the context of; see ``record``.
+
+    After the block: ``estimate``, ``analysis``, ``trace_path``, and the ``write_`` methods. They raise
+    ``XmemError`` where there is no recording, because the block failed or lay inside of another recording.
+    """
+
+    def __init__(
+        self,
+        *,
+        gpu: str | None = None,
+        capacity: int | str | None = None,
+        alloc_conf: str | None = None,
+        json: StrPath | None = None,
+        html: StrPath | None = None,
+        device: RecordedDevice = "auto",
+    ) -> None:
+        _require_settings(gpu, capacity, alloc_conf, device)
+        self._gpu = gpu
+        self._capacity = capacity
+        self._alloc_conf = alloc_conf
+        self._json = json
+        self._html = html
+        self._device = device
+        self._within: object = None
+        self._recording: BlockRecording | None = None
+        self._folder: _Folder | None = None
+        self._missing: str | None = _NOT_YET  # why there is no result; None when there is one
+
+    def within(self, owner: object) -> Recorder:
+        """Say whose method the block is: a module's own name then stands before those of its parts."""
+        self._within = owner
+        return self
+
+    def __enter__(self) -> Recorder:
+        if self._recording is not None or self._missing != _NOT_YET:
+            raise ConfigError("a recorder that is used again", "a new xmem.record() for each block")
+        if "XMEM_CAPTURE" in os.environ and "xmem_child" in sys.modules:
+            self._missing = _CAPTURED
+        elif not _one_at_a_time.acquire(blocking=False):
+            self._missing = _NESTED
+        else:
+            try:
+                self._recording = _start(self._device, self._within)
+            except BaseException:
+                _one_at_a_time.release()
+                raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._recording is None:
+            return
+        recording, self._recording = self._recording, None
+        try:
+            recording.stop()
+            if self._missing == _NOT_YET:
+                self._missing = _FAILED
+            if kind is None and self._missing == _FAILED:
+                self._keep(recording)
+        finally:
+            _one_at_a_time.release()
+        if self.is_recorded:
+            if self._json is not None:
+                self.write_json(self._json)
+            if self._html is not None:
+                self.write_html(self._html)
+
+    def discard(self, reason: str = _FAILED) -> None:
+        """Have no result, whatever is recorded; later questions are answered by ``reason``."""
+        self._missing = reason
+        self._folder = None
+        self.__dict__.pop("analysis", None)
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether there is a result."""
+        return self._missing is None
+
+    @property
+    def trace_path(self) -> Path:
+        """The trace; it is deleted with this object, so copy it, or ``write_trace``, to keep it.
+
+        Raises:
+            XmemError: There is no recording.
+        """
+        if self._missing is not None or self._folder is None:
+            raise XmemError(f"there is no recording: {self._missing}")
+        return Path(self._folder.name) / "trace.json"
+
+    @cached_property
+    def analysis(self) -> Analysis:
+        """The estimate and all that it rests on, made when it is first asked for.
+
+        Raises:
+            XmemError: There is no recording, or it holds no memory.
+        """
+        return analyze(self.trace_path, gpu=self._gpu, capacity=self._capacity, alloc_conf=self._alloc_conf)
+
+    @property
+    def estimate(self) -> Estimate:
+        """What the block needs of a GPU.
+
+        Raises:
+            XmemError: There is no recording, or it holds no memory.
+        """
+        return self.analysis.estimate
+
+    def write_trace(self, path: StrPath) -> None:
+        """Keep the trace, for ``xmem-fast estimate`` and the like; compressed when the name ends in ``.gz``.
+
+        Raises:
+            XmemError: There is no recording.
+            OSError: The file cannot be written.
+        """
+        source = self.trace_path
+        if Path(path).suffix == ".gz":
+            import gzip
+
+            write_whole(path, gzip.compress(source.read_bytes(), compresslevel=1, mtime=0))
+        else:
+            shutil.copyfile(source, path)
+
+    def write_json(self, path: StrPath) -> None:
+        """Write the estimate as ``xmem-fast estimate --json`` prints it.
+
+        Raises:
+            XmemError: There is no recording.
+            OSError: The file cannot be written.
+        """
+        text = json_format.dumps(self.estimate.to_json(), indent=2)
+        write_whole(path, f"{text}\n".encode())
+
+    def write_html(self, path: StrPath) -> None:
+        """Write the report as one page.
+
+        Raises:
+            XmemError: There is no recording.
+            ConfigError: What the page is made with is not installed.
+            OSError: The file cannot be written.
+        """
+        analysis = self.analysis
+        try:
+            page = import_module("xmem.reports.html")
+        except ImportError as error:
+            raise ConfigError(
+                f"an HTML report without the package {error.name}", 'pip install "xmem-fast[report]"'
+            ) from error
+        page.write_page(analysis, path)
+
+    def _keep(self, recording: BlockRecording) -> None:
+        """Write the recording to a folder of its own."""
+        folder = _Folder()
+        raw, trace = Path(folder.name) / "raw.json", Path(folder.name) / "trace.json"
+        try:
+            _complete(recording.finish(raw), trace)
+            raw.unlink()
+        except (OSError, RuntimeError) as error:
+            raise CaptureError(
+                f"the recording could not be written ({error}); free disk space in {tempfile.gettempdir()}"
+            ) from error
+        self._folder = folder
+        self._missing = None
+
+
+def record(
+    *,
+    gpu: str | None = None,
+    capacity: int | str | None = None,
+    alloc_conf: str | None = None,
+    json: StrPath | None = None,
+    html: StrPath | None = None,
+    device: RecordedDevice = "auto",
+) -> Recorder:
+    """Record the memory of a block of the running process: a training step, a loop, an inference.
+
+    ::
+
+        with xmem.record(gpu="rtx-4090") as recorder:
+            train_one_epoch(model, batches)
+        print(recorder.estimate.fits)
+
+    On the CPU this predicts what the block needs on a GPU; on a GPU it measures. The recording ends with the
+    block, and torch is then as it was before.
+
+    Args:
+        gpu: Name of a GPU (``xmem-fast gpus``) that the result is for.
+        capacity: Memory of the GPU in bytes or as text (``"11.5GiB"``); wins over that of ``gpu``.
+        alloc_conf: ``PYTORCH_CUDA_ALLOC_CONF`` of the job.
+        json: Where to write the estimate when the block has ended.
+        html: Where to write the report when the block has ended.
+        device: ``cpu`` to predict, ``cuda`` to measure; ``auto`` measures where torch sees a GPU.
+
+    Raises:
+        ConfigError: The GPU, the capacity, the settings or the device cannot be meant, or a profiler is
+            running already.
+        CaptureError: Torch is missing or too old, or the recording cannot be written.
+    """
+    return Recorder(gpu=gpu, capacity=capacity, alloc_conf=alloc_conf, json=json, html=html, device=device)
+
+
+def _require_settings(
+    gpu: str | None, capacity: int | str | None, alloc_conf: str | None, device: str
+) -> None:
+    """Before the block runs, which may take long."""
+    if gpu is not None:
+        find_device(gpu)
+    if isinstance(capacity, str):
+        parse_bytes(capacity)
+    if alloc_conf is not None:
+        allocator_settings.parse(alloc_conf, allocator_settings.DEFAULT_TORCH_VERSION)
+    if device not in _DEVICES:
+        raise ConfigError(f"device={device!r}", "one of " + ", ".join(_DEVICES))
+
+
+def _start(device: RecordedDevice, within: object) -> BlockRecording:
+    on_gpu = _is_on_gpu(device)
+    from xmem.capture.child.xmem_child.block import BlockRecording
+
+    recording = BlockRecording(on_gpu=on_gpu, xmem_version=own_version())
+    try:
+        recording.start(within)
+    except RuntimeError as error:
+        raise ConfigError(
+            f"a recording while another profiler runs ({error})", "a block without a profiler around it"
+        ) from error
+    return recording
+
+
+def _is_on_gpu(device: RecordedDevice) -> bool:
+    try:
+        torch = import_module("torch")
+    except ImportError as error:
+        raise CaptureError("torch cannot be imported; install it where the block runs") from error
+    major, minor = torch.__version__.split(".")[:2]
+    if (int(major), int(minor)) < _OLDEST_TORCH:
+        raise CaptureError(f"torch is {torch.__version__}; recording needs torch 2.6 or newer")
+    has_gpu = bool(torch.cuda.is_available())
+    if device == "cuda" and not has_gpu:
+        raise ConfigError("device='cuda' where torch sees no GPU", "'cpu' or 'auto', which predict")
+    return has_gpu and device != "cpu"
+
+
+def _complete(recorded: Recorded, trace: Path) -> None:
+    """Turn what the profiler wrote into a whole trace: metadata, spans, and memory that is older."""
+    profiled = read_trace(recorded.file.path)
+    allocations = allocations_before(recorded, profiled)
+    if "measured" in recorded.metadata:
+        devices = measured_peaks(recorded, profiled)
+        recorded.metadata["measured"]["ranks"] = [
+            {"rank": 0, "process": recorded.process, "devices": devices}
+        ]
+    recorded.file.complete(trace, recorded.metadata, recorded.spans, recorded.process, allocations)

@@ -1,0 +1,90 @@
+"""``xmem.memory_tracker``: every call of a function recorded."""
+
+from __future__ import annotations
+
+import functools
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
+
+from xmem.recording.recorder import RecordedDevice, Recorder, StrPath
+
+_KEPT_RECORDINGS = 16
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class TrackedFunction(Generic[P, R]):
+    """What a tracked function is to type checkers: the function, and the recordings of its last calls."""
+
+    recordings: deque[Recorder]
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function."""
+        raise NotImplementedError
+
+
+@overload
+def memory_tracker(function: Callable[P, R]) -> TrackedFunction[P, R]: ...
+
+
+@overload
+def memory_tracker(
+    *,
+    gpu: str | None = ...,
+    capacity: int | str | None = ...,
+    alloc_conf: str | None = ...,
+    json: StrPath | None = ...,
+    html: StrPath | None = ...,
+    device: RecordedDevice = ...,
+    on_result: Callable[[Recorder], object] | None = ...,
+) -> Callable[[Callable[P, R]], TrackedFunction[P, R]]: ...
+
+
+def memory_tracker(
+    function: Callable[..., Any] | None = None,
+    *,
+    on_result: Callable[[Recorder], object] | None = None,
+    **options: Any,
+) -> Any:
+    """Record every call of a function or method, as ``record`` does a block.
+
+    ::
+
+        @xmem.memory_tracker(gpu="rtx-4090")
+        def train_step(batch): ...
+
+        train_step(batch)
+        print(train_step.recordings[-1].estimate.peak_allocated_bytes)
+
+    The function returns what it returns, and raises what it raises. Calls inside of a recording (recursion,
+    other tracked functions) are part of it and have none of their own. ``recordings`` holds the ``Recorder``
+    of the last 16 calls.
+
+    Args:
+        function: Given when the decorator is used without arguments.
+        on_result: Called with the ``Recorder`` after each recorded call.
+        **options: Those of ``record``; with ``json`` and ``html``, each call replaces the file.
+
+    Raises:
+        ConfigError: An option cannot be meant.
+    """
+    if function is None:
+        return functools.partial(memory_tracker, on_result=on_result, **options)
+    Recorder(**options)  # complains where the decorator stands, not at the first call
+    recordings: deque[Recorder] = deque(maxlen=_KEPT_RECORDINGS)
+
+    @functools.wraps(function)
+    def tracked(*args: Any, **kwargs: Any) -> Any:
+        recorder = Recorder(**options).within(args[0] if args else None)
+        with recorder:
+            result = function(*args, **kwargs)
+        if recorder.is_recorded:
+            recordings.append(recorder)
+            if on_result is not None:
+                on_result(recorder)
+        return result
+
+    cast("Any", tracked).recordings = recordings
+    return tracked
