@@ -79,8 +79,11 @@ def test_the_commands_of_the_workflow_run(repository):
     # Captured once more, the jobs need the same to the byte: their baselines allow no growth.
     kept = "xmem-fast check --job gpt2 --baseline baselines --max-growth 0"
     assert run(f"{kept} --update-baseline").exit_code == 0
+    first = (repository / "baselines" / "gpt2.json").read_text()
     again = run(kept)
     assert "+0 B against baselines/gpt2.json" in again.stdout
+    assert run(f"{kept} --update-baseline").exit_code == 0
+    assert (repository / "baselines" / "gpt2.json").read_text() == first
     tight = run("xmem-fast check baselines/gpt2.json --budget 1MiB --format github")
     assert tight.exit_code == 1
     assert "::error file=examples/train_gpt2.py,line=" in tight.stdout

@@ -41,12 +41,21 @@ def read_baseline(path: Path, *, writer: str = "xmem-fast check --update-baselin
 
 
 def write_baseline(path: Path, estimate: Estimate) -> None:
-    """Write an estimate without how long it took, so that the file changes only when the answer does.
+    """Write what lasts of an estimate, so that the file changes only when the answer does.
+
+    No two runs of a script have the same times: the curve and what else is told by the clock is left out.
 
     Raises:
         ConfigError: It cannot be written.
     """
-    lasting = replace(estimate, timings_s={})
+    lasting = replace(
+        estimate,
+        peak=replace(estimate.peak, time_ns=-1),
+        curve=None,
+        largest_blocks=(),
+        trace=replace(estimate.trace, bytes=-1),
+        timings_s={},
+    )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, (json.dumps(lasting.to_json(), indent=2) + "\n").encode())

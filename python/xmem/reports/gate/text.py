@@ -78,7 +78,7 @@ def shown_rows(finding: Finding) -> list[tuple[str, list[tuple[str, str]]]]:
     """Rows to show of each kind: its name in words, and sizes with names, largest first."""
     sign = _signed if finding.rule is Rule.GREW else format_bytes
     return [
-        (words, [(sign(size), name.replace("_", " ") if kind == "category" else name) for name, size in rows])
+        (words, [(sign(size), _words(name) if kind == "category" else name) for name, size in rows])
         for kind, words in _KINDS.items()
         if (rows := list(finding.bytes_by.get(kind, {}).items())[:TOP])
     ]
@@ -94,6 +94,10 @@ def _print_holders(finding: Finding, console: Console) -> None:
 
 def _print(text: Text, console: Console) -> None:
     console.print(text, soft_wrap=True, highlight=False)
+
+
+def _words(category: str) -> str:
+    return category.replace("_", " ").replace("cuda", "CUDA")
 
 
 def _signed(size_bytes: int) -> str:
