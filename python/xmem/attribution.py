@@ -120,6 +120,11 @@ def attribute(trace: Trace, blocks: BlockTable) -> Attribution:
     )
 
 
+def trains(attribution: Attribution) -> bool:
+    """Whether an optimizer steps in the run."""
+    return attribution.optimizer_steps > 0 or bool((attribution.phase == Phase.OPTIMIZER_STEP).any())
+
+
 _ROLES = {
     role.label: role
     for role in (

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xmem.alloc_conf import AllocatorOptions
-from xmem.attribution import Attribution, Category, Phase
+from xmem.attribution import Attribution, Category, Phase, trains
 from xmem.blocks import CPU, BlockTable
 from xmem.devices import Device
 from xmem.estimate_result import (
@@ -332,6 +332,8 @@ def assumptions(context: Recorded, device_type: int, device: Device | None) -> I
         yield from _cudnn_planned(metadata["phantom"].get("cudnn", {}))
     elif device_type != CPU:
         yield "the trace was recorded on a GPU: its allocations are replayed as they were"
+        if not trains(context.attribution):
+            yield "no optimizer steps in the trace: it is taken as the whole job, such as an inference"
     elif metadata is None:
         yield "the trace was not made by xmem-fast capture: what blocks hold is inferred from when they live"
         yield (

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from xmem.attribution import Attribution, Phase, attribute
+from xmem.attribution import Attribution, attribute, trains
 from xmem.blocks import CPU, BlockTable, pair_blocks
 from xmem.errors import ConfigError, TraceError
 from xmem.orchestration.plan import Plan, plan_for, require_policies
@@ -122,7 +122,7 @@ def observe(
         blocks = pair_blocks(read)
     with clock.stage("attribute"):
         attribution = attribute(read, blocks)
-    _require_training(read, attribution)
+    _require_a_run(read, blocks, attribution)
     with clock.stage("orchestrate"):
         device_type, _ = traced_device(blocks)
         recorded = Recorded(read, blocks, attribution)
@@ -143,15 +143,16 @@ def _facts(recorded: Recorded, plan: Plan) -> tuple[Workload, list[PolicyChange]
     return apply_policies(plan.facts, workload, recorded, off=plan.off)
 
 
-def _require_training(trace: Trace, attribution: Attribution) -> None:
+def _require_a_run(trace: Trace, blocks: BlockTable, attribution: Attribution) -> None:
+    """Refuse a foreign trace of the CPU without a training step; one of a GPU is taken as it is."""
     if len(trace.memory) == 0:
         raise TraceError(
             "the trace holds no [memory] events; record it with profile_memory=True, or with: "
             "xmem-fast capture -o trace.json.gz -- python train.py",
             trace.path,
         )
-    trained = attribution.optimizer_steps > 0 or bool((attribution.phase == Phase.OPTIMIZER_STEP).any())
-    if not trained and not (trace.metadata or {}).get("iterations"):
+    captured = bool((trace.metadata or {}).get("iterations"))
+    if not captured and traced_device(blocks)[0] == CPU and not trains(attribution):
         raise TraceError(
             "the training loop was not seen: the trace holds no optimizer step; profile at least one whole "
             "iteration, or use: xmem-fast capture -o trace.json.gz -- python train.py",

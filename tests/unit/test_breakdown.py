@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -169,12 +170,13 @@ def test_innermost_against_a_search() -> None:
                 assert ends[span] <= ends[parent]
 
 
-TRACES = Path(__file__).parents[3] / "shared" / "data" / "traces"
+SHARED = Path(os.environ.get("XMEM_SHARED", Path(__file__).parents[3] / "shared"))
+TRACES = SHARED / "data" / "traces"
 
 
 @pytest.mark.skipif(not TRACES.is_dir(), reason="the recordings are not here")
 def test_recordings_of_gpus_are_broken_down_too() -> None:
-    told = 0
+    told = 0  # all but one without memory events and one forward pass on the CPU
     for path in sorted(TRACES.glob("*.json.gz")):
         try:
             found = xmem.analyze(path)
@@ -187,4 +189,4 @@ def test_recordings_of_gpus_are_broken_down_too() -> None:
         assert sum(entry.bytes + entry.slack_bytes for entry in paths) == root.bytes
         assert sum(part.bytes for part in found.estimate.card) == found.estimate.device_peak_bytes
         assert sum(line.bytes for line in bytes_by_line(found)) <= root.bytes
-    assert told >= 3
+    assert told == len(list(TRACES.glob("*.json.gz"))) - 2
