@@ -57,7 +57,7 @@ def check(
     inputs: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[TRACE|ESTIMATE|MODEL]...",
+            metavar="TRACE|ESTIMATE|MODEL",
             help="What is checked: traces, estimates of `estimate -o`, fitted models; patterns are expanded. "
             "Without any, the jobs of xmem.toml or of [tool.xmem.check] in pyproject.toml.",
             show_default=False,
