@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 
 from xmem.cli.capture import capture
 from xmem.cli.check import check
+from xmem.cli.diff import diff
 from xmem.cli.estimate import estimate
 from xmem.cli.exit_codes import ExitCode
 from xmem.cli.fit import fit
@@ -95,8 +96,8 @@ def _options(
 
 
 for _command in (
-    run, capture, estimate, check, fit, max_batch, gpus, policies, inspect, replay, tune, sweep, report,
-    validate,
+    run, capture, estimate, check, diff, fit, max_batch, gpus, policies, inspect, replay, tune, sweep,
+    report, validate,
 ):  # fmt: skip
     # The command ends the options: what follows it belongs to the script, not to us.
     app.command(context_settings={"allow_interspersed_args": _command not in (run, capture)})(_command)
