@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from estimate_samples import FITS, MIB
-from xmem.estimate_result import Estimate, Measured, RankPeak, Verdict
+from xmem.estimate_result import Estimate, Measured, PathBytes, RankPeak, Verdict
 
 GPT2 = FITS
 """3,514 MiB on the device: 146 of context and 3,368 reserved, 3,200 of them allocated."""
@@ -35,6 +35,28 @@ def grown(estimate: Estimate, mib: int, *, module: str, line: str, category: str
             category=more(dict(parts.category), category),
             module=more(dict(parts.module), module),
             source_line=more(dict(parts.source_line), line),
+            paths=(
+                PathBytes(category, "forward", False, module, "aten::mm", line, mib * MIB, 0, 1),
+                *parts.paths,
+            ),
+        ),
+    )
+
+
+def shifted(estimate: Estimate, by: int) -> Estimate:
+    """The same job after lines were put in at the top of its scripts."""
+
+    def moved(line: str | None) -> str | None:
+        path, _, number = (line or "").rpartition(":")
+        return f"{path}:{int(number) + by}" if path else line
+
+    parts = estimate.breakdown
+    return replace(
+        estimate,
+        breakdown=replace(
+            parts,
+            source_line={moved(line): size for line, size in parts.source_line.items()},
+            paths=tuple(replace(path, source_line=moved(path.source_line)) for path in parts.paths),
         ),
     )
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from check.samples import GPT2, NO_GPU, TOO_LARGE, grown, on_ranks
+from check.samples import GPT2, NO_GPU, TOO_LARGE, grown, on_ranks, shifted
 from estimate_samples import DOES_NOT_FIT, MIB
 from xmem.errors import ConfigError
 from xmem.gate import Baseline, Growth, Limits, Metric, Rule, judge, parse_growth
@@ -89,12 +89,18 @@ class TestBaseline:
         assert (
             "grew by 400.00 MiB (+11.4%), from 3.43 GiB in baselines/gpt2.json to 3.82 GiB" in finding.message
         )
+        assert "; mostly +300.00 MiB workspaces of GPT.new (new) from train.py:91" in finding.message
         assert finding.bytes_by == {
             "category": {"workspace": 300 * MIB, "activation": 100 * MIB},
             "module": {"GPT.new": 300 * MIB, "GPT.head": 100 * MIB},
             "source_line": {"train.py:91": 300 * MIB, "train.py:90": 100 * MIB},
         }
         assert finding.place == ("train.py", 91)
+
+    def test_lines_that_moved_have_not_grown(self):
+        now = grown(shifted(GPT2, 5), 100, module="GPT.head", line="examples/train_gpt2.py:88")
+        finding = judge("gpt2", "t.json", now, Limits(), self.BEFORE).findings[0]
+        assert finding.bytes_by["source_line"] == {"examples/train_gpt2.py:88": 100 * MIB}
 
     def test_less_than_before_is_no_growth(self):
         before = Baseline("b.json", grown(GPT2, 100, module="GPT.head", line="train.py:90"))
@@ -116,7 +122,7 @@ class TestBaseline:
     def test_another_question_is_said(self):
         now = grown(NO_GPU, 500, module="GPT.head", line="train.py:90")
         finding = judge("gpt2", "t.json", now, Limits(), self.BEFORE).findings[0]
-        assert "the baseline was made with GPU rtx-3060 and not none" in finding.message
+        assert "the baseline was made with gpu rtx-3060, not none" in finding.message
 
 
 @pytest.mark.parametrize(

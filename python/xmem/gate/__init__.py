@@ -2,7 +2,7 @@
 
     estimate, limits, baseline -> findings, each with what holds or added the bytes
 
-Imports nothing but the estimate's values, so that the pytest plugin can use it too.
+Light until something has grown: the estimate's values are enough.
 """
 
 from xmem.gate.baseline import Baseline, read_baseline, write_baseline

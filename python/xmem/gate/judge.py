@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from xmem.errors import XmemError
 from xmem.estimate_result import Estimate
@@ -14,7 +14,11 @@ from xmem.gate.baseline import Baseline
 from xmem.gate.limits import Limits, Metric
 from xmem.units import format_bytes
 
+if TYPE_CHECKING:
+    from xmem.difference import Difference
+
 _TOP = 5
+_OTHER_QUESTIONS = ("gpu", "torch", "alloc_conf", "what_if", "at", "policies_off", "iterations")
 _LINE = re.compile(r"(?P<file>.+):(?P<number>\d+)")
 
 # Rows of the category that make up what the allocator and the driver add to the blocks.
@@ -213,20 +217,41 @@ def _grew(estimate: Estimate, limits: Limits, baseline: Baseline) -> Finding | N
     allowed = limits.max_growth.allowed_bytes(before)
     if after - before <= allowed:
         return None
+    from xmem.difference import difference  # it needs NumPy, and nothing else here does
+
+    change = difference(baseline.estimate, estimate)
     share = f" ({(after - before) / before:+.1%})" if before > 0 else ""
-    message = (
+    parts = [
         f"the {limits.metric.words} grew by {format_bytes(after - before)}{share}, "
         f"from {format_bytes(before)} in {baseline.path} to {format_bytes(after)}; "
         f"allowed: {limits.max_growth}"
-    )
-    differing = _other_target(estimate, baseline.estimate)
-    if differing:
-        message += f"; the baseline was made with {differing}"
-    of_both = Limits(metric=limits.metric)
-    now, then = _held(estimate, of_both, top=None), _held(baseline.estimate, of_both, top=None)
-    added = {key: _largest_growth(then[key], now[key]) for key in now}
+    ]
+    parts += [f"mostly {cause.text}" for cause in change.causes if cause.change_bytes > 0][:1]
+    parts += [
+        f"the baseline was made with {setting.name} {setting.before or 'none'}, not {setting.after or 'none'}"
+        for setting in change.settings
+        if setting.name in _OTHER_QUESTIONS
+    ]
+    added = _added(change, limits.metric, baseline.estimate, estimate)
     line = next((name for name in added["source_line"] if _LINE.fullmatch(name)), None)
-    return Finding(Rule.GREW, message, added, line or _heaviest_line(estimate))
+    return Finding(Rule.GREW, "; ".join(parts), added, line or _heaviest_line(estimate))
+
+
+def _added(
+    change: Difference, metric: Metric, before: Estimate, after: Estimate
+) -> dict[str, dict[str, int]]:
+    """Bytes that each category, module and line has more than before, most first; what shrank is left off."""
+    of_both = Limits(metric=metric)
+    then, now = _beyond_blocks(before, of_both), _beyond_blocks(after, of_both)
+    rows = {
+        "category": {size.name: size.change_bytes for size in change.category}
+        | {name: now[name] - then[name] for name in now},
+        "module": {size.name: size.change_bytes for size in change.module},
+        "source_line": {size.name: size.change_bytes for size in change.source_line},
+    }
+    return {
+        key: _largest({name: size for name, size in sizes.items() if size > 0}) for key, sizes in rows.items()
+    }
 
 
 def _subject(estimate: Estimate, limits: Limits) -> str:
@@ -235,33 +260,19 @@ def _subject(estimate: Estimate, limits: Limits) -> str:
     return f"the upper bound ({estimate.interval.confidence:g} confidence) of the {limits.metric.words}"
 
 
-def _other_target(estimate: Estimate, baseline: Estimate) -> str:
-    """What the baseline was asked otherwise, in words; empty when it is the same question."""
-    now, then = estimate.target, baseline.target
-    differing = {
-        "GPU": (now.gpu, then.gpu),
-        "torch": (now.torch_version, then.torch_version),
-        "allocator settings": (now.alloc_conf, then.alloc_conf),
-    }
-    return ", ".join(
-        f"{what} {before or 'none'} and not {after or 'none'}"
-        for what, (after, before) in differing.items()
-        if after != before
-    )
-
-
-def _held(estimate: Estimate, limits: Limits, top: int | None = _TOP) -> dict[str, dict[str, int]]:
+def _held(estimate: Estimate, limits: Limits) -> dict[str, dict[str, int]]:
     """Who holds the bytes of the figure at the peak, by category, module and line."""
     breakdown = estimate.breakdown
     categories = {**breakdown.category, **_beyond_blocks(estimate, limits)}
-    by = {
-        "category": {name: size for name, size in categories.items() if size},
-        "module": dict(breakdown.module),
-        "source_line": dict(breakdown.source_line),
+    return {
+        "category": _largest({name: size for name, size in categories.items() if size}, None),
+        "module": _largest(breakdown.module),
+        "source_line": _largest(breakdown.source_line),
     }
-    # All categories, which are few and sum to the figure.
-    most = {"category": None, "module": top, "source_line": top}
-    return {key: dict(sorted(rows.items(), key=lambda row: -row[1])[: most[key]]) for key, rows in by.items()}
+
+
+def _largest(sizes: Mapping[str, int], count: int | None = _TOP) -> dict[str, int]:
+    return dict(sorted(sizes.items(), key=lambda row: -row[1])[:count])
 
 
 def _beyond_blocks(estimate: Estimate, limits: Limits) -> dict[str, int]:
@@ -276,13 +287,6 @@ def _beyond_blocks(estimate: Estimate, limits: Limits) -> dict[str, int]:
     if limits.upper:
         beyond[UNCERTAIN] = metric.of(estimate, upper=True) - metric.of(estimate)
     return beyond
-
-
-def _largest_growth(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
-    """Bytes that each name has more than before, most first; what shrank is left off."""
-    changes = {name: size - before.get(name, 0) for name, size in after.items()}
-    grown = sorted((row for row in changes.items() if row[1] > 0), key=lambda row: -row[1])
-    return dict(grown[:_TOP])
 
 
 def _heaviest_line(estimate: Estimate) -> str | None:
