@@ -97,6 +97,14 @@ class TestBaseline:
         }
         assert finding.place == ("train.py", 91)
 
+    def test_layers_that_grew_alike_are_one(self):
+        now = GPT2
+        for layer in range(6):
+            now = grown(now, 10, module=f"GPT.blocks.{layer}.attention", line="examples/train_gpt2.py:122")
+        now = grown(now, 20, module="GPT.heads.1", line="examples/train_gpt2.py:122")
+        finding = judge("gpt2", "t.json", now, Limits(), self.BEFORE).findings[0]
+        assert finding.bytes_by["module"] == {"GPT.blocks.*.attention": 60 * MIB, "GPT.heads.1": 20 * MIB}
+
     def test_lines_that_moved_have_not_grown(self):
         now = grown(shifted(GPT2, 5), 100, module="GPT.head", line="examples/train_gpt2.py:88")
         finding = judge("gpt2", "t.json", now, Limits(), self.BEFORE).findings[0]

@@ -246,11 +246,25 @@ def _added(
     rows = {
         "category": {size.name: size.change_bytes for size in change.category}
         | {name: now[name] - then[name] for name in now},
-        "module": {size.name: size.change_bytes for size in change.module},
+        "module": _alike({size.name: size.change_bytes for size in change.module}),
         "source_line": {size.name: size.change_bytes for size in change.source_line},
     }
     return {
         key: _largest({name: size for name, size in sizes.items() if size > 0}) for key, sizes in rows.items()
+    }
+
+
+def _alike(modules: Mapping[str, int]) -> dict[str, int]:
+    """The layers of a list together: ``GPT.blocks.*.mlp``."""
+    from xmem.difference.names import pattern
+
+    groups: dict[str, list[str]] = {}
+    for module, size in modules.items():
+        if size:
+            groups.setdefault(pattern(module), []).append(module)
+    return {
+        name if len(group) > 1 else group[0]: sum(modules[module] for module in group)
+        for name, group in groups.items()
     }
 
 
