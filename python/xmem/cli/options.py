@@ -148,6 +148,10 @@ Snapshot = Annotated[
 ]
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+Page = Annotated[
+    Path | None,
+    typer.Option("--html", metavar="FILE", help="Also write a page that shows where the memory goes."),
+]
 EstimateFile = Annotated[
     Path | None,
     typer.Option("-o", "--output", metavar="FILE", help="Also write the estimate to FILE, as JSON."),
