@@ -15,13 +15,8 @@ from xmem.simulation import DeviceAction, Replay
 def card_parts(
     workload: Workload, holders: Holders, replay: Replay, context_bytes: int
 ) -> tuple[CardPart, ...]:
-    """Split context and reserved memory at the peak of reserved memory; the parts sum to the device peak.
-
-    Of the instants with that much reserved, the one is taken at which most of it is allocated.
-    """
-    timeline = replay.timeline
-    highest = timeline.reserved_bytes == replay.peak_reserved.bytes
-    at = int(np.argmax(np.where(highest, timeline.allocated_bytes, -1)))
+    """Split context and reserved memory after ``fullest_request``; the parts sum to the device peak."""
+    timeline, at = replay.timeline, fullest_request(replay)
     rows = holders.alive_at(at)
     allocated, requested = int(timeline.allocated_bytes[at]), int(timeline.requested_bytes[at])
     workspaces = rows[workload.category[rows] == Category.WORKSPACE]
@@ -44,6 +39,13 @@ def card_parts(
         ("cached", cached, "segments that are free, kept for reuse"),
     )
     return tuple(CardPart(name, bytes_, words) for name, bytes_, words in parts)
+
+
+def fullest_request(replay: Replay) -> int:
+    """Of the requests after which most memory is reserved, that after which most of it is allocated."""
+    timeline = replay.timeline
+    highest = timeline.reserved_bytes == replay.peak_reserved.bytes
+    return int(np.argmax(np.where(highest, timeline.allocated_bytes, -1)))
 
 
 def _cached_bytes(replay: Replay, alive: NDArray[np.intp], at: int) -> int:

@@ -10,7 +10,7 @@ import types
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -24,6 +24,7 @@ from xmem.cli.main import app
 from xmem.errors import CaptureError, TraceError
 from xmem.estimate_result import Estimate
 from xmem.phantom.ledger import ProcessRecord
+from xmem.pipeline import Analysis
 from xmem.testing.trace_builder import TraceBuilder
 
 SCRIPT = ["python", "train.py"]
@@ -62,11 +63,11 @@ class FakeStages:
             processes=self.processes,
         )
 
-    def make_estimate(self, trace: Path, **options: Any) -> Estimate:
+    def analyze(self, trace: Path, **options: Any) -> Analysis:
         self.estimates.append({"trace": trace, **options})
         if self.error is not None:
             raise self.error
-        return self.estimate
+        return Analysis(self.estimate, *[cast(Any, None)] * 5)
 
 
 @pytest.fixture
@@ -78,7 +79,7 @@ def stages(monkeypatch: pytest.MonkeyPatch) -> FakeStages:
     module.has_gpu = lambda: fake.machine_has_gpu  # type: ignore[attr-defined]
     module.PhantomMachine = PhantomMachine  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "xmem.capture", module)
-    monkeypatch.setattr(xmem, "estimate", fake.make_estimate, raising=False)
+    monkeypatch.setattr(xmem, "analyze", fake.analyze, raising=False)
     monkeypatch.setattr(xmem.observation, "observe", lambda source, **_: source)
     return fake
 

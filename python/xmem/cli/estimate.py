@@ -20,6 +20,7 @@ def estimate(
     as_json: options.Json = False,
     request: options.Format = None,
     output_file: options.EstimateFile = None,
+    page: options.Page = None,
 ) -> None:
     """Estimate the peak GPU memory of a recorded job, and whether it fits."""
     import xmem
@@ -28,17 +29,20 @@ def estimate(
     target = options.target_options(gpu, capacity, alloc_conf, torch_version, cudnn)
     level = options.confidence_or_default(confidence)
     options.require_policies(without_policy)
-    output.give_estimate(
-        xmem.estimate(
-            job.observed(trace, at),
-            what_if=what_if or (),
-            without_policies=without_policy or (),
-            confidence=level,
-            **target,
-        ),
+    output.require_page(page)
+    analysis = xmem.analyze(
+        job.observed(trace, at),
+        what_if=what_if or (),
+        without_policies=without_policy or (),
+        confidence=level,
+        **target,
+    )
+    output.give_analysis(
+        analysis,
         as_json=as_json,
         explain=explain,
         output=output_file,
+        page=page,
         request=request,
         upper=confidence is not None,
     )

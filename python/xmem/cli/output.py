@@ -11,12 +11,12 @@ import typer
 
 from xmem.cli.exit_codes import ExitCode
 from xmem.errors import ConfigError
-from xmem.estimate_result import Estimate
 from xmem.files import write_whole
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from xmem.pipeline import Analysis
     from xmem.reports.schedulers import Scheduler
 
 
@@ -52,29 +52,44 @@ def require_one_format(as_json: bool, request: Scheduler | None) -> None:
         raise ConfigError(f"--json and --format {request}", "one of them")
 
 
-def give_estimate(
-    estimate: Estimate,
+def require_page(page: Path | None) -> None:
+    """Check before the work that a page can be made, if one is asked for.
+
+    Raises:
+        ConfigError: Packages are missing.
+    """
+    if page is not None:
+        from xmem.reports.html import require_packages
+
+        require_packages()
+
+
+def give_analysis(
+    analysis: Analysis,
     *,
     as_json: bool,
     output: Path | None,
+    page: Path | None,
     request: Scheduler | None = None,
     upper: bool = False,
     explain: bool = False,
 ) -> None:
-    """Print an estimate, write it to a file if asked to, and end the command with its verdict.
+    """Print an estimate, write it and its page to files if asked to, and end the command with its verdict.
 
     Args:
-        estimate: The answer.
+        analysis: The answer and what it rests on.
         as_json: Print it as JSON.
         output: Where it is also written, as JSON.
+        page: Where the page goes that shows what it rests on.
         request: Print instead what this scheduler is to be asked for.
         upper: Ask it for the upper bound of the interval, not for the estimate.
         explain: Also show what each policy changed; JSON always does.
 
     Raises:
         typer.Exit: Always; the status says whether the job fits.
-        ConfigError: The file cannot be written; the estimate has been printed all the same.
+        ConfigError: A file cannot be written; the estimate has been printed all the same.
     """
+    estimate = analysis.estimate
     if as_json:
         print_json(estimate.to_json())
     elif request is not None:
@@ -87,6 +102,11 @@ def give_estimate(
         render(estimate, console(), explain=explain)
     if output is not None:
         _write_json(estimate.to_json(), output)
+    if page is not None:
+        from xmem.reports.html import write_page
+
+        write_page(analysis, page)
+        note(f"{page}: a page to open in a browser")
     raise typer.Exit(ExitCode.DOES_NOT_FIT if estimate.fits is False else ExitCode.DONE)
 
 

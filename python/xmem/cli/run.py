@@ -45,6 +45,7 @@ def run(
     confidence: options.Confidence = None,
     request: options.Format = None,
     output_file: options.EstimateFile = None,
+    page: options.Page = None,
 ) -> None:
     """Record a training script, without a GPU, and say how much GPU memory it will need."""
     import xmem
@@ -53,6 +54,7 @@ def run(
     target = options.target_options(gpu, capacity, alloc_conf, torch_version, cudnn)
     level = options.confidence_or_default(confidence)
     options.require_policies(without_policy)
+    output.require_page(page)
     settings = CaptureSettings(
         mode=mode,
         no_gpu=no_gpu,
@@ -70,18 +72,20 @@ def run(
     with _trace_path(keep_trace) as trace:
         captured = capture_noting(command, trace, settings, target, as_json=as_json)
         with reading(str(trace)) as progress:
-            estimate = xmem.estimate(
+            analysis = xmem.analyze(
                 trace, **target, without_policies=without_policy or (), confidence=level, progress=progress
             )
-    output.give_estimate(
-        replace(
-            estimate,
-            trace=replace(estimate.trace, path="" if keep_trace is None else str(keep_trace)),
-            timings_s={"capture": captured.wall_s, **estimate.timings_s},
-        ),
+    estimate = replace(
+        analysis.estimate,
+        trace=replace(analysis.estimate.trace, path="" if keep_trace is None else str(keep_trace)),
+        timings_s={"capture": captured.wall_s, **analysis.estimate.timings_s},
+    )
+    output.give_analysis(
+        replace(analysis, estimate=estimate),
         as_json=as_json,
         explain=explain,
         output=output_file,
+        page=page,
         request=request,
         upper=confidence is not None,
     )

@@ -1,0 +1,156 @@
+"""The curve as an SVG that needs no script: for readers without one, and for paper."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xmem.attribution import Category
+from xmem.units import format_bytes
+
+if TYPE_CHECKING:
+    from xmem.reports.html.curve import Span
+
+STACKED = (
+    Category.PARAMETER,
+    Category.BUFFER,
+    Category.OPTIMIZER_STATE,
+    Category.GRADIENT,
+    Category.INPUT,
+    Category.ACTIVATION,
+    Category.WORKSPACE,
+    Category.TEMPORARY,
+    Category.UNKNOWN,
+)
+"""Categories from the bottom of a stack to its top: the longest lived first."""
+
+WIDTH, HEIGHT = 960, 300
+_LEFT, _RIGHT, _TOP, _BOTTOM = 70, 10, 16, 24
+_MOST_POINTS = 400
+
+
+class SizeTick(NamedTuple):
+    """A line across the plot and its text."""
+
+    y: float
+    text: str
+
+
+class TimeTick(NamedTuple):
+    """A time below the plot."""
+
+    x: float
+    text: str
+
+
+class Shade(NamedTuple):
+    """An iteration as a strip."""
+
+    x: float
+    width: float
+    label: str
+
+
+class Area(NamedTuple):
+    """A category as an area."""
+
+    category: str
+    path: str
+
+
+class StaticPlot(NamedTuple):
+    """Shapes in a coordinate system of ``WIDTH`` by ``HEIGHT``."""
+
+    areas: list[Area]
+    reserved: str
+    sizes: list[SizeTick]
+    times: list[TimeTick]
+    shades: list[Shade]
+    capacity_y: float | None
+    peak: tuple[float, float]
+
+
+def static_plot(
+    x: NDArray[np.float64],
+    by_category: NDArray[np.int64],
+    reserved_bytes: NDArray[np.int64],
+    spans: Sequence[tuple[Span, float, float]],
+    *,
+    peak: int,
+    capacity_bytes: int | None,
+) -> StaticPlot:
+    """Draw the curve.
+
+    Args:
+        x: Seconds of each instant, ascending.
+        by_category: int64 bytes, a row a `Category`, a column an instant.
+        reserved_bytes: Of each instant.
+        spans: Iterations, and the x of their ends.
+        peak: Instant of the peak of allocated memory.
+        capacity_bytes: What the allocator can have of the device.
+    """
+    top = float(max(int(reserved_bytes.max()), 1))
+    if capacity_bytes is not None and capacity_bytes < 2.5 * top:
+        top = max(top, float(capacity_bytes))
+    top *= 1.04
+    low, high = float(x[0]), float(x[-1])
+    wide = (WIDTH - _LEFT - _RIGHT) / ((high - low) or 1.0)
+
+    def across(value: float) -> float:
+        return round(_LEFT + (value - low) * wide, 1)
+
+    def up(bytes_: float) -> float:
+        return round(HEIGHT - _BOTTOM - bytes_ / top * (HEIGHT - _TOP - _BOTTOM), 1)
+
+    kept = _thinned(by_category.sum(axis=0), peak)
+    across_all = np.round(_LEFT + (x - low) * wide, 1)
+    stacked = np.cumsum(by_category[[int(category) for category in STACKED]], axis=0)
+    areas = [
+        Area(category.label, _steps(across_all[kept], heights[kept], top, closed=True))
+        for category, heights in reversed(list(zip(STACKED, stacked, strict=True)))
+        if by_category[int(category)].any()
+    ]
+    return StaticPlot(
+        areas=areas,
+        reserved=_steps(across_all, reserved_bytes, top, closed=False),
+        sizes=[SizeTick(up(value), format_bytes(value)) for value in _round_values(top)],
+        times=[TimeTick(across(value), f"{value - low:.3g} s") for value in np.linspace(low, high, 6)],
+        shades=[
+            Shade(across(begin), max(across(end) - across(begin), 0.5), span.label)
+            for span, begin, end in spans
+        ],
+        capacity_y=None if capacity_bytes is None or capacity_bytes > top else up(capacity_bytes),
+        peak=(across(float(x[peak])), up(float(by_category[:, peak].sum()))),
+    )
+
+
+def _thinned(total: NDArray[np.int64], peak: int) -> NDArray[np.intp]:
+    if len(total) <= _MOST_POINTS:
+        return np.arange(len(total))
+    from tsdownsample import MinMaxLTTBDownsampler
+
+    found = MinMaxLTTBDownsampler().downsample(total.astype(np.float64), n_out=_MOST_POINTS)
+    return np.unique(np.append(found.astype(np.intp), peak))
+
+
+def _steps(across: NDArray[np.float64], heights: NDArray[np.int64], top: float, *, closed: bool) -> str:
+    """A path of steps: each value holds until the next instant."""
+    bottom = HEIGHT - _BOTTOM
+    rise = np.round(bottom - heights / top * (HEIGHT - _TOP - _BOTTOM), 1)
+    turns = np.concatenate([[True], rise[1:] != rise[:-1]])
+    steps = "".join(
+        f"H{x:g}V{y:g}" for x, y in zip(across[turns].tolist(), rise[turns].tolist(), strict=True)
+    )
+    start, end = across[0], across[-1]
+    if closed:
+        return f"M{start:g} {bottom:g}{steps}H{end:g}V{bottom:g}Z"
+    return f"M{start:g} {rise[0]:g}{steps}H{end:g}"
+
+
+def _round_values(top: float) -> list[int]:
+    """About four sizes below the top, multiples of a power of two."""
+    step = 2.0 ** np.floor(np.log2(top / 3))
+    return [int(step * number) for number in range(int(top / step) + 1)]
