@@ -134,7 +134,7 @@ def test_lines_come_with_their_function_and_text(captured: Capturing) -> None:
         assert line["text"] == source_line(name)
     functions = {line["text"]: line["function"] for line in run.xmem["lines"].values()}
     assert functions["loss.backward()"] == "<module>"
-    assert functions["return self.head(x)"] == ("Net.forward" if sys.version_info >= (3, 11) else "forward")
+    assert functions["return self.head(x)"] == "Net.forward"
 
 
 LIBRARY = """
