@@ -264,7 +264,8 @@ def run(
 
 WRITING = [
     pytest.param(("estimate", "--json"), id="estimate"),
-    pytest.param(("report", "--format", "memory_viz"), id="report"),
+    pytest.param(("report", "--format", "memory_viz"), id="snapshot"),
+    pytest.param(("report", "--format", "parquet"), id="table"),
 ]
 
 
@@ -280,7 +281,15 @@ def test_a_full_disk_leaves_no_half_of_a_file(command: tuple[str, ...], tmp_path
 
 @needs_command
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
-@pytest.mark.parametrize("command", [("estimate", "--json"), ("estimate",), ("inspect", "blocks", "--json")])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("estimate", "--json"),
+        ("estimate",),
+        ("inspect", "blocks", "--json"),
+        ("report", "--format", "csv"),
+    ],
+)
 def test_a_full_disk_under_stdout(command: tuple[str, ...], tmp_path: Path) -> None:
     trace = training().write(tmp_path / "trace.json")
     with Path("/dev/full").open("wb") as full:

@@ -1,4 +1,4 @@
-"""Exported replays: what the simulator replays again without a difference, and PyTorch's own viewer opens."""
+"""Exported replays: what the simulator replays again without a difference."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from training_sample import training
 from xmem.alloc_conf import parse
 from xmem.comparison import compare
-from xmem.errors import ConfigError
-from xmem.memory_viz import frames_of, snapshot_of, write_snapshot
-from xmem.pipeline import run_stages
-from xmem.simulation import NEVER, RequestKind, Requests, make_requests, replay
+from xmem.memory_viz import write_snapshot
+from xmem.simulation import NEVER, Replay, RequestKind, Requests, make_requests, replay
 from xmem.snapshot import read_snapshot, replay_recording
 
 MIB = 1 << 20
+
+
+def write(path: Path, requests: Requests, done: Replay, **settings: Any) -> None:
+    with path.open("wb") as file:
+        write_snapshot(file, requests, done, **settings)
 
 
 def random_requests(seed: int, blocks: int = 150) -> Requests:
@@ -45,7 +47,7 @@ def test_an_export_is_replayed_without_a_difference(
 ) -> None:
     requests = random_requests(seed)
     done = replay(requests, options=parse(conf, "2.13"), capacity_bytes=capacity_bytes, on_oom=on_oom)
-    write_snapshot(snapshot_of(requests, done, alloc_conf=conf), tmp_path / "s.pickle")
+    write(tmp_path / "s.pickle", requests, done, alloc_conf=conf)
     read = read_snapshot(tmp_path / "s.pickle")
     comparison = compare(read, torch_version="2.13")
     assert comparison.agrees
@@ -90,7 +92,7 @@ def test_an_export_with_private_pools_is_replayed_without_a_difference(
     requests = with_private_pools(random_requests(seed), seed)
     done = replay(requests, options=parse(conf, "2.13"), capacity_bytes=capacity_bytes)
     assert len(done.reserved_by_private_pools) > 0
-    write_snapshot(snapshot_of(requests, done, alloc_conf=conf), tmp_path / "s.pickle")
+    write(tmp_path / "s.pickle", requests, done, alloc_conf=conf)
     device = read_snapshot(tmp_path / "s.pickle").devices[0]
     replayed = replay_recording(device, parse(conf, "2.13"))
     assert replayed.difference is None
@@ -108,46 +110,8 @@ def test_the_rules_behind_an_export_are_found_again(version: str, tie_break: str
     sizes = random.choice([3 * MIB, 5 * MIB, 12 * MIB], 600)
     requests = make_requests(begin, end, sizes, empty_cache_ns=np.arange(0, 10_000, 500))
     done = replay(requests, options=parse("", version), capacity_bytes=1 << 40)
-    write_snapshot(snapshot_of(requests, done), tmp_path / "s.pickle")
+    write(tmp_path / "s.pickle", requests, done)
     comparison = compare(read_snapshot(tmp_path / "s.pickle"))
     assert comparison.agrees
     assert comparison.rules.tie_break == tie_break
     assert "address" in [rules.tie_break for rules in comparison.rejected]
-
-
-def test_stacks_say_where_blocks_come_from(tmp_path: Path) -> None:
-    stages = run_stages(training().write(tmp_path / "trace.json"))
-    frames = frames_of(stages.trace, stages.attribution, stages.workload)
-    snapshot = snapshot_of(stages.requests, stages.unlimited, frames)
-    stacks = [event["frames"] for event in snapshot["device_traces"][0] if event["action"] == "alloc"]
-    assert [
-        {"name": "aten::linear", "filename": "operator", "line": 0},
-        {"name": "Net.fc", "filename": "train.py", "line": 7},
-        {"name": "activation", "filename": "category", "line": 0},
-    ] in stacks
-    assert len({id(stack) for stack in frames}) < len(frames)
-
-
-def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    requests = random_requests(0)
-    with pytest.raises(ConfigError, match="a file that can be written"):
-        write_snapshot(snapshot_of(requests, replay(requests)), tmp_path)
-
-
-@pytest.mark.parametrize("capacity_bytes", [1 << 40, 128 * MIB])
-@pytest.mark.parametrize("conf", ["", "expandable_segments:True"])
-def test_the_viewer_of_pytorch_opens_an_export(conf: str, capacity_bytes: int, tmp_path: Path) -> None:
-    viewer = pytest.importorskip("torch.cuda._memory_viz", reason="torch is not installed here")
-    stages = run_stages(training().write(tmp_path / "trace.json"))
-    frames = frames_of(stages.trace, stages.attribution, stages.workload)
-    done = replay(stages.requests, options=parse(conf, "2.13"), capacity_bytes=capacity_bytes)
-    snapshot = snapshot_of(stages.requests, done, frames, conf)
-
-    assert "<html>" in viewer.trace_plot(snapshot)
-    assert "<html>" in viewer.trace_plot(snapshot, plot_segments=True)
-    assert "<html>" in viewer.segment_plot(snapshot)
-    assert f"segments: {len(snapshot['segments'])}" in viewer.segsum(snapshot)
-    assert f"{len(snapshot['device_traces'][0])} entries" in viewer.trace(snapshot)
-    for by_stack in (viewer.memory, viewer.segments):
-        lines = by_stack(snapshot, format_flamegraph=lambda text: text).splitlines()
-        assert any(";active_allocated;category:0:parameter" in line for line in lines), lines

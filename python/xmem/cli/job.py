@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from xmem.cli.reading import reading
 from xmem.errors import ConfigError
 
 if TYPE_CHECKING:
+    from xmem.estimate_result import Estimate
     from xmem.observation import Observation
+
+_BEGIN_OF_ESTIMATE = re.compile(rb'\s*\{\s*"schema_version"')
+_BEGIN_BYTES = 4096
 
 
 def observed(source: str, at: str | None) -> Observation:
@@ -31,3 +36,29 @@ def observed(source: str, at: str | None) -> Observation:
         raise ConfigError(f"--at {at} of {source}", "a fitted model: xmem-fast fit makes one")
     with reading(source) as progress:
         return observe(source, progress=progress)
+
+
+def estimate_in(source: str) -> Estimate | None:
+    """The estimate that a file holds as ``estimate -o`` wrote it; None where it holds something else.
+
+    Raises:
+        TraceError: It is an estimate of another version, or a damaged one.
+    """
+    import json
+    from pathlib import Path
+
+    from xmem.errors import TraceError
+    from xmem.estimate_result import Estimate
+
+    path = Path(source)
+    if not path.is_file():
+        return None
+    with path.open("rb") as file:
+        if not _BEGIN_OF_ESTIMATE.match(file.read(_BEGIN_BYTES)):
+            return None
+        file.seek(0)
+        try:
+            data = json.load(file)
+        except ValueError as error:
+            raise TraceError(f"this estimate is damaged ({error}); write it again", source) from error
+    return Estimate.from_json(data)
