@@ -35,3 +35,8 @@ def format_bytes(size_bytes: int) -> str:
         if magnitude >= 1024**power:
             return f"{size_bytes / 1024**power:.2f} {prefix}B"
     return f"{size_bytes} B"
+
+
+def format_change(size_bytes: int) -> str:
+    """Write a change of size with its sign: ``+512.00 MiB``."""
+    return f"{'+' if size_bytes > 0 else ''}{format_bytes(size_bytes)}"

@@ -11,6 +11,7 @@ class ExitCode(IntEnum):
     DONE = 0
     DOES_NOT_FIT = 1
     DIFFERS = 1  # of `replay`: simulator and recording part
+    GREW = 1  # of `diff`: by more than --fail-on-growth allows
     USAGE = 2
     BAD_INPUT = 3
     # sysexits.h, EX_SOFTWARE: a fault of xmem's own must not read as "does not fit".

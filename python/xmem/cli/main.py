@@ -12,7 +12,10 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from xmem.cli.advise import advise
 from xmem.cli.capture import capture
+from xmem.cli.check import check
+from xmem.cli.diff import diff
 from xmem.cli.estimate import estimate
 from xmem.cli.exit_codes import ExitCode
 from xmem.cli.fit import fit
@@ -88,12 +91,14 @@ def _options(
 ) -> None:
     """How much GPU memory will this PyTorch training job need? Known before it runs, without a GPU.
 
-    Exit status: 0 fits or done, 1 would not fit (replay: differs), 2 usage, 3 bad input or failed capture.
+    Exit status: 0 fits or done, 1 would not fit (check: over; replay: differs), 2 usage, 3 bad input or
+    failed capture.
     """
 
 
 for _command in (
-    run, capture, estimate, fit, max_batch, gpus, policies, inspect, replay, tune, sweep, report, validate,
+    run, capture, estimate, check, diff, fit, max_batch, gpus, policies, inspect, replay, tune, advise, sweep,
+    report, validate,
 ):  # fmt: skip
     # The command ends the options: what follows it belongs to the script, not to us.
     app.command(context_settings={"allow_interspersed_args": _command not in (run, capture)})(_command)

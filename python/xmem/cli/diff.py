@@ -1,0 +1,138 @@
+"""``xmem-fast diff``: what changed from one run to another, and which part of the script did it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from xmem.cli import job, options, output
+from xmem.cli.exit_codes import ExitCode
+from xmem.errors import ConfigError, TraceError
+from xmem.files import write_whole
+from xmem.units import parse_bytes
+
+if TYPE_CHECKING:
+    from xmem.difference import Difference
+    from xmem.estimate_result import Estimate
+    from xmem.pipeline import Analysis
+
+_ESTIMATE = re.compile(rb'\s*\{\s*"schema_version"')
+_HEAD_BYTES = 256
+_PERCENT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*%\s*")
+
+_Before = Annotated[
+    str,
+    typer.Argument(
+        metavar="A", help="The run before: a trace, or an estimate (estimate -o).", show_default=False
+    ),
+]
+_After = Annotated[str, typer.Argument(metavar="B", help="The run after, likewise.", show_default=False)]
+_Html = Annotated[
+    Path | None, typer.Option("--html", metavar="FILE", help="Also write the comparison as one offline page.")
+]
+_FailOnGrowth = Annotated[
+    str | None,
+    typer.Option(
+        "--fail-on-growth",
+        metavar="SIZE|PERCENT",
+        help="Exit with 1 where the device peak grew by more, such as 256MiB or 5%.",
+    ),
+]
+
+
+def diff(
+    before: _Before,
+    after: _After,
+    gpu: options.Gpu = None,
+    capacity: options.Capacity = None,
+    alloc_conf: options.AllocConf = None,
+    torch_version: options.TorchVersion = None,
+    cudnn: options.PlannedBy = None,
+    fail_on_growth: _FailOnGrowth = None,
+    html: _Html = None,
+    as_json: options.Json = False,
+) -> None:
+    """Compare two runs: by how much the peak changed, and which module, line and kind of memory did it.
+
+    Options of the target are for traces; an estimate is for the target that it was made for. Exit status: 0
+    compared, 1 grew by more than --fail-on-growth, 2 usage, 3 bad input.
+    """
+    from xmem.difference import difference
+
+    limit = None if fail_on_growth is None else _Limit(fail_on_growth)
+    target = options.target_options(gpu, capacity, alloc_conf, torch_version, cudnn)
+    estimates = [_read_estimate(source) for source in (before, after)]
+    if None not in estimates and any(value is not None for value in target.values()):
+        raise ConfigError("a target for two estimates", "traces: an estimate has its target")
+    sides = [
+        _analyze(source, target) if estimate is None else estimate
+        for source, estimate in zip((before, after), estimates, strict=True)
+    ]
+    compared = difference(*sides)
+    if as_json:
+        output.print_json(compared.to_json())
+    else:
+        from xmem.reports.difference.terminal import render
+
+        render(compared, output.console())
+    if html is not None:
+        _write_html(compared, html, before, after)
+    if limit is not None and limit.is_exceeded_by(compared):
+        output.note(f"the device peak grew by more than {limit.text}")
+        raise typer.Exit(ExitCode.GREW)
+
+
+class _Limit:
+    """By how much a peak may grow."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        percent = _PERCENT.fullmatch(text)
+        self._share = None if percent is None else float(percent[1]) / 100
+        self._bytes = 0 if percent is not None or text.strip() == "0" else parse_bytes(text)
+
+    def is_exceeded_by(self, compared: Difference) -> bool:
+        device = compared.size("device_peak")
+        allowed = self._bytes if self._share is None else self._share * device.before_bytes
+        return device.change_bytes > allowed
+
+
+def _read_estimate(source: str) -> Estimate | None:
+    """An estimate that was written to a file, None where the source is something else."""
+    from xmem.estimate_result import Estimate
+
+    try:
+        with Path(source).open("rb") as file:
+            if not _ESTIMATE.match(file.read(_HEAD_BYTES)):
+                return None
+        return Estimate.from_json(json.loads(Path(source).read_bytes()))
+    except OSError:
+        return None  # a URL, standard input, or a file that the reader of traces has the words for
+    except ValueError as error:
+        offset = getattr(error, "pos", -1)
+        raise TraceError(
+            f"this estimate is damaged ({error}); write it again with `xmem-fast estimate TRACE -o FILE`",
+            source,
+            byte_offset=offset,
+        ) from error
+    except TraceError as error:
+        raise TraceError(error.message, source) from error
+
+
+def _analyze(source: str, target: options.TargetOptions) -> Analysis:
+    from xmem.pipeline import analyze
+
+    return analyze(job.observed(source, None), **target)
+
+
+def _write_html(compared: Difference, path: Path, before: str, after: str) -> None:
+    from xmem.reports.difference.page import page_of
+
+    try:
+        write_whole(path, page_of(compared, before=before, after=after).encode())
+    except OSError as error:
+        raise ConfigError(f"--html {path}", f"a file that can be written ({error.strerror})") from error

@@ -1,0 +1,63 @@
+"""Baselines: estimates that are kept in a repository, and later ones held to."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from xmem.errors import ConfigError, TraceError
+from xmem.estimate_file import read_estimate
+from xmem.estimate_result import Estimate
+from xmem.files import write_whole
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What a job took when somebody last agreed to it.
+
+    Attributes:
+        path: As the user named it.
+        estimate: Of then.
+    """
+
+    path: str
+    estimate: Estimate
+
+
+def read_baseline(path: Path, *, writer: str = "xmem-fast check --update-baseline") -> Baseline:
+    """Read an estimate as ``estimate -o`` and ``check --update-baseline`` write it.
+
+    Args:
+        path: Of the file.
+        writer: The command that writes a missing one, for the message.
+
+    Raises:
+        TraceError: There is none, or it is damaged.
+    """
+    if not path.exists():
+        raise TraceError(f"there is no baseline yet; write it with `{writer}`", path)
+    return Baseline(str(path), read_estimate(path))
+
+
+def write_baseline(path: Path, estimate: Estimate) -> None:
+    """Write what lasts of an estimate, so that the file changes only when the answer does.
+
+    No two runs of a script have the same times: the curve and what else is told by the clock is left out.
+
+    Raises:
+        ConfigError: It cannot be written.
+    """
+    lasting = replace(
+        estimate,
+        peak=replace(estimate.peak, time_ns=-1),
+        curve=None,
+        largest_blocks=(),
+        trace=replace(estimate.trace, bytes=-1),
+        timings_s={},
+    )
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, (json.dumps(lasting.to_json(), indent=2) + "\n").encode())
+    except OSError as error:
+        raise ConfigError(f"the baseline {path}", f"a file that can be written ({error.strerror})") from error

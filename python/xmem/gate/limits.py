@@ -1,0 +1,119 @@
+"""What a job may take: the figure that is judged, its budget, and how far it may grow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from xmem.errors import ConfigError
+from xmem.estimate_result import Estimate
+from xmem.units import format_bytes, parse_bytes
+
+
+class Metric(StrEnum):
+    """The figure of an estimate that is judged."""
+
+    DEVICE_PEAK = "device_peak"
+    RESERVED = "reserved"
+    ALLOCATED = "allocated"
+
+    @property
+    def words(self) -> str:
+        """For people, after ``the``."""
+        return {
+            Metric.DEVICE_PEAK: "device peak",
+            Metric.RESERVED: "peak of reserved memory",
+            Metric.ALLOCATED: "peak of allocated memory",
+        }[self]
+
+    def of(self, estimate: Estimate, *, upper: bool = False) -> int:
+        """The figure in bytes, of the process that holds most where a job has several.
+
+        Args:
+            estimate: Of the job.
+            upper: The upper bound of the estimate's interval, not the estimate itself.
+
+        Raises:
+            ConfigError: There is no upper bound of this figure.
+        """
+        if upper:
+            high_bytes = _upper_bound(estimate, self)
+            return high_bytes - (0 if self is Metric.DEVICE_PEAK else estimate.context_bytes)
+        if self is Metric.ALLOCATED:
+            peaks = [estimate.peak_allocated_bytes, *_larger_ranks(estimate, "peak_allocated_bytes")]
+            return max(peaks)
+        reserved = max([estimate.peak_reserved_bytes, *_larger_ranks(estimate, "peak_reserved_bytes")])
+        return reserved + (estimate.context_bytes if self is Metric.DEVICE_PEAK else 0)
+
+
+def _larger_ranks(estimate: Estimate, peak: str) -> list[int]:
+    """Peaks of other processes and GPUs of the job that held more than the captured one."""
+    if estimate.measured is None:
+        return []
+    own: int = getattr(estimate.measured, peak)
+    peaks: list[int] = [getattr(rank, peak) for rank in estimate.measured.ranks]
+    return [held for held in peaks if held > own]
+
+
+def _upper_bound(estimate: Estimate, metric: Metric) -> int:
+    if metric is Metric.ALLOCATED:
+        raise ConfigError(
+            "a confidence with the metric allocated", "device_peak or reserved, which have bounds"
+        )
+    if estimate.interval is None:
+        raise ConfigError("a confidence", "an estimate with an interval; write it again with this version")
+    return estimate.interval.high_bytes
+
+
+@dataclass(frozen=True)
+class Growth:
+    """How far a figure may grow beyond its baseline.
+
+    Attributes:
+        bytes: Whatever the baseline.
+        share: Of the baseline, instead.
+    """
+
+    bytes: int = 0
+    share: float = 0.0
+
+    def allowed_bytes(self, baseline_bytes: int) -> int:
+        """Of a baseline of this size."""
+        return self.bytes + int(self.share * baseline_bytes)
+
+    def __str__(self) -> str:
+        return f"{self.share * 100:g}%" if self.share else format_bytes(self.bytes)
+
+
+def parse_growth(text: str) -> Growth:
+    """Read ``5%`` or ``200MiB``; ``0`` is no growth at all.
+
+    Raises:
+        ConfigError: Neither a share nor a size.
+    """
+    number, percent, rest = text.strip().partition("%")
+    try:
+        if percent and not rest and 0 <= float(number) < float("inf"):
+            return Growth(share=float(number) / 100)
+        if text.strip() == "0":
+            return Growth()
+        return Growth(bytes=parse_bytes(text))
+    except (ValueError, ConfigError):
+        raise ConfigError(repr(text), "a growth such as 5%, 200MiB or 0") from None
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a job is held to; a GPU is part of the estimate.
+
+    Attributes:
+        budget_bytes: The most that the figure may be, None when only the GPU and the baseline count.
+        metric: The figure.
+        upper: Whether the upper bound of the estimate's interval is held to the budget and the GPU.
+        max_growth: Beyond the baseline.
+    """
+
+    budget_bytes: int | None = None
+    metric: Metric = Metric.DEVICE_PEAK
+    upper: bool = False
+    max_growth: Growth = Growth()

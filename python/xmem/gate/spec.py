@@ -1,0 +1,250 @@
+"""Jobs to check, in ``xmem.toml`` or in ``[tool.xmem.check]`` of ``pyproject.toml`` (``docs/check.md``)."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+from xmem.errors import ConfigError
+from xmem.gate.limits import Limits, Metric, parse_growth
+from xmem.units import parse_bytes
+
+MODES = ("auto", "phantom", "real")
+FILE_NAMES = ("xmem.toml", "pyproject.toml")
+
+_LIMIT_KEYS = frozenset(
+    ("gpu", "budget", "metric", "confidence", "baseline", "max_growth", "alloc_conf", "torch")
+)
+_COMMAND_KEYS = frozenset(("iterations", "mode", "timeout_s"))
+_KINDS = ("command", "trace", "estimate", "model")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a job is held to, as it was asked for.
+
+    Attributes:
+        limits: Checked.
+        gpus: Names; none when no GPU is asked about.
+        confidence: Of the upper bound, None where the estimate itself is judged.
+        baseline: File, or folder with a file a job; None when there is no baseline.
+        alloc_conf: ``PYTORCH_CUDA_ALLOC_CONF`` of the job, None for that of the recorded run.
+        torch_version: PyTorch that will run it, None for the recorded one.
+    """
+
+    limits: Limits = field(default_factory=Limits)
+    gpus: tuple[str, ...] = ()
+    confidence: float | None = None
+    baseline: Path | None = None
+    alloc_conf: str | None = None
+    torch_version: str | None = None
+
+
+@dataclass(frozen=True)
+class CommandToCapture:
+    """A command, and how it is captured.
+
+    Attributes:
+        arguments: Of it, the program first.
+        iterations: Optimizer steps to record.
+        mode: One of ``MODES``.
+        timeout_s: Given up after this many seconds.
+    """
+
+    arguments: tuple[str, ...]
+    iterations: int = 3
+    mode: str = "auto"
+    timeout_s: float | None = None
+
+    def __str__(self) -> str:
+        return " ".join(self.arguments)
+
+
+@dataclass(frozen=True)
+class Job:
+    """Something to check.
+
+    Attributes:
+        name: For people, and of its baseline in a folder.
+        source: A trace, an estimate or a fitted model; or a command.
+        asked: What it is held to.
+        at: Where a fitted model is asked.
+    """
+
+    name: str
+    source: str | CommandToCapture
+    asked: Asked = field(default_factory=Asked)
+    at: str | None = None
+
+
+def find_spec(folder: Path) -> Path | None:
+    """The file in a folder that says what to check, None when there is none.
+
+    Raises:
+        ConfigError: A file of that name is no TOML.
+    """
+    for name in FILE_NAMES:
+        path = folder / name
+        if path.is_file() and _table_of(path, _content(path)) is not None:
+            return path
+    return None
+
+
+def read_jobs(path: Path) -> tuple[Job, ...]:
+    """Read and check the jobs of a file, in its order.
+
+    Raises:
+        ConfigError: It cannot be read, or something in it cannot be meant; names the file and the key.
+    """
+    table = _table_of(path, _content(path))
+    if table is None:
+        where = "[tool.xmem.check]" if path.name == "pyproject.toml" else "[check]"
+        raise ConfigError(str(path), f"a table {where}")
+    return _Reader(path).jobs(table)
+
+
+def _content(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file)
+    except OSError as error:
+        raise ConfigError(str(path), f"a file that can be read, but: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(str(path), f"a TOML file, but: {error}") from None
+
+
+def _table_of(path: Path, content: Mapping[str, Any]) -> Any:
+    if path.name == "pyproject.toml":
+        tool = content.get("tool")
+        content = tool.get("xmem", {}) if isinstance(tool, dict) else {}
+    return content.get("check") if isinstance(content, dict) else None
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Reads the table of one file; errors name it."""
+
+    path: Path
+
+    def jobs(self, table: object) -> tuple[Job, ...]:
+        if not isinstance(table, dict):
+            self._refuse("check", "a table")
+        shared = {key: value for key, value in table.items() if key != "jobs"}
+        self._require_keys("", shared, _LIMIT_KEYS | _COMMAND_KEYS)
+        jobs = table.get("jobs")
+        if not isinstance(jobs, dict) or not jobs:
+            self._refuse("jobs", "a table for each job, such as [check.jobs.gpt2]")
+        return tuple(self._job(name, entry, shared) for name, entry in jobs.items())
+
+    def _job(self, name: str, entry: object, shared: Mapping[str, Any]) -> Job:
+        if not isinstance(entry, dict) or sum(kind in entry for kind in _KINDS) != 1:
+            self._refuse(
+                f"jobs.{name}",
+                "one of: command = [ARGUMENT, ...], trace = FILE, estimate = FILE, model = FILE",
+            )
+        kind = next(kind for kind in _KINDS if kind in entry)
+        own = _LIMIT_KEYS | {kind}
+        if kind == "command":
+            own |= _COMMAND_KEYS
+        if kind == "model":
+            own |= {"at"}
+        self._require_keys(f"jobs.{name}.", entry, own)
+        at = entry.get("at")
+        if at is not None and not isinstance(at, str):
+            self._refuse(f"jobs.{name}.at = {at!r}", 'text such as "batch=16,seq=128"')
+        settings = {**shared, **entry}
+        source = self._command(name, settings) if kind == "command" else self._file(name, kind, entry[kind])
+        return Job(name, source, self._asked(name, settings), at)
+
+    def _command(self, name: str, settings: Mapping[str, Any]) -> CommandToCapture:
+        arguments = settings["command"]
+        if not isinstance(arguments, list) or not arguments or not all(isinstance(a, str) for a in arguments):
+            self._refuse(
+                f"jobs.{name}.command = {arguments!r}", 'its arguments, such as ["python", "train.py"]'
+            )
+        iterations, mode = settings.get("iterations", 3), settings.get("mode", "auto")
+        timeout_s = settings.get("timeout_s")
+        if type(iterations) is not int or iterations < 1:
+            self._refuse(f"jobs.{name}: iterations = {iterations!r}", "a whole number above 0")
+        if mode not in MODES:
+            self._refuse(f"jobs.{name}: mode = {mode!r}", f"one of {', '.join(MODES)}")
+        if timeout_s is not None and (type(timeout_s) not in (int, float) or timeout_s <= 0):
+            self._refuse(f"jobs.{name}: timeout_s = {timeout_s!r}", "seconds above 0")
+        return CommandToCapture(tuple(arguments), iterations, mode, timeout_s)
+
+    def _file(self, name: str, kind: str, file: object) -> str:
+        if not isinstance(file, str) or not file:
+            self._refuse(f"jobs.{name}.{kind} = {file!r}", "the name of a file")
+        return file if "://" in file else str(self.path.parent / file)
+
+    def _asked(self, name: str, settings: Mapping[str, Any]) -> Asked:
+        gpus = settings.get("gpu", ())
+        gpus = (gpus,) if isinstance(gpus, str) else gpus
+        if not isinstance(gpus, list | tuple) or not all(isinstance(gpu, str) for gpu in gpus):
+            self._refuse(f"jobs.{name}: gpu = {gpus!r}", "the name of a GPU, or a list of names")
+        for key in ("baseline", "alloc_conf", "torch"):
+            if not isinstance(settings.get(key, ""), str):
+                self._refuse(f"jobs.{name}: {key} = {settings[key]!r}", "text")
+        confidence = settings.get("confidence")
+        if confidence is not None and type(confidence) is not float:
+            self._refuse(f"jobs.{name}: confidence = {confidence!r}", "a share such as 0.9")
+        try:
+            limits = limits_of(
+                budget=self._size(name, "budget", settings.get("budget")),
+                metric=settings.get("metric"),
+                max_growth=self._size(name, "max_growth", settings.get("max_growth")),
+                upper=confidence is not None,
+            )
+        except ConfigError as error:
+            self._refuse(f"jobs.{name}: {error.value}", error.expected)
+        baseline = settings.get("baseline")
+        return Asked(
+            limits=limits,
+            gpus=tuple(gpus),
+            confidence=confidence,
+            baseline=None if baseline is None else self.path.parent / baseline,
+            alloc_conf=settings.get("alloc_conf"),
+            torch_version=settings.get("torch"),
+        )
+
+    def _size(self, name: str, key: str, value: object) -> str | None:
+        if type(value) is int:
+            return str(value)
+        if value is not None and not isinstance(value, str):
+            self._refuse(f"jobs.{name}: {key} = {value!r}", 'a size such as "10GiB"')
+        return value
+
+    def _require_keys(self, where: str, table: Mapping[str, Any], known: frozenset[str] | set[str]) -> None:
+        unknown = set(table) - known
+        if unknown:
+            self._refuse(f"{where}{min(unknown)}", f"one of {', '.join(sorted(known))}")
+
+    def _refuse(self, value: str, expected: str) -> NoReturn:
+        raise ConfigError(f"{self.path}: {value}", expected)
+
+
+def limits_of(
+    *, budget: str | None, metric: str | None, max_growth: str | None, upper: bool = False
+) -> Limits:
+    """Limits as texts say them; what is not said keeps its default.
+
+    Raises:
+        ConfigError: A text cannot be meant, or two of them together.
+    """
+    metrics = [known.value for known in Metric]
+    if metric is not None and metric not in metrics:
+        raise ConfigError(f"metric {metric!r}", f"one of {', '.join(metrics)}")
+    chosen = Metric.DEVICE_PEAK if metric is None else Metric(metric)
+    if upper and chosen is Metric.ALLOCATED:
+        raise ConfigError(
+            "a confidence with the metric allocated", "device_peak or reserved, which have bounds"
+        )
+    return Limits(
+        budget_bytes=None if budget is None else parse_bytes(budget),
+        metric=chosen,
+        upper=upper,
+        max_growth=Limits().max_growth if max_growth is None else parse_growth(max_growth),
+    )

@@ -1,0 +1,1 @@
+"""Two runs compared: as text and as an offline page."""

@@ -1,0 +1,142 @@
+"""Two runs compared, as one page that needs nothing else: no script, light and dark, prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+
+from xmem.difference import Difference, SizeChange
+from xmem.difference.causes import factor
+from xmem.errors import ConfigError
+from xmem.reports.difference.words import (
+    SIZE_NAMES,
+    grouped_modules,
+    headline,
+    instant_in_words,
+    place,
+    renamed_in_words,
+)
+from xmem.units import format_bytes, format_change
+
+_FOLDER = Path(__file__).parent
+_MOST_ROWS = 40
+_WATERFALL_NAMES = {"context": "CUDA context", "beyond_allocated": "reserved beyond allocated"}
+
+
+@dataclass(frozen=True)
+class _Bar:
+    """A bar of the waterfall, in percent of the longest."""
+
+    label: str
+    size: str
+    kind: str
+    left: float
+    width: float
+
+
+@dataclass(frozen=True)
+class _Table:
+    """Sizes of both runs with a bar for the change; ``style`` is the class of the names."""
+
+    title: str
+    changes: Sequence[SizeChange]
+    style: str = ""
+
+    @property
+    def rows(self) -> Sequence[SizeChange]:
+        return self.changes[:_MOST_ROWS]
+
+    @property
+    def more(self) -> int:
+        return len(self.changes) - len(self.rows)
+
+    def share(self, change: SizeChange) -> float:
+        """Of a change in the largest one, in percent."""
+        largest = max(abs(other.change_bytes) for other in self.changes)
+        return round(abs(change.change_bytes) / (largest or 1) * 100, 2)
+
+
+def page_of(difference: Difference, *, before: str, after: str) -> str:
+    """The comparison as the text of an HTML page.
+
+    Args:
+        difference: What to show.
+        before: What to call the first run, such as its file.
+        after: The second run, likewise.
+
+    Raises:
+        ConfigError: jinja2 is missing.
+    """
+    try:
+        import jinja2
+    except ModuleNotFoundError:
+        raise ConfigError("--html without jinja2", "it installed: pip install 'xmem-fast[report]'") from None
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_FOLDER),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters |= {"size": format_bytes, "change": format_change, "sign": _sign}
+    environment.globals |= {"factor": factor}
+    sizes = [
+        SizeChange(label, size.before_bytes, size.after_bytes)
+        for name, label in SIZE_NAMES.items()
+        for size in [difference.size(name)]
+    ]
+    tables = [
+        _Table("Sizes", sizes),
+        _Table("By category", [_spaced(change) for change in difference.category]),
+        _Table("By phase of birth", [_spaced(change) for change in difference.phase]),
+        _Table("By module", _changed(grouped_modules(difference.module)), "name"),
+        _Table("By source line", _changed(difference.source_line), "name"),
+        _Table("By operator", _changed(difference.operator), "name"),
+    ]
+    return environment.get_template("page.html.j2").render(
+        difference=difference,
+        before=before,
+        after=after,
+        headline=headline(difference),
+        style=(_FOLDER / "page.css").read_text(encoding="utf-8"),
+        waterfall=list(_waterfall(difference)),
+        tables=tables,
+        peak_before=place(difference.peak_before),
+        peak_after=place(difference.peak_after),
+        instants=[(instant_in_words(instant), instant.category) for instant in difference.instants],
+        renamed=renamed_in_words(difference),
+    )
+
+
+def _waterfall(difference: Difference) -> Iterator[_Bar]:
+    """From the first device peak over each part's change to the second."""
+    device = difference.size("device_peak")
+    steps = sorted(
+        (step for step in difference.waterfall if step.change_bytes), key=lambda step: -step.change_bytes
+    )
+    ends = list(accumulate((step.change_bytes for step in steps), initial=device.before_bytes))
+    longest = max(*ends, device.after_bytes, 1)
+
+    def bar(label: str, size: str, kind: str, begin: int, end: int) -> _Bar:
+        left, width = min(begin, end) / longest * 100, abs(end - begin) / longest * 100
+        return _Bar(label, size, kind, round(left, 3), round(width, 3))
+
+    yield bar("device peak before", format_bytes(device.before_bytes), "total", 0, device.before_bytes)
+    for step, begin, end in zip(steps, ends[:-1], ends[1:], strict=True):
+        label = _WATERFALL_NAMES.get(step.name, step.name.replace("_", " "))
+        yield bar(label, format_change(step.change_bytes), _sign(step.change_bytes), begin, end)
+    yield bar("device peak after", format_bytes(device.after_bytes), "total", 0, device.after_bytes)
+
+
+def _sign(change_bytes: int) -> str:
+    return "more" if change_bytes > 0 else "less" if change_bytes < 0 else "none"
+
+
+def _changed(changes: Iterable[SizeChange]) -> list[SizeChange]:
+    return [change for change in changes if change.change_bytes]
+
+
+def _spaced(change: SizeChange) -> SizeChange:
+    return SizeChange(change.name.replace("_", " "), change.before_bytes, change.after_bytes)

@@ -1,0 +1,47 @@
+"""Places in the user's code, as reports name them: relative to the folder that the command runs in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from xmem.gate import Finding
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line of a file below the current folder.
+
+    Attributes:
+        path: Relative, with forward slashes.
+        line: Counted from 1.
+    """
+
+    path: str
+    line: int
+
+
+def place_of(finding: Finding, source: str) -> Place | None:
+    """Where to show a finding: the line that holds or added most, else the file or script that was judged.
+
+    Args:
+        finding: What was found.
+        source: The file or the command that was judged.
+
+    Returns:
+        None when neither is a file below the current folder: in the code of others nothing can be marked.
+    """
+    if finding.place is not None and (line := _below(*finding.place)) is not None:
+        return line
+    candidates = (_below(part, 1) for part in (source, *source.split()))
+    return next((place for place in candidates if place is not None), None)
+
+
+def _below(path: str, line: int) -> Place | None:
+    folder = Path.cwd()
+    file = folder / path
+    try:
+        relative = file.resolve().relative_to(folder.resolve())
+        return Place(relative.as_posix(), line) if file.is_file() else None
+    except (ValueError, OSError):
+        return None

@@ -1,0 +1,104 @@
+"""The gate's answer in a terminal: a line a job, and under a failed one who holds the bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from io import StringIO
+
+from rich.console import Console
+from rich.text import Text
+
+from xmem.gate import Finding, Metric, Outcome, Rule
+from xmem.units import format_bytes
+
+TOP = 3
+"""Rows of a kind that are shown."""
+
+_KINDS = {"category": "categories", "module": "modules", "source_line": "lines"}
+_SIZE_WIDTH = 12
+
+
+def render(outcomes: Sequence[Outcome], console: Console) -> None:
+    """Write the answer to a console; whether it shows colours is the console's business.
+
+    Lines are not broken: logs are searched, and a path in two halves is not found.
+    """
+    for outcome in outcomes:
+        mark = Text("ok    ", "green") if outcome.passed else Text("FAIL  ", "bold red")
+        _print(Text.assemble(mark, (title(outcome), "bold"), f": {facts(outcome)}"), console)
+        for finding in outcome.findings:
+            _print(Text.assemble("      ", finding.message), console)
+            _print_holders(finding, console)
+    if len(outcomes) > 1:
+        passed = all(outcome.passed for outcome in outcomes)
+        _print(Text(summary(outcomes), "bold green" if passed else "bold red"), console)
+
+
+def plain(outcomes: Sequence[Outcome]) -> str:
+    """The same as the contents of a file."""
+    written = StringIO()
+    render(outcomes, Console(file=written, color_system=None))
+    return written.getvalue()
+
+
+def title(outcome: Outcome) -> str:
+    """``gpt2 on RTX 3060 12 GB``."""
+    return outcome.name if outcome.gpu is None else f"{outcome.name} on {outcome.gpu}"
+
+
+def summary(outcomes: Sequence[Outcome]) -> str:
+    """How many failed."""
+    failed = sum(not outcome.passed for outcome in outcomes)
+    total = len(outcomes)
+    checks = "1 check" if total == 1 else f"{total} checks"
+    return f"{failed} of {checks} failed" if failed else f"{checks} passed"
+
+
+def facts(outcome: Outcome) -> str:
+    """The figure, and how it stands to each limit: ``device peak 3.43 GiB, 57% of the budget of ...``."""
+    if outcome.estimate is None:
+        return "no answer"
+    limits, verdict = outcome.limits, outcome.estimate.verdict
+    bound = "upper bound of the " if limits.upper else ""
+    parts = [f"{bound}{limits.metric.words} {format_bytes(outcome.bytes)}"]
+    if limits.budget_bytes is not None:
+        share = outcome.bytes / limits.budget_bytes
+        parts.append(f"{share:.0%} of the budget of {format_bytes(limits.budget_bytes)}")
+    if verdict is not None:
+        parts.append("fits" if verdict.fits else "does not fit")
+    if outcome.baseline is not None:
+        change_bytes = outcome.estimated_bytes - outcome.baseline_bytes
+        parts.append(f"{_signed(change_bytes)} against {outcome.baseline.path}")
+    if limits.metric is Metric.DEVICE_PEAK and verdict is None:
+        parts.append("no GPU named: without the CUDA context")
+    return ", ".join(parts)
+
+
+def shown_rows(finding: Finding) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Rows to show of each kind: its name in words, and sizes with names, largest first."""
+    sign = _signed if finding.rule is Rule.GREW else format_bytes
+    return [
+        (words, [(sign(size), _words(name) if kind == "category" else name) for name, size in rows])
+        for kind, words in _KINDS.items()
+        if (rows := list(finding.bytes_by.get(kind, {}).items())[:TOP])
+    ]
+
+
+def _print_holders(finding: Finding, console: Console) -> None:
+    for words, rows in shown_rows(finding):
+        heading = f"{words} that grew" if finding.rule is Rule.GREW else f"{words} at the peak"
+        _print(Text(f"        {heading}", "dim"), console)
+        for size, name in rows:
+            _print(Text(f"        {size:>{_SIZE_WIDTH}}  {name}"), console)
+
+
+def _print(text: Text, console: Console) -> None:
+    console.print(text, soft_wrap=True, highlight=False)
+
+
+def _words(category: str) -> str:
+    return category.replace("_", " ").replace("cuda", "CUDA")
+
+
+def _signed(size_bytes: int) -> str:
+    return f"{'+' if size_bytes >= 0 else ''}{format_bytes(size_bytes)}"
