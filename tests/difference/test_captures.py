@@ -95,6 +95,21 @@ def test_a_deleted_name_below_new_lines_is_all_that_shows(captured: Captured) ->
     assert (line_of("self.up(x)"), line_of("self.up(x)", edited)) in shifts
 
 
+def test_a_peak_that_moved_is_compared_at_both_places(captured: Captured) -> None:
+    """Of many words the peak is at the logits, of few in the layers."""
+    few_words = SCRIPT.replace("WIDTH, LENGTH, WORDS = 64, 32, 1000", "WIDTH, LENGTH, WORDS = 64, 32, 8")
+    compared = difference(captured("--batch", "32"), captured("--batch", "32", script=few_words))
+    assert compared.peak_moved
+    assert compared.peak_before.module == "Model.head"
+    assert (compared.peak_after.module or "").startswith("Model.blocks.")
+    at_logits, in_layers = compared.instants
+    assert (at_logits.peak_of, in_layers.peak_of) == ("before", "after")
+    assert at_logits.before_bytes == compared.size("peak_allocated").before_bytes
+    assert at_logits.after_bytes < compared.size("peak_allocated").after_bytes
+    assert in_layers.before_bytes < compared.size("peak_allocated").before_bytes
+    assert in_layers.after_bytes == compared.size("peak_allocated").after_bytes
+
+
 def test_a_wrapper_changes_nothing(captured: Captured) -> None:
     compared = difference(captured(), captured("--wrap"))
     assert not compared.causes

@@ -51,6 +51,19 @@ def assert_adds_up(compared: Difference) -> None:
     assert sum(step.change_bytes for step in compared.waterfall) == compared.size("device_peak").change_bytes
 
 
+def assert_instants_are_of_the_runs(compared: Difference) -> None:
+    allocated = compared.size("peak_allocated")
+    for instant in compared.instants:
+        assert instant.before_bytes <= allocated.before_bytes
+        assert instant.after_bytes <= allocated.after_bytes
+        if instant.peak_of == "before":
+            assert instant.before_bytes == allocated.before_bytes
+        else:
+            assert instant.after_bytes == allocated.after_bytes
+        assert sum(change.before_bytes for change in instant.category) == instant.before_bytes
+        assert sum(change.after_bytes for change in instant.category) == instant.after_bytes
+
+
 def assert_reverses(there: Difference, back: Difference) -> None:
     assert [(size.name, size.change_bytes) for size in there.sizes] == [
         (size.name, -size.change_bytes) for size in back.sizes
@@ -173,6 +186,7 @@ def test_any_two_traces(left: TraceBuilder, right: TraceBuilder) -> None:
         return
     compared = difference(before, after)
     assert_adds_up(compared)
+    assert_instants_are_of_the_runs(compared)
     assert_reverses(compared, difference(after, before))
     assert_empty(difference(before, before))
 

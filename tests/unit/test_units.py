@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xmem.errors import ConfigError
-from xmem.units import format_bytes, parse_bytes
+from xmem.units import format_bytes, format_change, parse_bytes
 
 
 @pytest.mark.parametrize(
@@ -55,3 +55,10 @@ def test_format(size_bytes: int, text: str) -> None:
 @given(st.integers(min_value=1, max_value=2**50))
 def test_format_reads_back_within_its_digits(size_bytes: int) -> None:
     assert parse_bytes(format_bytes(size_bytes)) == pytest.approx(size_bytes, rel=0.005)
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(512 * 1024**2, "+512.00 MiB"), (0, "0 B"), (-1536, "-1.50 KiB"), (1, "+1 B")]
+)
+def test_changes_have_a_sign(size: int, text: str) -> None:
+    assert format_change(size) == text

@@ -13,6 +13,7 @@ from xmem.units import format_change
 
 _MOST = 8
 _EXPLAINED = 0.8  # share of all changes that the causes shown must make up, else they are told less finely
+_TOO_LITTLE = 0.001  # share of all changes below which a cause is not worth a line
 _MOST_LINES = 3
 _UNIFORM = 0.95  # share of a category's bytes that must have changed alike for it to be one cause
 _SAME_FACTOR = 0.02
@@ -43,10 +44,10 @@ def causes(paths: Sequence[PathChange]) -> tuple[Cause, ...]:
     changed = [path for path in paths if path.change_bytes and path.category not in whole]
     for level in _LEVELS:
         groups = sorted([*uniform, *_grouped(changed, level)], key=lambda group: -abs(_change(group)))
-        shown = [group for group in groups[:_MOST] if _change(group)]
+        shown = groups[:_MOST]
         told, all_of_them = (sum(abs(_change(group)) for group in some) for some in (shown, groups))
         if told >= _EXPLAINED * all_of_them or level is _LEVELS[-1]:
-            return tuple(_cause(group) for group in shown)
+            return tuple(_cause(group) for group in shown if abs(_change(group)) > _TOO_LITTLE * all_of_them)
     return ()
 
 

@@ -84,8 +84,14 @@ def _settings(before: Estimate, after: Estimate) -> Iterator[Setting]:
         "iterations": lambda run: str(run.trace.iterations),
     }
     for name, of in asked.items():
-        if of(before) != of(after):
+        if of(before) != of(after) and not (name == "torch" and _same_release(before, after)):
             yield Setting(name, of(before), of(after))
+
+
+def _same_release(before: Estimate, after: Estimate) -> bool:
+    """Whether versions are one where the shorter says anything: ``2.13`` and ``2.13.0``."""
+    versions = (run.target.torch_version.split(".") for run in (before, after))
+    return all(one == other for one, other in zip(*versions, strict=False))
 
 
 def _way(run: Estimate) -> str:
@@ -170,7 +176,7 @@ def _notes(before: Run, after: Run, joint: bool) -> Iterator[str]:
     ways = _way(before.estimate), _way(after.estimate)
     if ways[0] != ways[1]:
         yield (
-            f"the first run was seen on a {ways[0]} and the second on a {ways[1]}: part of the change is "
+            f"the first run was seen on a {ways[0]} and the second on a {ways[1]}: part of any change is "
             "what the one sees and the other does not"
         )
     if not joint:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from xmem.difference.paths import SLACK, Common, Path, Rows
 from xmem.difference.result import Instant, SizeChange
 
-_FoundBy = Literal["line", "operator", "phase"]
+_FoundBy = Literal["path", "operator", "phase"]
 
 
 def instants(before: Rows, after: Rows, common: Common) -> tuple[Instant, ...]:
@@ -63,7 +63,7 @@ def _same_place(rows: Rows, place: Path, common: Common, side: int) -> tuple[_Fo
     wanted = common.key(place, side)
     tries: tuple[tuple[_FoundBy, Callable[[Path], bool]], ...] = (
         (
-            "line",
+            "path",
             lambda path: common.key(path._replace(category=place.category), 1 - side) == wanted,
         ),
         ("operator", lambda path: (path.phase, path.operator) == (place.phase, place.operator)),

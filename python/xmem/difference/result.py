@@ -92,12 +92,12 @@ class Cause(_Sized):
 
 @dataclass(frozen=True)
 class Instant(_Sized):
-    """Both runs at the place of one run's peak: the most held at a birth in this phase, operator, line.
+    """Both runs at the place of one run's peak: the most held at a birth of the kind that raised it.
 
     Attributes:
         peak_of: The run whose peak this is.
         phase: Of the birth that raised it.
-        found_by: How much of the place the other run has: ``line``, ``operator`` or ``phase``.
+        found_by: How much of the place the other run has: ``path``, ``operator`` or ``phase``.
         before_bytes: Allocated bytes of the first run.
         after_bytes: Allocated bytes of the second.
         category: These by category.
@@ -108,7 +108,7 @@ class Instant(_Sized):
     operator: str | None
     module: str | None
     source_line: str | None
-    found_by: Literal["line", "operator", "phase"]
+    found_by: Literal["path", "operator", "phase"]
     before_bytes: int
     after_bytes: int
     category: tuple[SizeChange, ...]

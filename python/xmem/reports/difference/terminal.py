@@ -23,6 +23,7 @@ from xmem.reports.difference.words import (
 from xmem.units import format_bytes, format_change
 
 _TOP = 8
+_MIN_WIDTH_FOR_ALL = 70
 _STYLES = {"worse": " red", "better": " green", "same": ""}
 
 
@@ -55,7 +56,9 @@ def render(difference: Difference, console: Console) -> None:
 def _print_settings(difference: Difference, console: Console) -> None:
     if not difference.settings:
         return
-    table = _table("What differs in the question", "before", "after", justify="left")
+    table = _table("What differs in the question")
+    for side in ("before", "after"):
+        table.add_column(side, overflow="fold")
     for setting in difference.settings:
         before, after = elided(setting)
         table.add_row(setting.name.replace("_", " "), Text(before), Text(after))
@@ -70,33 +73,51 @@ def _print_changed(title: str, changes: Sequence[SizeChange], console: Console) 
 
 
 def _print_sizes(title: str, changes: Sequence[SizeChange], console: Console, top: int | None = None) -> None:
-    table = _table(title, "before", "after", "change", "")
-    for change in changes[:top]:
-        table.add_row(
-            Text(change.name),
+    rows: list[list[str | Text]] = [
+        [
+            change.name,
             format_bytes(change.before_bytes),
             format_bytes(change.after_bytes),
             _signed(change.change_bytes),
             factor(change.before_bytes, change.after_bytes),
-        )
+        ]
+        for change in changes[:top]
+    ]
     rest = [] if top is None else changes[top:]
     if rest:
         total = sum(change.change_bytes for change in rest)
-        table.add_row(Text(f"{len(rest):,} more that changed", "dim"), "", "", _signed(total), "")
-    _print_table(table, console)
+        rows.append([Text(f"{len(rest):,} more that changed", "dim"), "", "", _signed(total), ""])
+    _print_figures(title, ("before", "after", "change", ""), rows, console)
 
 
 def _print_blocks(difference: Difference, console: Console) -> None:
-    if not difference.blocks:
-        return
-    table = _table("Blocks at the peak", "blocks", "before", "after", "change")
+    rows: list[list[str | Text]] = []
     for change in difference.blocks[:_TOP]:
         sizes = (
             "-" if size is None else format_bytes(size) for size in (change.before_bytes, change.after_bytes)
         )
         who = " ".join(filter(None, (change.module, change.operator, change.source_line)))
         what = f"{change.category.replace('_', ' ')} {who}"
-        table.add_row(Text(what), f"{change.blocks:,}", *sizes, _signed(change.change_bytes))
+        rows.append([what, f"{change.blocks:,}", *sizes, _signed(change.change_bytes)])
+    if rows:
+        _print_figures("Blocks at the peak", ("blocks", "before", "after", "change"), rows, console)
+
+
+def _print_figures(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[str | Text]], console: Console
+) -> None:
+    """Names with figures; on a narrow terminal only what is now and by how much it changed."""
+    shown = [
+        number
+        for number, column in enumerate(columns, start=1)
+        if console.width >= _MIN_WIDTH_FOR_ALL or column in ("after", "change")
+    ]
+    table = _table(title)
+    for number in shown:
+        table.add_column(columns[number - 1], justify="right", no_wrap=True)
+    for name, *figures in rows:
+        name_text = name if isinstance(name, Text) else Text(name)
+        table.add_row(name_text, *(figures[number - 1] for number in shown))
     _print_table(table, console)
 
 
@@ -110,12 +131,9 @@ def _print_moved(difference: Difference, console: Console) -> None:
         _print_list("The peak moved", moved, console)
 
 
-def _table(title: str, *columns: str, justify: str = "right") -> Table:
+def _table(title: str) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column(Text(title, "bold"), overflow="fold")
-    for column in columns:
-        wide = justify == "left"
-        table.add_column(column, justify="left" if wide else "right", no_wrap=not wide, overflow="fold")
     return table
 
 

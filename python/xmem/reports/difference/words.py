@@ -82,7 +82,7 @@ def place(peak: Peak | Instant) -> str:
 def instant_in_words(instant: Instant) -> str:
     """What both runs held at the place of one's peak."""
     which = "first" if instant.peak_of == "before" else "second"
-    found = "" if instant.found_by == "line" else f", the other run at the like {instant.found_by}"
+    found = "" if instant.found_by == "path" else f", the other run at the like {instant.found_by}"
     before, after = format_bytes(instant.before_bytes), format_bytes(instant.after_bytes)
     return f"where the {which} run peaks{found}: {before} allocated before, {after} after"
 
