@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,17 +10,14 @@ import typer
 
 from xmem.cli import job, options, output
 from xmem.cli.exit_codes import ExitCode
-from xmem.errors import ConfigError, TraceError
+from xmem.errors import ConfigError
 from xmem.files import write_whole
 from xmem.units import parse_bytes
 
 if TYPE_CHECKING:
     from xmem.difference import Difference
-    from xmem.estimate_result import Estimate
     from xmem.pipeline import Analysis
 
-_ESTIMATE = re.compile(rb'\s*\{\s*"schema_version"')
-_HEAD_BYTES = 256
 _PERCENT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*%\s*")
 
 _Before = Annotated[
@@ -65,7 +61,7 @@ def diff(
 
     limit = None if fail_on_growth is None else _Limit(fail_on_growth)
     target = options.target_options(gpu, capacity, alloc_conf, torch_version, cudnn)
-    estimates = [_read_estimate(source) for source in (before, after)]
+    estimates = [job.estimate_in(source) for source in (before, after)]
     if None not in estimates and any(value is not None for value in target.values()):
         raise ConfigError("a target for two estimates", "traces: an estimate has its target")
     sides = [
@@ -99,28 +95,6 @@ class _Limit:
         device = compared.size("device_peak")
         allowed = self._bytes if self._share is None else self._share * device.before_bytes
         return device.change_bytes > allowed
-
-
-def _read_estimate(source: str) -> Estimate | None:
-    """An estimate that was written to a file, None where the source is something else."""
-    from xmem.estimate_result import Estimate
-
-    try:
-        with Path(source).open("rb") as file:
-            if not _ESTIMATE.match(file.read(_HEAD_BYTES)):
-                return None
-        return Estimate.from_json(json.loads(Path(source).read_bytes()))
-    except OSError:
-        return None  # a URL, standard input, or a file that the reader of traces has the words for
-    except ValueError as error:
-        offset = getattr(error, "pos", -1)
-        raise TraceError(
-            f"this estimate is damaged ({error}); write it again with `xmem-fast estimate TRACE -o FILE`",
-            source,
-            byte_offset=offset,
-        ) from error
-    except TraceError as error:
-        raise TraceError(error.message, source) from error
 
 
 def _analyze(source: str, target: options.TargetOptions) -> Analysis:
