@@ -23,7 +23,7 @@ from xmem.errors import ConfigError
 from xmem.simulation import DeviceAction, Replay, Requests
 from xmem.simulation import replay as replay_requests
 
-__all__ = ["Outcome", "Tuning", "candidates", "search"]
+__all__ = ["Outcome", "Tuning", "candidates", "search", "single_settings"]
 
 _MAX_SPLIT_MB = (20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256, 384, 512, 768, 1024)
 _ROUNDUP_DIVISIONS = (1, 2, 4, 8, 16, 32)
@@ -113,6 +113,17 @@ def candidates(device: Device, torch_version: str) -> list[str]:
     """
     accepted = [setting for setting in _grid(device) if _is_accepted(setting, torch_version)]
     return sorted(accepted, key=lambda setting: setting.count(":"))
+
+
+def single_settings(torch_version: str) -> list[str]:
+    """Settings of one key that the release has, whatever the device."""
+    settings = [
+        "expandable_segments:True",
+        *(f"max_split_size_mb:{size}" for size in _MAX_SPLIT_MB),
+        *(f"roundup_power2_divisions:{divisions}" for divisions in _ROUNDUP_DIVISIONS),
+        *(f"large_segment_size_mb:{size}" for size in _LARGE_SEGMENT_MB),
+    ]
+    return [setting for setting in settings if _is_accepted(setting, torch_version)]
 
 
 def search(requests: Requests, device: Device, torch_version: str) -> Tuning:

@@ -2,10 +2,13 @@
 
 import argparse
 import contextlib
+import fnmatch
+import functools
 import itertools
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 options = argparse.ArgumentParser()
 options.add_argument("--model", default="mlp")
@@ -15,6 +18,11 @@ options.add_argument("--zero-grad", default="before_forward")
 options.add_argument("--keep-gradients", action="store_true")
 options.add_argument("--accumulate", type=int, default=1)
 options.add_argument("--precision", default="fp32")
+options.add_argument("--checkpoint", default="", help="paths of modules, by commas; * matches")
+options.add_argument("--keep-outputs", action="store_true")
+options.add_argument("--release", default="", help="drop outputs before_backward or after_backward")
+options.add_argument("--chunk-loss", type=int, default=1)
+options.add_argument("--loss", default="cross_entropy")
 args = options.parse_args()
 
 
@@ -45,8 +53,11 @@ class Transformer(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocabulary, bias=False)
 
+    def hidden(self, tokens):
+        return self.norm(self.blocks(self.embed(tokens)))
+
     def forward(self, tokens):
-        return self.head(self.norm(self.blocks(self.embed(tokens)))).flatten(0, 1)
+        return self.head(self.hidden(tokens)).flatten(0, 1)
 
 
 def mlp():
@@ -91,10 +102,29 @@ CLASSES = {
     "rmsprop": torch.optim.RMSprop,
     "adagrad": torch.optim.Adagrad,
 }
+LOSSES = {
+    "cross_entropy": nn.functional.cross_entropy,
+    "squares": lambda outputs, _: outputs.square().mean(),
+}
+
+
+def chunked_loss(tokens, labels, count):
+    def loss_of(hidden, labels):
+        return nn.functional.cross_entropy(model.head(hidden), labels, reduction="sum")
+
+    total = 0
+    hidden = model.hidden(tokens).flatten(0, 1)
+    for chunk in zip(hidden.chunk(count), labels.chunk(count), strict=True):
+        total = total + checkpoint(loss_of, *chunk, use_reentrant=False)
+    return total / len(labels)
+
 
 torch.manual_seed(0)
 model, make_batch = {"mlp": mlp, "transformer": transformer, "cnn": cnn}[args.model]()
 model.to("cuda", torch.bfloat16 if args.precision == "bf16" else torch.float32)
+for path, module in model.named_modules():
+    if path and any(fnmatch.fnmatchcase(path, pattern) for pattern in args.checkpoint.split(",")):
+        module.forward = functools.partial(checkpoint, module.forward, use_reentrant=False)
 name, *chosen = args.optimizer.split("+")
 keywords = {"foreach": args.implementation == "foreach"}
 if args.implementation == "fused":
@@ -118,10 +148,20 @@ for _ in range(3):
             optimizer.zero_grad(set_to_none=not args.keep_gradients)
         half = {"bf16-autocast": torch.bfloat16, "fp16-autocast": torch.float16}.get(args.precision)
         with torch.autocast("cuda", half) if half else contextlib.nullcontext():
-            loss = nn.functional.cross_entropy(model(inputs), labels)
+            if args.chunk_loss > 1:
+                loss = chunked_loss(inputs, labels, args.chunk_loss)
+            elif args.keep_outputs:
+                outputs = model(inputs)
+                loss = LOSSES[args.loss](outputs, labels)
+            else:
+                loss = LOSSES[args.loss](model(inputs), labels)
         if clear == "before_backward" and micro_batch == 0:
             optimizer.zero_grad(set_to_none=not args.keep_gradients)
+        if args.release == "before_backward":
+            del outputs
         loss.backward()
+        if args.release == "after_backward":
+            del outputs
     optimizer.step()
     if clear == "after_step":
         optimizer.zero_grad(set_to_none=not args.keep_gradients)

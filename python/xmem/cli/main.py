@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from xmem.cli.advise import advise
 from xmem.cli.capture import capture
 from xmem.cli.check import check
 from xmem.cli.diff import diff
@@ -96,7 +97,7 @@ def _options(
 
 
 for _command in (
-    run, capture, estimate, check, diff, fit, max_batch, gpus, policies, inspect, replay, tune, sweep,
+    run, capture, estimate, check, diff, fit, max_batch, gpus, policies, inspect, replay, tune, advise, sweep,
     report, validate,
 ):  # fmt: skip
     # The command ends the options: what follows it belongs to the script, not to us.

@@ -60,7 +60,8 @@ WhatIfs = Annotated[
         "--what-if",
         metavar="NAME=VALUE",
         help="A change of the script, such as optimizer=adamw:fused, zero_grad=after_step, "
-        "set_to_none=false, accumulate=4, precision=bf16-autocast; several are applied in order.",
+        "set_to_none=false, accumulate=4, precision=bf16-autocast, checkpoint=GPT.blocks.*, "
+        "release=train.py:41, chunk_loss=8; several are applied in order.",
     ),
 ]
 

@@ -7,6 +7,7 @@ calls (CPU), or from the allocator itself (GPU), and becomes allocations at the 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ from xmem.trace import Trace
 
 if TYPE_CHECKING:
     from xmem.capture.child.xmem_child.block import Recorded
-    from xmem.capture.child.xmem_child.trace_writer import Allocation
+    from xmem.capture.child.xmem_child.trace_writer import MemoryChange
 
 
 class _Sighting(NamedTuple):
@@ -36,15 +37,15 @@ class _Life(NamedTuple):
     born_before: bool
 
 
-def allocations_before(recorded: Recorded, trace: Trace) -> list[Allocation]:
-    """What has to be added to a recording; inputs found in that way get a row among its named tensors.
+def changes_before(recorded: Recorded, trace: Trace) -> list[MemoryChange]:
+    """Allocations, and their frees, to be added to a recording; inputs found so get a row among its tensors.
 
     Args:
         recorded: The recording; the ``tensors`` of its metadata grow.
         trace: What the profiler wrote of it.
     """
-    if recorded.existing:
-        return [row._replace(time_ns=recorded.begin_ns) for row in recorded.existing]
+    if recorded.on_gpu:
+        return list(_on_gpu(recorded))
     return _on_cpu(recorded, pair_blocks(trace))
 
 
@@ -63,8 +64,21 @@ def measured_peaks(recorded: Recorded, trace: Trace) -> list[dict[str, int]]:
     return peaks
 
 
-def _on_cpu(recorded: Recorded, blocks: BlockTable) -> list[Allocation]:
-    from xmem.capture.child.xmem_child.trace_writer import CPU, Allocation
+def _on_gpu(recorded: Recorded) -> Iterator[MemoryChange]:
+    """Blocks of named tensors; of the others nothing is known but their sum, which the first total tells."""
+    named = set(recorded.metadata["tensors"]["address"])
+    for device, (allocated, reserved) in recorded.totals.items():
+        blocks = [row for row in recorded.existing if row.device_index == device and row.address in named]
+        total = allocated - sum(row.size_bytes for row in blocks)
+        for row in blocks:
+            total += row.size_bytes
+            yield row._replace(
+                time_ns=recorded.begin_ns, total_allocated_bytes=total, total_reserved_bytes=reserved
+            )
+
+
+def _on_cpu(recorded: Recorded, blocks: BlockTable) -> list[MemoryChange]:
+    from xmem.capture.child.xmem_child.trace_writer import CPU, MemoryChange
 
     tensors = recorded.metadata["tensors"]
     sightings = [
@@ -77,7 +91,7 @@ def _on_cpu(recorded: Recorded, blocks: BlockTable) -> list[Allocation]:
         _Sighting(seen.time_ns, address, seen.size_bytes, True) for address, seen in recorded.seen.items()
     ]
     lives = _lives_at({sighting.address for sighting in sightings}, blocks)
-    found: dict[int, Allocation] = {}
+    found: dict[int, MemoryChange] = {}
     for sighting in sorted(sightings):
         here = lives[sighting.address]
         alive = [life for life in here if life.alloc_ns <= sighting.time_ns < life.free_ns]
@@ -87,10 +101,15 @@ def _on_cpu(recorded: Recorded, blocks: BlockTable) -> list[Allocation]:
             # Memory that did not come from torch's allocator may follow a block at its address.
             is_later = any(life.alloc_ns < sighting.time_ns for life in here)
             begin_ns = sighting.time_ns if is_later else recorded.begin_ns
-            found[sighting.address] = Allocation(begin_ns, CPU, -1, sighting.address, sighting.size_bytes)
+            found[sighting.address] = MemoryChange(begin_ns, CPU, -1, sighting.address, sighting.size_bytes)
         if sighting.is_seen:
             _name_input(tensors, recorded, sighting)
-    return sorted(found.values())
+    ends = [
+        change._replace(time_ns=recorded.ends_ns[address], size_bytes=-change.size_bytes)
+        for address, change in found.items()
+        if address in recorded.ends_ns
+    ]
+    return sorted([*found.values(), *ends])
 
 
 def _lives_at(addresses: set[int], blocks: BlockTable) -> defaultdict[int, list[_Life]]:

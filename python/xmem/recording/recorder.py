@@ -22,7 +22,7 @@ from xmem.errors import CaptureError, ConfigError, XmemError
 from xmem.estimate_result import Estimate
 from xmem.files import write_whole
 from xmem.pipeline import Analysis, analyze
-from xmem.recording.older_memory import allocations_before, measured_peaks
+from xmem.recording.older_memory import changes_before, measured_peaks
 from xmem.trace import read_trace
 from xmem.units import parse_bytes
 
@@ -42,14 +42,6 @@ _CAPTURED = "the whole script is being captured; its trace has this block too"
 
 # The profiler records one block of a process at a time.
 _one_at_a_time = threading.Lock()
-
-
-class _Folder:
-    """A temporary folder that goes with this object; that of ``tempfile`` warns where nobody closes it."""
-
-    def __init__(self) -> None:
-        self.name = tempfile.mkdtemp(prefix="xmem-")
-        weakref.finalize(self, shutil.rmtree, self.name, ignore_errors=True)
 
 
 class Recorder:
@@ -78,7 +70,7 @@ class Recorder:
         self._device = device
         self._within: object = None
         self._recording: BlockRecording | None = None
-        self._folder: _Folder | None = None
+        self._trace: Path | None = None
         self._missing: str | None = _NOT_YET  # why there is no result; None when there is one
 
     def within(self, owner: object) -> Recorder:
@@ -110,11 +102,12 @@ class Recorder:
         if self._recording is None:
             return
         recording, self._recording = self._recording, None
+        is_wanted = kind is None and self._missing == _NOT_YET
+        if self._missing == _NOT_YET:
+            self._missing = _FAILED
         try:
             recording.stop()
-            if self._missing == _NOT_YET:
-                self._missing = _FAILED
-            if kind is None and self._missing == _FAILED:
+            if is_wanted:
                 self._keep(recording)
         finally:
             _one_at_a_time.release()
@@ -127,7 +120,7 @@ class Recorder:
     def discard(self, reason: str = _FAILED) -> None:
         """Have no result, whatever is recorded; later questions are answered by ``reason``."""
         self._missing = reason
-        self._folder = None
+        self._trace = None
         self.__dict__.pop("analysis", None)
 
     @property
@@ -142,9 +135,9 @@ class Recorder:
         Raises:
             XmemError: There is no recording.
         """
-        if self._missing is not None or self._folder is None:
+        if self._missing is not None or self._trace is None:
             raise XmemError(f"there is no recording: {self._missing}")
-        return Path(self._folder.name) / "trace.json"
+        return self._trace
 
     @cached_property
     def analysis(self) -> Analysis:
@@ -197,19 +190,13 @@ class Recorder:
             ConfigError: What the page is made with is not installed.
             OSError: The file cannot be written.
         """
-        analysis = self.analysis
-        try:
-            page = import_module("xmem.reports.html")
-        except ImportError as error:
-            raise ConfigError(
-                f"an HTML report without the package {error.name}", 'pip install "xmem-fast[report]"'
-            ) from error
-        page.write_page(analysis, path)
+        import_module("xmem.reports.html").write_page(self.analysis, path)
 
     def _keep(self, recording: BlockRecording) -> None:
         """Write the recording to a folder of its own."""
-        folder = _Folder()
-        raw, trace = Path(folder.name) / "raw.json", Path(folder.name) / "trace.json"
+        folder = Path(tempfile.mkdtemp(prefix="xmem-"))
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        raw, trace = folder / "raw.json", folder / "trace.json"
         try:
             _complete(recording.finish(raw), trace)
             raw.unlink()
@@ -217,7 +204,7 @@ class Recorder:
             raise CaptureError(
                 f"the recording could not be written ({error}); free disk space in {tempfile.gettempdir()}"
             ) from error
-        self._folder = folder
+        self._trace = trace
         self._missing = None
 
 
@@ -302,10 +289,10 @@ def _is_on_gpu(device: RecordedDevice) -> bool:
 def _complete(recorded: Recorded, trace: Path) -> None:
     """Turn what the profiler wrote into a whole trace: metadata, spans, and memory that is older."""
     profiled = read_trace(recorded.file.path)
-    allocations = allocations_before(recorded, profiled)
+    memory = changes_before(recorded, profiled)
     if "measured" in recorded.metadata:
         devices = measured_peaks(recorded, profiled)
         recorded.metadata["measured"]["ranks"] = [
             {"rank": 0, "process": recorded.process, "devices": devices}
         ]
-    recorded.file.complete(trace, recorded.metadata, recorded.spans, recorded.process, allocations)
+    recorded.file.complete(trace, recorded.metadata, recorded.spans, recorded.process, memory)

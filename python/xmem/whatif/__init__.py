@@ -1,4 +1,4 @@
-"""What if the script were changed: its optimizer, zero_grad, gradient accumulation, precision?
+"""What if the script were changed: its optimizer, precision, checkpointing, what it keeps?
 
 A what-if is a pure function on a recorded run (``run.Run``), applied after the policies. ``parse_whatif``
 reads it as the command line spells it; docs/what_if.md says what each covers and how it was validated.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -51,7 +51,8 @@ class Accumulation:
             outlives = (ranks != _WITHIN) & (ranks != _KEPT) & ~batch.is_gradient
             free_ns[batch.rows[outlives]] = later_ns + batch.ends_of(ranks)[outlives]
             later_ns += (self.count - 1) * batch.length_ns
-        return moved.with_workload(concatenated([moved.workload.with_columns(free_ns=free_ns), *copies]))
+        repeated = concatenated([moved.workload.with_columns(free_ns=free_ns), *copies])
+        return replace(moved.with_workload(repeated), accumulated=True)
 
     def _copies(
         self, moved: Workload, batch: _MicroBatch, ranks: NDArray[np.int64], later_ns: int

@@ -6,8 +6,11 @@ from collections.abc import Callable
 
 from xmem.errors import ConfigError
 from xmem.whatif.accumulation import parse_accumulation
+from xmem.whatif.checkpoint import parse_checkpoint
+from xmem.whatif.chunked_loss import parse_chunked_loss
 from xmem.whatif.optimizer import parse_optimizer
 from xmem.whatif.precision import parse_precision
+from xmem.whatif.release import parse_release
 from xmem.whatif.run import WhatIf
 from xmem.whatif.zero_grad import parse_set_to_none, parse_zero_grad
 
@@ -17,6 +20,9 @@ WHAT_IFS: dict[str, Callable[[str, str], WhatIf]] = {
     "set_to_none": parse_set_to_none,
     "accumulate": parse_accumulation,
     "precision": parse_precision,
+    "checkpoint": parse_checkpoint,
+    "release": parse_release,
+    "chunk_loss": parse_chunked_loss,
 }
 """Parsers of the value, given the whole text and the value."""
 

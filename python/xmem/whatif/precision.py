@@ -119,7 +119,10 @@ class Autocast:
         _require_float32(run)
         blocks = run.workload.block[run.workload.block >= 0]
         if len(np.unique(blocks)) < len(blocks):
-            raise ConfigError(f"--what-if {self.text} after accumulate", "autocast first, then accumulate")
+            raise ConfigError(
+                f"--what-if {self.text} after a change that repeats forward passes",
+                "autocast first, then accumulate, checkpoint or chunk_loss",
+            )
         for index in range(len(run.steps)):
             run = _Pass(run, index).cast()
         return run

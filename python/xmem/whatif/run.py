@@ -6,6 +6,7 @@ the order of times matters from here on, so a nanosecond is as good as what real
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from xmem.attribution import Category, Phase
 from xmem.blocks import NEVER
-from xmem.errors import TraceError
+from xmem.errors import ConfigError, TraceError
 from xmem.orchestration.operators import ANNOTATION, OPERATOR
 from xmem.orchestration.optimizer_steps import Parameter
 from xmem.orchestration.policy import Recorded
@@ -59,11 +60,13 @@ class Run:
         recorded: What the trace says; times on the trace's clock, which ``clock`` translates.
         gaps: Where room was made: times of the trace from which on the run's clock is ahead, and by how
             many nanoseconds in all, ascending.
+        accumulated: Whether its forward and backward passes were repeated; the trace tells of the first only.
     """
 
     workload: Workload
     recorded: Recorded
     gaps: tuple[tuple[int, int], ...] = ()
+    accumulated: bool = False
 
     def clock(self, times_ns: NDArray[np.int64]) -> NDArray[np.int64]:
         """Translate times of the trace to the run's clock."""
@@ -77,21 +80,27 @@ class Run:
 
     def with_room(self, at_ns: int, room_ns: int) -> Run:
         """Open a gap: what happens at ``at_ns`` or later happens ``room_ns`` later."""
+        return self.with_rooms([(at_ns, room_ns)])
+
+    def with_rooms(self, rooms: Sequence[tuple[int, int]]) -> Run:
+        """Open gaps: pairs of a time, before any is opened, and of how much later what follows it happens."""
+        rooms = sorted(rooms)
+        starts = np.array([at_ns for at_ns, _ in rooms], np.int64)
+        ahead = np.cumsum([0, *(room_ns for _, room_ns in rooms)])
         workload = self.workload
-        alloc_ns = np.where(workload.alloc_ns >= at_ns, workload.alloc_ns + room_ns, workload.alloc_ns)
-        later = (workload.free_ns >= at_ns) & (workload.free_ns != NEVER)
-        free_ns = np.where(later, workload.free_ns + room_ns, workload.free_ns)
-        gaps, before = [], 0
-        for start, total in self.gaps:
-            if start + before >= at_ns:
-                break
-            gaps.append((start, total))
-            before = total
-        at_trace_ns = max(at_ns - before, gaps[-1][0] if gaps else at_ns - before)
-        gaps.append((at_trace_ns, before + room_ns))
-        gaps += [(start, total + room_ns) for start, total in self.gaps[len(gaps) - 1 :]]
+
+        def moved(times_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+            later: NDArray[np.int64] = times_ns + ahead[np.searchsorted(starts, times_ns, side="right")]
+            return later
+
+        free_ns = np.where(workload.free_ns == NEVER, NEVER, moved(np.minimum(workload.free_ns, NEVER >> 1)))
+        gaps = self.gaps
+        for at_ns, room_ns in reversed(rooms):  # the last first: it does not move what is before it
+            gaps = _with_gap(gaps, at_ns, room_ns)
         return replace(
-            self, workload=workload.with_columns(alloc_ns=alloc_ns, free_ns=free_ns), gaps=tuple(gaps)
+            self,
+            workload=workload.with_columns(alloc_ns=moved(workload.alloc_ns), free_ns=free_ns),
+            gaps=gaps,
         )
 
     def with_blocks(self, **columns: NDArray[Any]) -> Run:
@@ -257,12 +266,22 @@ class Run:
     @cached_property
     def _engine_nodes(self) -> list[tuple[str, Span]]:
         events, names = self.recorded.trace.events, self.recorded.trace.names
-        rows = np.flatnonzero(self.recorded.operators.rows_named(_is_engine_node))
+        rows = np.flatnonzero(self.recorded.operators.rows_named(is_engine_node))
         begins, ends = self.clock(events.begin_ns[rows]), self.clock(events.end_ns[rows])
         return [
             (names[int(events.name[rows[at]])], Span(int(begins[at]), int(ends[at])))
             for at in np.argsort(begins, kind="stable")
         ]
+
+    def require_not_accumulated(self, text: str) -> None:
+        """Refuse a what-if that needs to know of every forward pass.
+
+        Raises:
+            ConfigError: Forward and backward passes were repeated.
+        """
+        if self.accumulated:
+            name = text.partition("=")[0]
+            raise ConfigError(f"--what-if {text} after accumulate", f"{name} first, then accumulate")
 
     def refusal(self, reason: str) -> TraceError:
         """The error that says why a what-if cannot be applied."""
@@ -276,5 +295,19 @@ class Run:
         return [Span(*times) for times in zip(begins[order].tolist(), ends[order].tolist(), strict=True)]
 
 
-def _is_engine_node(name: str) -> bool:
+def _with_gap(gaps: tuple[tuple[int, int], ...], at_ns: int, room_ns: int) -> tuple[tuple[int, int], ...]:
+    """The gaps of a run (``Run.gaps``) with one more, at a time of the run's clock."""
+    found, before = [], 0
+    for start, total in gaps:
+        if start + before >= at_ns:
+            break
+        found.append((start, total))
+        before = total
+    at_trace_ns = max(at_ns - before, found[-1][0] if found else at_ns - before)
+    later = gaps[len(found) :]
+    return (*found, (at_trace_ns, before + room_ns), *((start, total + room_ns) for start, total in later))
+
+
+def is_engine_node(name: str) -> bool:
+    """Say whether an operator is a node that autograd's engine runs."""
     return name.startswith("autograd::engine::evaluate_function")

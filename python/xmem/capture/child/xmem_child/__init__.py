@@ -5,9 +5,9 @@ for GPU memory), ``spans``, ``tensor_names``, ``script_settings``, ``profiler`` 
 recorded), ``run_notes``, ``trace_writer``, ``function_mode``, ``allocator_record`` and ``values`` (what the
 phantom GPU adds), ``session`` (when it begins and ends) and ``modules``; then either ``redirect``,
 ``cuda_answers``, ``autocast`` and ``alignments`` (how the CPU stands for the GPU), or ``observe``,
-``initialisation`` and ``phantom_distributed`` (how a script runs on the phantom GPU). ``block`` records a part
-of a process that runs anyway (``xmem.record``), in place of a session. A module imports only from those before
-it.
+``initialisation`` and ``phantom_distributed`` (how a script runs on the phantom GPU). ``block`` records a
+part of a process that runs anyway (``xmem.record``), in place of a session. A module imports only from those
+before it.
 """
 
 from __future__ import annotations

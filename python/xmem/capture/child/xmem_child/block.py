@@ -13,6 +13,7 @@ import importlib
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,7 +33,7 @@ from .optimizers import StepHooks
 from .patches import Patches
 from .run_notes import RunNotes
 from .spans import Span, now_ns
-from .trace_writer import CPU, CUDA, Allocation, ProfilerFile
+from .trace_writer import CUDA, MemoryChange, ProfilerFile
 
 
 class SeenMemory(NamedTuple):
@@ -54,6 +55,8 @@ class Recorded(NamedTuple):
         spans: Of iterations, modules and lines.
         begin_ns: When the recording began, on the clock of the trace.
         seen: On the CPU: by address, the first memory there that a call was given, on the clock of the trace.
+        ends_ns: On the CPU: by address, when the first named or seen memory there was freed.
+        on_gpu: Whether it was measured.
         existing: On a GPU: what its allocators held at the beginning.
         totals: On a GPU: allocated and reserved bytes by device at the beginning.
         process: Its id.
@@ -65,7 +68,9 @@ class Recorded(NamedTuple):
     spans: list[Span]
     begin_ns: int
     seen: dict[int, SeenMemory]
-    existing: list[Allocation]
+    ends_ns: dict[int, int]
+    on_gpu: bool
+    existing: list[MemoryChange]
     totals: dict[int, tuple[int, int]]
     process: int
     thread: int
@@ -85,7 +90,9 @@ class BlockRecording(RunNotes):
         self._within: torch.nn.Module | None = None
         self._begin_ns = self._end_ns = 0
         self._seen: dict[int, SeenMemory] = {}
-        self._existing: list[Allocation] = []
+        self._watched: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+        self._ends_ns: dict[int, int] = {}
+        self._existing: list[MemoryChange] = []
         self._totals: dict[int, tuple[int, int]] = {}
 
     def start(self, within: object = None) -> None:
@@ -94,6 +101,8 @@ class BlockRecording(RunNotes):
         Raises:
             RuntimeError: Another profiler runs.
         """
+        if torch.autograd._profiler_enabled():
+            raise RuntimeError("torch's profiler is on")
         # The first optimizer would import it, and its tensors are not the block's.
         with contextlib.suppress(ImportError):
             importlib.import_module("torch._dynamo")
@@ -107,10 +116,12 @@ class BlockRecording(RunNotes):
                     for device in range(torch.cuda.device_count())
                 }
             self._begin_ns = now_ns()
+            profiler.keep_quiet(self._patches)
             self._profiler.start()
         except BaseException:
             self._patches.undo()
             raise
+        profiler.keep_quiet(self._patches)
         self._patches.on_undo(self._profiler.stop)
         self.spans.active = True
         _follow_forks(self)
@@ -139,7 +150,10 @@ class BlockRecording(RunNotes):
         Raises:
             OSError: The profiler could not write.
         """
+        quiet = Patches()
+        profiler.keep_quiet(quiet)
         self._profiler.export(raw)
+        quiet.undo()
         file = ProfilerFile(raw)
         if self.steps:
             iterations = self.iteration_spans(self._end_ns)
@@ -156,6 +170,8 @@ class BlockRecording(RunNotes):
             spans=[*iterations, *self.spans.spans],
             begin_ns=self._begin_ns - file.base_ns,
             seen={a: seen._replace(time_ns=seen.time_ns - file.base_ns) for a, seen in self._seen.items()},
+            ends_ns={address: end_ns - file.base_ns for address, end_ns in self._ends_ns.items()},
+            on_gpu=self._on_gpu,
             existing=self._existing,
             totals=self._totals,
             process=os.getpid(),
@@ -180,8 +196,9 @@ class BlockRecording(RunNotes):
         """See ``optimizers.StepObserver``."""
 
     def before_step(self, optimizer: Optimizer) -> None:
-        """See ``optimizers.StepObserver``."""
+        """See ``optimizers.StepObserver``; its state may be older than the recording."""
         self.names.before_step(optimizer)
+        self.names.after_step(optimizer)
 
     def after_step(self, optimizer: Optimizer, skipped: bool) -> None:
         """See ``optimizers.StepObserver``."""
@@ -198,6 +215,7 @@ class BlockRecording(RunNotes):
                 continue
             if address == 0 or address in self._seen or storage is None or storage.device.type != "cpu":
                 continue
+            self.watch(storage)
             line = self.spans.user_line(frame)
             self._seen[address] = SeenMemory(
                 now_ns(),
@@ -207,11 +225,26 @@ class BlockRecording(RunNotes):
                 f"{line[0]}:{line[1]}" if line else "input",
             )
 
+    def watch(self, storage: torch.UntypedStorage) -> None:
+        """Note when a storage ends: of what is older than the recording, the profiler does not tell."""
+        address = storage.data_ptr()
+        if address in self._watched:
+            return
+
+        def ended(_reference: object) -> None:
+            if self.spans.active:
+                self._ends_ns[address] = now_ns()
+
+        self._watched[address] = weakref.ref(storage, ended)
+
     # Changes of torch.
 
     def _install(self) -> None:
         patches = self._patches
         patches.on_undo(self.names.forget)
+        patches.on_undo(self._watched.clear)
+        if not self._on_gpu:
+            self.names.on_new_storage = self.watch
         # What lived before the recording and ends during it is no concern of the user's.
         patches.ignore_warning("Memory block of unknown size was allocated before")
         if not self._on_gpu:
@@ -233,7 +266,7 @@ class BlockRecording(RunNotes):
 
         @functools.wraps(zero_grad)
         def zero_grad_followed(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
-            self.names.before_step(optimizer)
+            self.before_step(optimizer)
             zero_grad(optimizer, *args, **kwargs)
 
         self._patches.replace(Optimizer, "zero_grad", zero_grad_followed)
@@ -281,13 +314,13 @@ class _Lines(Observation):
             self._spans.flush()
 
 
-def _allocations() -> Iterator[Allocation]:
+def _allocations() -> Iterator[MemoryChange]:
     """What the allocators of all GPUs hold now."""
     for segment in torch.cuda.memory_snapshot():
         address = segment["address"]
         for block in segment["blocks"]:
             if block["state"].startswith("active"):
-                yield Allocation(0, CUDA, segment["device"], address, block["size"])
+                yield MemoryChange(0, CUDA, segment["device"], address, block["size"])
             address += block["size"]
 
 
@@ -308,6 +341,3 @@ def _follow_forks(recording: BlockRecording | None) -> None:
 def _in_fork() -> None:
     if _Current.recording is not None:
         _Current.recording.in_fork()
-
-
-__all__ = ["CPU", "CUDA", "Allocation", "BlockRecording", "Recorded", "SeenMemory"]

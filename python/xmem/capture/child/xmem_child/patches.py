@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any, cast
 
 
@@ -11,35 +12,33 @@ class Patches:
     """What was changed, undone in the opposite order."""
 
     def __init__(self) -> None:
-        self._undo: list[Callable[[], object]] = []
+        self._changes = ExitStack()
 
     def replace(self, owner: Any, name: str, value: object) -> None:
-        """Set an attribute of a module, a class or an object."""
+        """Set an attribute of a module or a class."""
         own = vars(owner)
         if name in own:
-            before = own[name]  # a static method stays one
-            self._undo.append(lambda: setattr(owner, name, before))
+            self._changes.callback(setattr, owner, name, own[name])  # a static method stays one
         else:
-            self._undo.append(lambda: delattr(owner, name))
+            self._changes.callback(delattr, owner, name)
         setattr(owner, name, value)
 
     def ignore_warning(self, message: str) -> None:
         """Filter warnings out whose text begins with a regular expression."""
         warnings.filterwarnings("ignore", message=message)
-        added = warnings.filters[0]
+        filters = cast("list[Any]", warnings.filters)
+        added = filters[0]
 
         def remove() -> None:
-            filters = cast("list[Any]", warnings.filters)
             if added in filters:
                 filters.remove(added)
 
-        self._undo.append(remove)
+        self._changes.callback(remove)
 
     def on_undo(self, action: Callable[[], object]) -> None:
         """Have something else done when the changes are undone."""
-        self._undo.append(action)
+        self._changes.callback(action)
 
     def undo(self) -> None:
-        """Take all changes back."""
-        while self._undo:
-            self._undo.pop()()
+        """Take all changes back, also where one cannot be; its exception is raised at the end."""
+        self._changes.close()

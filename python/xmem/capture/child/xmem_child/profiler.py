@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from .spans import SpanRecorder
 
 # The engine behind torch.profiler, whose own start-up would import all of inductor.
 _Profile = torch.autograd.profiler.profile
+_NO_LOG = 99
 _begin, _end = _Profile.__enter__, _Profile.__exit__
 
 
@@ -38,6 +40,21 @@ class Profiler:
     def export(self, path: Path) -> None:
         """Write what was recorded as Chrome JSON."""
         self._profile.export_chrome_trace(str(path))
+
+
+def keep_quiet(patches: Patches) -> None:
+    """Keep the log lines of torch's profiler library off the standard error of the process.
+
+    When a process profiles for the first time, the library reads its level from the environment, so that this
+    has to come before and after the start of a profile.
+    """
+    library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+    try:
+        level = ctypes.c_int.in_dll(library, "_ZN9libkineto6Logger14severityLevel_E")
+    except ValueError:  # linked in another way
+        return
+    patches.on_undo(functools.partial(setattr, level, "value", level.value))
+    level.value = _NO_LOG
 
 
 def break_spans_at_annotations(spans: SpanRecorder, patches: Patches) -> None:

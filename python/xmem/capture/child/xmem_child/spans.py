@@ -30,6 +30,7 @@ Place = tuple[str, int, str, int]
 
 _PACKAGE = " < "  # what the shown path of an installed package begins with
 _PACKAGES = re.compile(r".*/(?:site|dist)-packages/(?!torch/|functorch/|xmem/)(.+)")
+_NOTEBOOK_CELL = "<ipython-input-"
 _MOST_TEXT = 200
 
 
@@ -159,7 +160,9 @@ class SpanRecorder:
         package = _PACKAGES.match(path)
         if package:
             return _PACKAGE + package[1]
-        if path.startswith("<") or "/site-packages/" in path or "/dist-packages/" in path:
+        if path.startswith("<") and not path.startswith(_NOTEBOOK_CELL):
+            return ""
+        if "/site-packages/" in path or "/dist-packages/" in path:
             return ""
         return "" if path.startswith(self._installed) else path.removeprefix(self._started_in)
 

@@ -7,7 +7,7 @@ reused by another tensor gets a row of its own. ``time_ns`` is when the tensor w
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -40,6 +40,7 @@ class TensorNames:
         self._roots: WeakKeyDictionary[torch.nn.Module, str] = WeakKeyDictionary()
         self._parameter_names = WeakTensorKeyDictionary()
         self.only_device = False
+        self.on_new_storage: Callable[[torch.UntypedStorage], None] | None = None
 
     def add(
         self, role: str, name: str, tensor: torch.Tensor, time_ns: int | None = None, group: int = -1
@@ -60,6 +61,8 @@ class TensorNames:
             roles = set()
             setattr(storage, self._mark, roles)
             self._marked.append(weakref.ref(storage))
+            if self.on_new_storage is not None:
+                self.on_new_storage(storage)
         if role in roles:
             return
         roles.add(role)

@@ -18,14 +18,16 @@ CPU = 0  # the profiler's device types
 CUDA = 1
 
 
-class Allocation(NamedTuple):
-    """Memory that the profiler did not see being allocated; the time is on the clock of the trace."""
+class MemoryChange(NamedTuple):
+    """An allocation that the profiler did not see or, with a negative size, its free; time of the trace."""
 
     time_ns: int
     device_type: int
     device_index: int
     address: int
     size_bytes: int
+    total_allocated_bytes: int = -1  # of the device, with this one
+    total_reserved_bytes: int = -1
 
 
 _HEAD_BYTES = 1 << 16
@@ -64,17 +66,17 @@ class ProfilerFile:
         metadata: dict[str, Any],
         spans: Iterable[Span],
         process: int,
-        allocations: Iterable[Allocation] = (),
+        memory: Iterable[MemoryChange] = (),
     ) -> None:
-        """Write the trace with ``metadata`` under the key ``xmem``; ``spans`` and ``allocations`` are its
+        """Write the trace with ``metadata`` under the key ``xmem``; ``spans`` and ``memory`` are its
         first events."""
         with self.path.open("rb") as raw, _open_trace(output) as out:
             out.write(raw.read(self._keys_end))
             out.write(b'"xmem": ' + json.dumps(metadata).encode() + b',\n  "traceEvents": [\n')
             for span in spans:
                 out.write(self._event(span, process))
-            for allocation in allocations:
-                out.write(_memory_event(allocation, process))
+            for change in memory:
+                out.write(_memory_event(change, process))
             raw.seek(self._events_begin)
             shutil.copyfileobj(raw, out, _COPY_BYTES)
 
@@ -87,12 +89,14 @@ class ProfilerFile:
         ).encode()
 
 
-def _memory_event(allocation: Allocation, process: int) -> bytes:
+def _memory_event(change: MemoryChange, process: int) -> bytes:
     return (
         f'{{"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "s": "t", "pid": {process}, '
-        f'"tid": {process}, "ts": {_microseconds(allocation.time_ns)}, "args": {{"Ev Idx": 0, '
-        f'"Device Type": {allocation.device_type}, "Device Id": {allocation.device_index}, '
-        f'"Addr": {allocation.address}, "Bytes": {allocation.size_bytes}}}}},\n'
+        f'"tid": {process}, "ts": {_microseconds(change.time_ns)}, "args": {{"Ev Idx": 0, '
+        f'"Device Type": {change.device_type}, "Device Id": {change.device_index}, '
+        f'"Addr": {change.address}, "Bytes": {change.size_bytes}, '
+        f'"Total Allocated": {change.total_allocated_bytes}, '
+        f'"Total Reserved": {change.total_reserved_bytes}}}}},\n'
     ).encode()
 
 

@@ -1,0 +1,14 @@
+"""What would make a job take less memory, each remedy replayed before it is given.
+
+    analysis = xmem.analyze("trace.json.gz", gpu="rtx-3060")
+    for advice in advise(analysis).advice:
+        print(advice.saved_bytes, advice.where, advice.change)
+
+Candidates come from what is alive at the peak (``candidates``); each one is a what-if or an allocator setting
+that is applied to the recorded run and replayed (``trial``).
+"""
+
+from xmem.advice.result import Advice, Advised, Combination
+from xmem.advice.search import advise
+
+__all__ = ["Advice", "Advised", "Combination", "advise"]

@@ -1,0 +1,76 @@
+"""A recorded job, changed and replayed: what one remedy saves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from xmem.alloc_conf import AllocatorOptions
+from xmem.devices import Device
+from xmem.move import requests_of
+from xmem.need import replay_on
+from xmem.orchestration.policy import Recorded
+from xmem.orchestration.workload import Workload
+from xmem.pipeline import Analysis
+from xmem.simulation import Requests, replay
+from xmem.whatif import Run, WhatIf, parse_whatif
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Peaks of one replay in bytes, of a device without limit where the job does not fit or none is named."""
+
+    peak_reserved_bytes: int
+    peak_allocated_bytes: int
+    fits: bool | None
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The job, and the device and settings that it is tried on.
+
+    Attributes:
+        start: The run as analysed, with what the caller had changed of it.
+        corrected: Its blocks before the script was changed.
+        options: Of the allocator.
+        device: None where none was named.
+    """
+
+    start: Run
+    corrected: Workload
+    options: AllocatorOptions
+    device: Device | None
+
+    @classmethod
+    def of(cls, analysis: Analysis) -> Trial:
+        """The job of an analysis."""
+        stages = analysis.stages
+        run = Run(stages.corrected, Recorded(stages.trace, stages.blocks, stages.attribution))
+        for change in stages.what_if:
+            run = parse_whatif(change)(run)
+        return cls(run, stages.corrected, analysis.options, analysis.device)
+
+    def changed(self, changes: Sequence[WhatIf]) -> Run:
+        """The run with changes of the script, in order.
+
+        Raises:
+            TraceError: The trace does not hold what a change needs to know.
+            ConfigError: A change cannot follow those before it.
+        """
+        run = self.start
+        for change in changes:
+            run = change(run)
+        return run
+
+    def requests(self, run: Run) -> Requests:
+        """What the allocator sees of a run."""
+        return requests_of(run, self.corrected)
+
+    def outcome(self, requests: Requests, options: AllocatorOptions | None = None) -> Outcome:
+        """Replay requests, with other settings of the allocator if any are given."""
+        options = options or self.options
+        unlimited = replay(requests, options=options)
+        limited = replay_on(requests, unlimited, options, self.device)
+        fits = None if self.device is None else limited is None or limited.oom is None
+        shown = unlimited if limited is None or limited.oom is not None else limited
+        return Outcome(shown.peak_reserved.bytes, shown.peak_allocated.bytes, fits)
