@@ -145,7 +145,8 @@ def test_a_damaged_estimate(estimate: Path) -> None:
     estimate.write_text(estimate.read_text()[:-20])
     result = xmem_fast("report", estimate)
     assert (result.exit_code, result.stdout) == (3, "")
-    assert f"{estimate}: this estimate is damaged" in result.stderr
+    assert f"{estimate}, byte " in result.stderr
+    assert "this estimate is damaged" in result.stderr
 
 
 def test_what_a_format_needs_is_named(trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
