@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -97,6 +96,8 @@ class Analysis:
         holders: Who holds each block of the workload.
         options: Settings of the allocator.
         device: None when none was named.
+        show_packages: Whether source lines are the innermost outside of torch, those of installed packages
+            too, in place of the user's own.
     """
 
     estimate: Estimate
@@ -105,11 +106,11 @@ class Analysis:
     holders: Holders
     options: AllocatorOptions
     device: Device | None
+    show_packages: bool
 
-    @cached_property
-    def unfolded_holders(self) -> Holders:
-        """Who holds each block, with the source lines of installed packages."""
-        return _holders(self.stages, show_packages=True)
+    def holders_with(self, *, show_packages: bool) -> Holders:
+        """Who holds each block, by the lines of installed packages or by the user's own."""
+        return self.holders if show_packages == self.show_packages else _holders(self.stages, show_packages)
 
 
 def estimate(
@@ -122,6 +123,7 @@ def estimate(
     what_if: Sequence[WhatIf | str] = (),
     confidence: float = calibration.DEFAULT_CONFIDENCE,
     without_policies: Collection[str] = (),
+    show_packages: bool = False,
     progress: Progress | None = None,
 ) -> Estimate:
     """Say how much GPU memory a training job will need, and whether it fits.
@@ -136,6 +138,8 @@ def estimate(
         what_if: Changes of the script, such as ``"optimizer=adamw:fused"``, applied in this order.
         confidence: Of each bound of the interval, at least 0.5 and less than 1.
         without_policies: Names of policies to switch off (``xmem-fast policies``).
+        show_packages: Name the innermost source line outside of torch, that of an installed package too, in
+            place of the user's own.
         progress: Called now and then while the trace is read.
 
     Raises:
@@ -152,6 +156,7 @@ def estimate(
         what_if=what_if,
         confidence=confidence,
         without_policies=without_policies,
+        show_packages=show_packages,
         progress=progress,
     ).estimate
 
@@ -166,6 +171,7 @@ def analyze(
     what_if: Sequence[WhatIf | str] = (),
     confidence: float = calibration.DEFAULT_CONFIDENCE,
     without_policies: Collection[str] = (),
+    show_packages: bool = False,
     progress: Progress | None = None,
 ) -> Analysis:
     """Estimate, and keep all that the answer rests on; arguments and errors are those of ``estimate``."""
@@ -182,7 +188,12 @@ def analyze(
         observed.what_if(*changes), device=device, alloc_conf=alloc_conf, torch_version=torch_version
     )
     return conclude(
-        stages, device=device, alloc_conf=alloc_conf, torch_version=torch_version, confidence=confidence
+        stages,
+        device=device,
+        alloc_conf=alloc_conf,
+        torch_version=torch_version,
+        confidence=confidence,
+        show_packages=show_packages,
     )
 
 
@@ -236,6 +247,7 @@ def conclude(
     alloc_conf: str | None,
     torch_version: str | None,
     confidence: float = calibration.DEFAULT_CONFIDENCE,
+    show_packages: bool = False,
 ) -> Analysis:
     """Turn the stages into the answer; with a device, replay on it too."""
     clock = StageClock(dict(stages.timings_s))
@@ -253,7 +265,7 @@ def conclude(
     alike = measured is None or device is None or measured.others_fit(device.usable_bytes)
     with clock.stage("evidence"):
         device_peak = context_bytes + replayed.peak_reserved.bytes
-        holders = _holders(stages)
+        holders = _holders(stages, show_packages)
         witness = evidence.Witness(stages.workload, stages.requests, holders)
         answer = Estimate(
             peak_reserved_bytes=replayed.peak_reserved.bytes,
@@ -296,10 +308,10 @@ def conclude(
                 stages.trace, stages.attribution, stages.workload, holders, replayed
             ),
         )
-    return Analysis(answer, stages, replayed, holders, options, device)
+    return Analysis(answer, stages, replayed, holders, options, device, show_packages)
 
 
-def _holders(stages: Stages, *, show_packages: bool = False) -> Holders:
+def _holders(stages: Stages, show_packages: bool) -> Holders:
     return holders_of(
         stages.trace, stages.attribution, stages.workload, stages.requests, show_packages=show_packages
     )

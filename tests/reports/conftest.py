@@ -45,5 +45,11 @@ def analysis(request: pytest.FixtureRequest, tmp_path: Path) -> Analysis:
 
 
 @pytest.fixture
+def unfolded(trace: Path) -> Analysis:
+    """With the lines of installed packages."""
+    return analyze(trace, show_packages=True)
+
+
+@pytest.fixture
 def predicted(trace: Path) -> Analysis:
     return analyze(trace)

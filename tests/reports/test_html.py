@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 
 import xmem
 from training_sample import training
+from xmem.advice import advise
 from xmem.cli.main import app
 from xmem.errors import ConfigError
 from xmem.reports.html import page_of, write_page
@@ -30,6 +31,7 @@ from xmem.reports.html.curve import iterations_of, phases_of, shown_requests
 from xmem.reports.html.packing import json_for_script, pack_units
 from xmem.reports.html.segment_map import FREE, segment_map_of
 from xmem.testing.trace_builder import TraceBuilder
+from xmem.units import format_bytes
 
 ROOT = Path(__file__).parents[2]
 TRACES = Path(os.environ.get("XMEM_SHARED", ROOT.parent / "shared")) / "data" / "traces"
@@ -202,21 +204,15 @@ def test_without_a_gpu_there_is_no_verdict() -> None:
     assert data_of(page)["capacity_bytes"] is None
 
 
-@dataclass(frozen=True)
-class Remedy:
-    remedy: str = "smaller logits <b>"
-    text: str = "logits=half"
-    saved_bytes: int = 3 << 20
-    where: str | None = "train.py:7"
-    change: str | None = None
-    cost: str | None = None
-
-
-def test_advice_is_shown_where_there_is_any(small: xmem.Analysis) -> None:
-    page = page_of(small, advice=iter([Remedy()]))
+def test_advice_is_shown_where_it_was_sought(small: xmem.Analysis) -> None:
+    advised = advise(small)
+    assert advised.advice
+    first = replace(advised.advice[0], remedy="smaller logits <b>", where="train.py:7")
+    page = page_of(small, advised=replace(advised, advice=(first, *advised.advice[1:])))
     assert 'id="advice"' in page
-    assert "3.00 MiB" in page
+    assert format_bytes(first.saved_bytes) in page
     assert "smaller logits &lt;b&gt;" in page
+    assert "No remedy that was tried" in page_of(small, advised=replace(advised, advice=(), combination=None))
     assert 'id="advice"' not in page_of(small)
 
 

@@ -16,9 +16,9 @@ from xmem.reports.perfetto import write_perfetto
 Event = dict[str, Any]
 
 
-def events_of(analysis: Analysis, **settings: Any) -> list[Event]:
+def events_of(analysis: Analysis) -> list[Event]:
     file = io.BytesIO()
-    count = write_perfetto(analysis, file, **settings)
+    count = write_perfetto(analysis, file)
     events: list[Event] = json.loads(file.getvalue())["traceEvents"]
     assert len(events) == count
     return events
@@ -101,10 +101,10 @@ def test_slices_are_iterations_phases_and_modules(predicted: Analysis) -> None:
     assert {event["dur"] for event in modules} == {10}
 
 
-def test_largest_blocks_say_who_holds_them(predicted: Analysis) -> None:
-    events = events_of(predicted, show_packages=True)
+def test_largest_blocks_say_who_holds_them(unfolded: Analysis) -> None:
+    events = events_of(unfolded)
     about = [event["args"] for event in events if event["ph"] == "b" and "args" in event]
-    assert len(about) == len(predicted.stages.workload)
+    assert len(about) == len(unfolded.stages.workload)
     weight = about[0]
     assert (weight["bytes"], weight["module"]) == (4 << 20, "Net.fc")
     assert about[-1]["source_line"] == "layers/linear.py:3"

@@ -7,18 +7,15 @@ import json
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
-from xmem.errors import ConfigError
 from xmem.estimate_result import SMALLER_PATHS, Estimate, PathBytes
 from xmem.pipeline import Analysis
 from xmem.reports.folded_stacks import write_folded_stacks
 from xmem.reports.speedscope import write_speedscope
 
 
-def speedscope(source: Analysis | Estimate, **settings: Any) -> dict[str, Any]:
+def speedscope(source: Analysis | Estimate) -> dict[str, Any]:
     file = io.BytesIO()
-    write_speedscope(source, file, **settings)
+    write_speedscope(source, file)
     document: dict[str, Any] = json.loads(file.getvalue())
     return document
 
@@ -88,5 +85,3 @@ def test_an_estimate_alone_has_the_same_stacks(predicted: Analysis) -> None:
     write_folded_stacks(read_back, of_estimate)
     assert of_trace.getvalue() == of_estimate.getvalue()
     assert stacks(speedscope(read_back), 0) == stacks(speedscope(predicted), 0)
-    with pytest.raises(ConfigError, match="user's lines only"):
-        speedscope(read_back, show_packages=True)

@@ -22,9 +22,9 @@ parquet = pytest.importorskip("pyarrow.parquet")
 Rows = list[dict[str, Any]]
 
 
-def from_parquet(analysis: Any, what: TableName, **settings: Any) -> Rows:
+def from_parquet(analysis: Any, what: TableName) -> Rows:
     file = io.BytesIO()
-    rows = write_parquet(table_of(analysis, what, **settings), file)
+    rows = write_parquet(table_of(analysis, what), file)
     table = parquet.read_table(file)
     assert table.num_rows == rows
     found: Rows = table.to_pylist()
@@ -107,9 +107,9 @@ def test_a_block_is_known_by_its_tensor_and_holders(predicted: Analysis) -> None
     assert (activation["iteration"], activation["phase"]) == (0, "forward")
 
 
-def test_lines_of_packages_are_shown_on_request(predicted: Analysis) -> None:
+def test_lines_of_packages_are_shown_on_request(predicted: Analysis, unfolded: Analysis) -> None:
     folded = from_parquet(predicted, TableName.BLOCKS)[-1]
-    shown = from_parquet(predicted, TableName.BLOCKS, show_packages=True)[-1]
+    shown = from_parquet(unfolded, TableName.BLOCKS)[-1]
     assert (folded["source_line"], shown["source_line"]) == ("train.py:7", "layers/linear.py:3")
     assert shown["innermost_operator"] == "aten::empty"
 
@@ -135,8 +135,6 @@ def test_an_estimate_alone_has_its_curve_and_no_blocks(analysis: Analysis) -> No
     assert max(row["allocated_bytes"] for row in rows) == analysis.estimate.peak_allocated_bytes
     with pytest.raises(ConfigError, match="the trace"):
         table_of(analysis.estimate, TableName.BLOCKS)
-    with pytest.raises(ConfigError, match="the trace"):
-        table_of(analysis.estimate, TableName.BREAKDOWN, show_packages=True)
 
 
 def test_a_large_table_is_written_in_row_groups(tmp_path: Path) -> None:

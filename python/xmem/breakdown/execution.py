@@ -50,7 +50,7 @@ class Execution:
     lines: list[str]
 
 
-def execution_of(analysis: Analysis, *, show_packages: bool = False) -> Execution | None:
+def execution_of(analysis: Analysis) -> Execution | None:
     """What ran in the iteration of the peak, or in the last one where the peak is outside of all.
 
     None for a run whose clock is not the trace's: one that a what-if has changed.
@@ -67,7 +67,7 @@ def execution_of(analysis: Analysis, *, show_packages: bool = False) -> Executio
     times, backward = _forward_times(stages.trace, asked_ns)
     phase = np.where(backward, Phase.BACKWARD, _phases_outside_of_the_engine(stages.trace, asked_ns))
     module, modules = _modules_at(stages.trace, times)
-    line, lines = _lines_at(stages.trace, times, show_packages)
+    line, lines = _lines_at(stages.trace, times, analysis.show_packages)
     timeline = analysis.replay.timeline
     return Execution(
         module=module,

@@ -45,9 +45,9 @@ class LineBytes:
         return sum(self.category.values())
 
 
-def bytes_by_line(analysis: Analysis, *, show_packages: bool = False) -> list[LineBytes]:
+def bytes_by_line(analysis: Analysis) -> list[LineBytes]:
     """The source lines that hold memory at the peak or change it, most at the peak first."""
-    holders = analysis.unfolded_holders if show_packages else analysis.holders
+    holders = analysis.holders
     rows = holders.alive_at(analysis.replay.peak_allocated.request)
     rows = rows[holders.line[rows] >= 0]
     held = np.zeros((len(holders.lines), len(Category)), np.int64)
@@ -57,7 +57,7 @@ def bytes_by_line(analysis: Analysis, *, show_packages: bool = False) -> list[Li
         for name, bytes_ in zip(holders.lines, held, strict=True)
     }
     changes: dict[bool, dict[str, Delta]] = {False: {}, True: {}}
-    execution = execution_of(analysis, show_packages=show_packages)
+    execution = execution_of(analysis)
     if execution is not None:
         in_backward = execution.phase == Phase.BACKWARD
         for backward, by_name in changes.items():

@@ -17,10 +17,12 @@ def estimate(
     confidence: options.Confidence = None,
     without_policy: options.WithoutPolicies = None,
     explain: options.Explain = False,
+    show_packages: options.ShowPackages = False,
     as_json: options.Json = False,
     request: options.Format = None,
     output_file: options.EstimateFile = None,
     page: options.Page = None,
+    with_advice: options.WithAdvice = True,
 ) -> None:
     """Estimate the peak GPU memory of a recorded job, and whether it fits."""
     import xmem
@@ -35,6 +37,7 @@ def estimate(
         what_if=what_if or (),
         without_policies=without_policy or (),
         confidence=level,
+        show_packages=show_packages,
         **target,
     )
     output.give_analysis(
@@ -43,6 +46,7 @@ def estimate(
         explain=explain,
         output=output_file,
         page=page,
+        with_advice=with_advice,
         request=request,
         upper=confidence is not None,
     )

@@ -77,6 +77,13 @@ Explain = Annotated[
     bool, typer.Option("--explain", help="Also show what each policy changed, in bytes at the peak.")
 ]
 
+ShowPackages = Annotated[
+    bool,
+    typer.Option(
+        "--show-packages", help="Name source lines of installed packages in place of the user's own."
+    ),
+]
+
 Iterations = Annotated[int, typer.Option("--iterations", min=1, help="Optimizer steps to record.")]
 Timeout = Annotated[
     float | None,
@@ -152,6 +159,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instea
 Page = Annotated[
     Path | None,
     typer.Option("--html", metavar="FILE", help="Also write a page that shows where the memory goes."),
+]
+WithAdvice = Annotated[
+    bool, typer.Option("--advice/--no-advice", help="Of the page: what would save memory, replayed.")
 ]
 EstimateFile = Annotated[
     Path | None,

@@ -16,8 +16,11 @@ from xmem.files import write_whole
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from xmem.advice import Advised
     from xmem.pipeline import Analysis
     from xmem.reports.schedulers import Scheduler
+
+_PAGE_ADVICE_S = 3.0
 
 
 def note(message: str) -> None:
@@ -70,6 +73,7 @@ def give_analysis(
     as_json: bool,
     output: Path | None,
     page: Path | None,
+    with_advice: bool = True,
     request: Scheduler | None = None,
     upper: bool = False,
     explain: bool = False,
@@ -81,6 +85,7 @@ def give_analysis(
         as_json: Print it as JSON.
         output: Where it is also written, as JSON.
         page: Where the page goes that shows what it rests on.
+        with_advice: Whether the page has advice, which is replayed for it.
         request: Print instead what this scheduler is to be asked for.
         upper: Ask it for the upper bound of the interval, not for the estimate.
         explain: Also show what each policy changed; JSON always does.
@@ -105,9 +110,16 @@ def give_analysis(
     if page is not None:
         from xmem.reports.html import write_page
 
-        write_page(analysis, page)
+        write_page(analysis, page, advised=advice_for_page(analysis) if with_advice else None)
         note(f"{page}: a page to open in a browser")
     raise typer.Exit(ExitCode.DOES_NOT_FIT if estimate.fits is False else ExitCode.DONE)
+
+
+def advice_for_page(analysis: Analysis) -> Advised:
+    """What would save memory; of a large run only the remedies with most at stake: a page is waited for."""
+    from xmem.advice import advise
+
+    return advise(analysis, budget_s=_PAGE_ADVICE_S)
 
 
 def _write_json(value: Mapping[str, Any], path: Path) -> None:

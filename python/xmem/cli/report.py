@@ -110,10 +110,8 @@ def report(
     what: Annotated[
         TableChoice | None, typer.Option("--what", help="Of csv and parquet: the table, blocks by default.")
     ] = None,
-    show_packages: Annotated[
-        bool,
-        typer.Option("--show-packages", help="Name the lines of installed packages too."),
-    ] = False,
+    show_packages: options.ShowPackages = False,
+    with_advice: options.WithAdvice = True,
     at: options.At = None,
     gpu: options.Gpu = None,
     capacity: options.Capacity = None,
@@ -135,15 +133,16 @@ def report(
     if (made_before := job.estimate_in(trace)) is None:
         from xmem.pipeline import analyze
 
-        source = analyze(job.observed(trace, at), **target)
-    elif chosen in _NEED_TRACE or any(value is not None for value in (at, *target.values())):
-        wanted = f"--format {chosen}" if chosen in _NEED_TRACE else "a target"
+        source = analyze(job.observed(trace, at), show_packages=show_packages, **target)
+    elif chosen in _NEED_TRACE or show_packages or any(value is not None for value in (at, *target.values())):
+        wanted = "--show-packages" if show_packages else "a target"
+        wanted = f"--format {chosen}" if chosen in _NEED_TRACE else wanted
         raise ConfigError(f"{wanted} of an estimate", "the trace that it was made from")
     else:
         source = made_before
     estimate = source if isinstance(source, Estimate) else source.estimate
     with _output(file) as out:
-        written = _write(chosen, source, out, what, show_packages)
+        written = _write(chosen, source, out, what, with_advice)
     if file is not None:
         _say(chosen, file, written, estimate, as_json)
     raise typer.Exit(ExitCode.DOES_NOT_FIT if estimate.fits is False else ExitCode.DONE)
@@ -192,7 +191,7 @@ def _write(
     source: Analysis | Estimate,
     out: IO[bytes],
     what: TableChoice | None,
-    show_packages: bool,
+    with_advice: bool,
 ) -> _Written:
     estimate = source if isinstance(source, Estimate) else source.estimate
     if chosen is FormatName.MEMORY_VIZ:
@@ -200,7 +199,7 @@ def _write(
 
         assert not isinstance(source, Estimate)  # checked before the work
         return _Written(*write_memory_viz(source, out))
-    count = _write_counted(chosen, source, out, what, show_packages)
+    count = _write_counted(chosen, source, out, what, with_advice)
     return _Written(count, estimate.peak_reserved_bytes)
 
 
@@ -209,7 +208,7 @@ def _write_counted(
     source: Analysis | Estimate,
     out: IO[bytes],
     what: TableChoice | None,
-    show_packages: bool,
+    with_advice: bool,
 ) -> int:
     """Write any other report; the number of what it is made of."""
     match chosen:
@@ -217,7 +216,7 @@ def _write_counted(
             from xmem.reports.tables import TableName, table_of
 
             default = TableChoice.BREAKDOWN if isinstance(source, Estimate) else TableChoice.BLOCKS
-            table = table_of(source, TableName(what or default), show_packages=show_packages)
+            table = table_of(source, TableName(what or default))
             if chosen is FormatName.CSV:
                 from xmem.reports.csv_table import write_csv
 
@@ -228,11 +227,11 @@ def _write_counted(
         case FormatName.SPEEDSCOPE:
             from xmem.reports.speedscope import write_speedscope
 
-            return write_speedscope(source, out, show_packages=show_packages)
+            return write_speedscope(source, out)
         case FormatName.FLAMEGRAPH:
             from xmem.reports.folded_stacks import write_folded_stacks
 
-            return write_folded_stacks(source, out, show_packages=show_packages)
+            return write_folded_stacks(source, out)
         case FormatName.TERMINAL:
             return _write_terminal(source if isinstance(source, Estimate) else source.estimate, out)
     assert not isinstance(source, Estimate)  # checked before the work
@@ -240,15 +239,16 @@ def _write_counted(
         case FormatName.PERFETTO:
             from xmem.reports.perfetto import write_perfetto
 
-            return write_perfetto(source, out, show_packages=show_packages)
+            return write_perfetto(source, out)
         case FormatName.TREE:
             from xmem.reports.tree import write_tree
 
-            return write_tree(source, out, show_packages=show_packages)
+            return write_tree(source, out)
         case _:
             from xmem.reports.html import page_of
 
-            return out.write(page_of(source, show_packages=show_packages).encode())
+            advised = output.advice_for_page(source) if with_advice else None
+            return out.write(page_of(source, advised=advised).encode())
 
 
 def _write_terminal(estimate: Estimate, out: IO[bytes]) -> int:

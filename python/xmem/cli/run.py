@@ -41,11 +41,13 @@ def run(
     ] = None,
     without_policy: options.WithoutPolicies = None,
     explain: options.Explain = False,
+    show_packages: options.ShowPackages = False,
     as_json: options.Json = False,
     confidence: options.Confidence = None,
     request: options.Format = None,
     output_file: options.EstimateFile = None,
     page: options.Page = None,
+    with_advice: options.WithAdvice = True,
 ) -> None:
     """Record a training script, without a GPU, and say how much GPU memory it will need."""
     import xmem
@@ -73,7 +75,12 @@ def run(
         captured = capture_noting(command, trace, settings, target, as_json=as_json)
         with reading(str(trace)) as progress:
             analysis = xmem.analyze(
-                trace, **target, without_policies=without_policy or (), confidence=level, progress=progress
+                trace,
+                **target,
+                without_policies=without_policy or (),
+                confidence=level,
+                show_packages=show_packages,
+                progress=progress,
             )
     estimate = replace(
         analysis.estimate,
@@ -86,6 +93,7 @@ def run(
         explain=explain,
         output=output_file,
         page=page,
+        with_advice=with_advice,
         request=request,
         upper=confidence is not None,
     )

@@ -190,7 +190,10 @@ class Recorder:
             ConfigError: What the page is made with is not installed.
             OSError: The file cannot be written.
         """
-        import_module("xmem.reports.html").write_page(self.analysis, path)
+        from xmem.advice import advise
+        from xmem.reports.html import write_page
+
+        write_page(self.analysis, path, advised=advise(self.analysis))
 
     def _keep(self, recording: BlockRecording) -> None:
         """Write the recording to a folder of its own."""

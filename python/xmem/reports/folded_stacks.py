@@ -14,13 +14,12 @@ if TYPE_CHECKING:
 _SEPARATORS = str.maketrans({";": ":", "\n": " ", "\r": " "})
 
 
-def write_folded_stacks(source: Analysis | Estimate, file: IO[bytes], *, show_packages: bool = False) -> int:
+def write_folded_stacks(source: Analysis | Estimate, file: IO[bytes]) -> int:
     """Write the bytes at the peak of allocated memory by category, module, operator and source line.
 
     Args:
         source: An estimate, or all that it rests on.
         file: Where to, in UTF-8.
-        show_packages: Name the lines of installed packages in place of the user's.
 
     Returns:
         The number of stacks.
@@ -29,7 +28,7 @@ def write_folded_stacks(source: Analysis | Estimate, file: IO[bytes], *, show_pa
         ConfigError: An estimate without what is asked for.
     """
     stacks: Counter[str] = Counter()
-    for path in peak_paths(source, show_packages=show_packages):
+    for path in peak_paths(source):
         stack = ";".join(frame.translate(_SEPARATORS) for frame in stack_of(path))
         stacks[stack] += path.bytes + path.slack_bytes
     file.writelines(f"{stack} {size}\n".encode() for stack, size in stacks.items())

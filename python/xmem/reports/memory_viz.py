@@ -58,7 +58,7 @@ def _replay(analysis: Analysis) -> Replay:
 def origins_of(analysis: Analysis) -> Origins:
     """The stack and the category of each block; blocks of one origin share a stack."""
     stages = analysis.stages
-    users, packages = analysis.holders, analysis.unfolded_holders
+    users, packages = (analysis.holders_with(show_packages=shown) for shown in (False, True))
     operators = _OperatorStacks(OperatorIndex(stages.trace), stages.workload.operator)
     parts: list[NDArray[Any]] = [
         operators.stack,

@@ -6,32 +6,22 @@ from typing import TYPE_CHECKING
 
 from xmem.errors import ConfigError
 from xmem.estimate_result import SMALLER_PATHS, Estimate, PathBytes
-from xmem.evidence import paths_of, taken_bytes
 from xmem.holders import NO_LINE, OUTSIDE_OF_MODULES, OUTSIDE_OF_OPERATORS
 
 if TYPE_CHECKING:
     from xmem.pipeline import Analysis
 
 
-def peak_paths(source: Analysis | Estimate, *, show_packages: bool = False) -> tuple[PathBytes, ...]:
+def peak_paths(source: Analysis | Estimate) -> tuple[PathBytes, ...]:
     """The bytes at the peak of allocated memory by holder, most first.
 
-    Args:
-        source: An estimate, or all that it rests on.
-        show_packages: Name the lines of installed packages in place of the user's, which takes the trace.
-
     Raises:
-        ConfigError: An estimate without what is asked for.
+        ConfigError: An estimate of an earlier version, which has no joint holders.
     """
-    if not isinstance(source, Estimate):
-        return _with_packages(source) if show_packages else source.estimate.breakdown.paths
-    if show_packages:
-        raise ConfigError(
-            "--show-packages of an estimate", "the trace: an estimate has the user's lines only"
-        )
-    if not source.breakdown.paths:
+    estimate = source if isinstance(source, Estimate) else source.estimate
+    if not estimate.breakdown.paths:
         raise ConfigError("an estimate without breakdown.paths", "one written by this version, or the trace")
-    return source.breakdown.paths
+    return estimate.breakdown.paths
 
 
 def stack_of(path: PathBytes) -> list[str]:
@@ -40,11 +30,3 @@ def stack_of(path: PathBytes) -> list[str]:
         return [path.category, SMALLER_PATHS]
     module = path.module.split(".") if path.module else [OUTSIDE_OF_MODULES]
     return [path.category, *module, path.operator or OUTSIDE_OF_OPERATORS, path.source_line or NO_LINE]
-
-
-def _with_packages(analysis: Analysis) -> tuple[PathBytes, ...]:
-    stages, replay = analysis.stages, analysis.replay
-    holders = analysis.unfolded_holders
-    rows = holders.alive_at(replay.peak_allocated.request)
-    taken = taken_bytes(stages.workload, stages.requests, replay)[rows]
-    return paths_of(holders, rows, taken, replay.placement.size_bytes[rows] - taken)

@@ -37,7 +37,7 @@ _MODULE_KINDS = tuple(SPAN_KINDS.index(kind) for kind in ("module", "module_fram
 _Event = dict[str, Any]
 
 
-def write_perfetto(analysis: Analysis, file: IO[bytes], *, show_packages: bool = False) -> int:
+def write_perfetto(analysis: Analysis, file: IO[bytes]) -> int:
     """Write the run.
 
     Of more than 50,000 requests counters show those that are the highest of their stretch; peaks are exact.
@@ -45,12 +45,11 @@ def write_perfetto(analysis: Analysis, file: IO[bytes], *, show_packages: bool =
     Args:
         analysis: The estimate and all that it rests on.
         file: Where to, in UTF-8.
-        show_packages: Name the lines of installed packages in place of the user's.
 
     Returns:
         The number of events.
     """
-    holders = analysis.unfolded_holders if show_packages else analysis.holders
+    holders = analysis.holders
     requests = analysis.stages.requests
     clock = _Clock(int(requests.time_ns[0]), int(requests.time_ns[-1]))
     events = itertools.chain(

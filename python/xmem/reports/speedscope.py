@@ -23,13 +23,12 @@ _Frame = tuple[str, str, int]
 """Name, file and line; an empty file and line 0 are left out."""
 
 
-def write_speedscope(source: Analysis | Estimate, file: IO[bytes], *, show_packages: bool = False) -> int:
+def write_speedscope(source: Analysis | Estimate, file: IO[bytes]) -> int:
     """Write the bytes at the peak of allocated memory, by holder and by source line.
 
     Args:
         source: An estimate, or all that it rests on: then functions are named.
         file: Where to.
-        show_packages: Name the lines of installed packages in place of the user's.
 
     Returns:
         The number of holders.
@@ -37,7 +36,7 @@ def write_speedscope(source: Analysis | Estimate, file: IO[bytes], *, show_packa
     Raises:
         ConfigError: An estimate without what is asked for.
     """
-    paths = peak_paths(source, show_packages=show_packages)
+    paths = peak_paths(source)
     functions = {} if isinstance(source, Estimate) else _functions(source)
     frames: dict[_Frame, int] = {}
     profiles = [

@@ -59,25 +59,24 @@ Table = list[Column]
 """Columns of equal length."""
 
 
-def table_of(source: Analysis | Estimate, what: TableName, *, show_packages: bool = False) -> Table:
+def table_of(source: Analysis | Estimate, what: TableName) -> Table:
     """A table of an estimate.
 
     Args:
         source: With all that the estimate rests on; the estimate alone has no blocks, and of the memory over
             time only its curve.
         what: Which table.
-        show_packages: Name the lines of installed packages in place of the user's.
 
     Raises:
         ConfigError: The estimate alone does not have what is asked for.
     """
     if what is TableName.BREAKDOWN:
-        return _breakdown(source, show_packages=show_packages)
+        return _breakdown(source)
     if isinstance(source, Estimate):
         if what is TableName.TIMELINE:
             return _curve(source)
         raise ConfigError(f"--what {what} of an estimate", "the trace: an estimate does not hold its blocks")
-    return _blocks(source, show_packages=show_packages) if what is TableName.BLOCKS else _timeline(source)
+    return _blocks(source) if what is TableName.BLOCKS else _timeline(source)
 
 
 def pieces(table: Table, rows: int = _PIECE_ROWS) -> Iterator[Table]:
@@ -87,11 +86,11 @@ def pieces(table: Table, rows: int = _PIECE_ROWS) -> Iterator[Table]:
         yield [column.slice(begin, begin + rows) for column in table]
 
 
-def _blocks(analysis: Analysis, *, show_packages: bool) -> Table:
+def _blocks(analysis: Analysis) -> Table:
     """One row a block, in order of allocation."""
     stages, placement = analysis.stages, analysis.replay.placement
     workload, events = stages.workload, stages.trace.events
-    holders = analysis.unfolded_holders if show_packages else analysis.holders
+    holders = analysis.holders
     requests = len(stages.requests)
     tensors = (stages.trace.metadata or {}).get("tensors", {"name": []})
     innermost, operators = _named(events.name, workload.operator, stages.trace.names)
@@ -159,9 +158,9 @@ def _curve(estimate: Estimate) -> Table:
     ]
 
 
-def _breakdown(source: Analysis | Estimate, *, show_packages: bool) -> Table:
+def _breakdown(source: Analysis | Estimate) -> Table:
     """One row for all blocks at the peak that have the same holder."""
-    paths = peak_paths(source, show_packages=show_packages)
+    paths = peak_paths(source)
     return [
         _texts("category", [path.category for path in paths]),
         _texts("phase", [path.phase for path in paths]),

@@ -20,13 +20,12 @@ _GIB = 1 << 30
 _SCHEMA_VERSION = 1
 
 
-def write_tree(analysis: Analysis, file: IO[bytes], *, show_packages: bool = False) -> int:
+def write_tree(analysis: Analysis, file: IO[bytes]) -> int:
     """Write the modules and lines of a run.
 
     Args:
         analysis: The estimate and all that it rests on.
         file: Where to, in UTF-8.
-        show_packages: Name the lines of installed packages in place of the user's.
 
     Returns:
         The number of modules.
@@ -37,7 +36,7 @@ def write_tree(analysis: Analysis, file: IO[bytes], *, show_packages: bool = Fal
         "iteration": analysis.estimate.peak.iteration,
         "peak_allocated_bytes": analysis.estimate.peak_allocated_bytes,
         **_module(root),
-        "lines": [_line(line) for line in bytes_by_line(analysis, show_packages=show_packages)],
+        "lines": [_line(line) for line in bytes_by_line(analysis)],
     }
     file.write(json.dumps(document).encode() + b"\n")
     return sum(1 for _ in root.walk()) - 1

@@ -7,9 +7,8 @@ import hashlib
 import importlib.util
 import os
 import sys
-from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from xmem.errors import ConfigError
 from xmem.files import write_whole
@@ -24,39 +23,12 @@ if TYPE_CHECKING:
     import jinja2
     from markupsafe import Markup
 
+    from xmem.advice import Advised
     from xmem.pipeline import Analysis
 
 _FOLDER = Path(__file__).parent
 _SCRIPTS = ("data.js", "curve.js", "instant.js", "bricks.js", "segments.js", "tree.js", "main.js")
 _NEEDED = ("jinja2", "uplot", "tsdownsample")
-
-
-class Advice(Protocol):
-    """A remedy that was replayed."""
-
-    @property
-    def remedy(self) -> str:
-        """What to do."""
-
-    @property
-    def text(self) -> str:
-        """The same as the command line has it."""
-
-    @property
-    def saved_bytes(self) -> int:
-        """By how much it lowers the peak of reserved memory."""
-
-    @property
-    def where(self) -> str | None:
-        """Module or source line, None where it is the whole job."""
-
-    @property
-    def change(self) -> str | None:
-        """What to write."""
-
-    @property
-    def cost(self) -> str | None:
-        """What it costs in exchange."""
 
 
 def require_packages() -> None:
@@ -73,37 +45,29 @@ def require_packages() -> None:
         )
 
 
-def write_page(
-    analysis: Analysis,
-    path: str | os.PathLike[str],
-    *,
-    advice: Iterable[Advice] = (),
-    show_packages: bool = False,
-) -> None:
+def write_page(analysis: Analysis, path: str | os.PathLike[str], *, advised: Advised | None = None) -> None:
     """Write the report as one file that needs nothing else.
 
     Args:
         analysis: What ``xmem.analyze`` returns.
         path: Where the page goes.
-        advice: Remedies, most bytes first.
-        show_packages: Name the lines of installed packages too, in place of the user's own that called them.
+        advised: What would make the job take less; without it the page has no advice.
 
     Raises:
         ConfigError: The packages of the extra ``report`` are missing, or the file cannot be written.
     """
-    page = page_of(analysis, advice=advice, show_packages=show_packages)
+    page = page_of(analysis, advised=advised)
     try:
         write_whole(path, page.encode())
     except OSError as error:
         raise ConfigError(os.fspath(path), f"a file that can be written ({error.strerror})") from error
 
 
-def page_of(analysis: Analysis, *, advice: Iterable[Advice] = (), show_packages: bool = False) -> str:
+def page_of(analysis: Analysis, *, advised: Advised | None = None) -> str:
     """The report as the text of an HTML page; the arguments and errors are those of ``write_page``."""
     require_packages()
-    holders = analysis.unfolded_holders if show_packages else analysis.holders
+    holders = analysis.holders
     drawing = drawing_of(analysis, holders)
-    remedies = list(advice)
     style, library = _uplot()
     scripts = [library, *(_text(f"static/{name}") for name in _SCRIPTS)]
     markup = _markup()
@@ -120,10 +84,10 @@ def page_of(analysis: Analysis, *, advice: Iterable[Advice] = (), show_packages:
         bricks_text=drawing.bricks_text,
         segments_text=drawing.segments_text,
         tree=module_rows_of(analysis),
-        source=source_view_of(analysis, show_packages=show_packages),
+        source=source_view_of(analysis),
         card=card_of(analysis.estimate),
-        advice=remedies,
-        sections=_sections(has_advice=bool(remedies)),
+        advised=advised,
+        sections=_sections(has_advice=advised is not None),
     )
 
 

@@ -55,9 +55,9 @@ class SourceView(NamedTuple):
     without_line: int
 
 
-def source_view_of(analysis: Analysis, *, show_packages: bool) -> SourceView:
+def source_view_of(analysis: Analysis) -> SourceView:
     """The lines that hold bytes at the peak, in their files."""
-    found = bytes_by_line(analysis, show_packages=show_packages)
+    found = bytes_by_line(analysis)
     by_file: dict[str, list[LineBytes]] = {}
     for line in found:
         by_file.setdefault(line.file, []).append(line)
