@@ -128,7 +128,7 @@ $(STAMPS)/torch: $(STAMPS)/venv
 	touch $@
 
 $(STAMPS)/develop: $(STAMPS)/venv pyproject.toml
-	$(PIP) --group lint --group test
+	$(PIP) --group lint --group test --group browser
 	touch $@
 
 # torchvision without its dependencies: its wheel asks for one certain build of torch.

@@ -145,7 +145,7 @@ def _facts(recorded: Recorded, plan: Plan) -> tuple[Workload, list[PolicyChange]
 
 def _require_a_run(trace: Trace, blocks: BlockTable, attribution: Attribution) -> None:
     """Refuse a foreign trace of the CPU without a training step; one of a GPU is taken as it is."""
-    if len(trace.memory) == 0:
+    if len(blocks) == 0:
         raise TraceError(
             "the trace holds no [memory] events; record it with profile_memory=True, or with: "
             "xmem-fast capture -o trace.json.gz -- python train.py",
@@ -156,6 +156,12 @@ def _require_a_run(trace: Trace, blocks: BlockTable, attribution: Attribution) -
         raise TraceError(
             "the training loop was not seen: the trace holds no optimizer step; profile at least one whole "
             "iteration, or use: xmem-fast capture -o trace.json.gz -- python train.py",
+            trace.path,
+        )
+    if len(trace.events) == 0:
+        raise TraceError(
+            "the trace holds no operators; record it with ProfilerActivity.CPU, or with: "
+            "xmem-fast capture -o trace.json.gz -- python train.py",
             trace.path,
         )
 

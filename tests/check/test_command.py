@@ -196,8 +196,8 @@ class TestBadInput:
         [
             ('{"schema_version": 99}', "not an estimate of schema version 1"),
             ('{"schema_version": 1}', "this estimate is damaged"),
-            ('{"schema_version": 1,', "no JSON"),
-            ('{"schema_version": "\xff"}', "no UTF-8 text"),
+            ('{"schema_version": 1,', "this estimate is damaged"),
+            ('{"schema_version": "\xff"}', "no UTF-8"),
         ],
     )
     def test_a_damaged_estimate(self, folder, content, said):

@@ -247,7 +247,7 @@ class TestBaseline:
         (pytester.path / "baselines" / "test.json").write_text("{")
         result = run(pytester, self.SOURCE)
         result.assert_outcomes(failed=1)
-        result.stdout.fnmatch_lines(["*baselines/test.json*no JSON*"])
+        result.stdout.fnmatch_lines(["*baselines/test.json*no estimate*"])
 
 
 class TestFixtures:

@@ -91,6 +91,16 @@ def test_the_name_of_the_file_tells_the_format(
     assert (tmp_path / name).stat().st_size > 0
 
 
+def test_a_page_is_written_for_its_ending(trace: Path, tmp_path: Path) -> None:
+    for package in ("jinja2", "uplot", "tsdownsample"):
+        pytest.importorskip(package, reason=f"{package} is not installed here")
+    result = xmem_fast("report", trace, "-o", tmp_path / "run.html", "--json")
+    assert (result.exit_code, json.loads(result.stdout)["format"]) == (0, "html")
+    page = (tmp_path / "run.html").read_text()
+    assert page.startswith("<!doctype html>")
+    assert xmem_fast("report", trace, "--format", "html").stdout.startswith("<!doctype html>")
+
+
 @pytest.fixture
 def estimate(trace: Path, tmp_path: Path) -> Path:
     file = tmp_path / "estimate.json"
@@ -135,7 +145,8 @@ def test_a_damaged_estimate(estimate: Path) -> None:
     estimate.write_text(estimate.read_text()[:-20])
     result = xmem_fast("report", estimate)
     assert (result.exit_code, result.stdout) == (3, "")
-    assert f"{estimate}: this estimate is damaged" in result.stderr
+    assert f"{estimate}, byte " in result.stderr
+    assert "this estimate is damaged" in result.stderr
 
 
 def test_what_a_format_needs_is_named(trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -259,3 +259,31 @@ def test_many_small_causes_are_told_less_finely() -> None:
 )
 def test_factor(before: int, after: int, said: str) -> None:
     assert factor(before, after) == said
+
+
+def two_lines(first: int, second: int) -> Analysis:
+    """Two lines at which the same happens, told apart by what they read alone; the second one's is larger."""
+    trace = TraceBuilder().with_metadata(
+        device_requests=1,
+        iterations=1,
+        lines={
+            f"train.py:{first}": {"function": "step", "text": "a = net(x)"},
+            f"train.py:{second}": {"function": "step", "text": "b = net(y)"},
+        },
+    )
+    trace.iteration(0, 10, 100)
+    for begin, address, size, line in ((20, 0x1, MIB, first), (40, 0x2, 3 * MIB, second)):
+        trace.line("train.py", line, begin, begin + 10)
+        trace.operator("aten::linear", begin + 1, begin + 9).alloc(address, size, begin + 5)
+    trace.free(0x1, 61).free(0x2, 62).annotation("Optimizer.step#SGD.step", 70, 80)
+    return analyze(read_trace(trace.bytes("compact")))
+
+
+def test_a_line_is_known_by_what_it_reads() -> None:
+    # One line was put in before both, and the file's first line now is a call of another size.
+    compared = difference(two_lines(4, 7), two_lines(7, 9))
+    assert {(row.before, row.after) for row in compared.renamed} == {
+        ("train.py:4", "train.py:7"),
+        ("train.py:7", "train.py:9"),
+    }
+    assert all(path.change_bytes == 0 for path in compared.paths)

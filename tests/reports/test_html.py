@@ -27,7 +27,7 @@ from xmem.reports.html import page_of, write_page
 from xmem.reports.html.bricks import bricks_around_peak
 from xmem.reports.html.composition import categories_at, composition_at
 from xmem.reports.html.curve import iterations_of, phases_of, shown_requests
-from xmem.reports.html.packing import json_for_script
+from xmem.reports.html.packing import json_for_script, pack_units
 from xmem.reports.html.segment_map import FREE, segment_map_of
 from xmem.testing.trace_builder import TraceBuilder
 
@@ -184,6 +184,12 @@ def test_the_page_carries_the_figures_of_the_estimate(small: xmem.Analysis) -> N
     assert len(page) < 400_000
 
 
+def test_sizes_beyond_32_bits_of_units_are_not_cut() -> None:
+    assert list(pack_units(np.array([(2**32 - 1) * 512, 1]))) == ["u32"]
+    large = pack_units(np.array([2**32 * 512]))
+    assert np.frombuffer(base64.b64decode(large["f64"]), "<f8").tolist() == [2.0**32]
+
+
 def test_a_job_that_does_not_fit_says_where_it_ends() -> None:
     page = page_of(xmem.analyze(training().bytes(), gpu="rtx-3060", capacity="160MiB"))
     assert "Does not fit on" in page
@@ -199,6 +205,7 @@ def test_without_a_gpu_there_is_no_verdict() -> None:
 @dataclass(frozen=True)
 class Remedy:
     remedy: str = "smaller logits <b>"
+    text: str = "logits=half"
     saved_bytes: int = 3 << 20
     where: str | None = "train.py:7"
     change: str | None = None

@@ -171,3 +171,11 @@ def test_the_bounds_enclose_the_peak() -> None:
     bounds = estimate.simulation.bounds
     assert bounds.perfect_reuse_bytes == estimate.peak_allocated_bytes == 15 * MIB + 2048
     assert bounds.perfect_reuse_bytes <= estimate.peak_reserved_bytes <= bounds.never_reuse_bytes
+
+
+@pytest.mark.parametrize("device_type", [0, 1])
+@pytest.mark.parametrize(("size", "reason"), [(64, "no operators"), (0, "no \\[memory\\] events")])
+def test_a_run_without_operators_or_blocks_is_refused(device_type: int, size: int, reason: str) -> None:
+    trace = TraceBuilder().with_metadata(iterations=1).alloc(0x1, size, 5, device_type=device_type)
+    with pytest.raises(TraceError, match=f"{reason}.*xmem-fast capture"):
+        xmem.estimate(trace.bytes())

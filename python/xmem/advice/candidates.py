@@ -110,15 +110,28 @@ class _AtPeak:
         known = [(bytes_, pattern) for pattern, bytes_ in stakes.items() if pattern in of_pattern]
         for bytes_, pattern in sorted(known, reverse=True)[:_MOST_MODULES]:
             count = sum(_pattern(path, numbered=numbered) == pattern for path in called)
-            name = pattern.rpartition(".")[2].replace("*", "module")
+            first = of_pattern[pattern]
             yield Candidate(
                 remedy="checkpoint",
                 what_if=f"checkpoint={pattern}",
                 stake_bytes=bytes_,
-                where=self.lines.of_call(of_pattern[pattern]) or pattern,
-                change=f"call {pattern} as torch.utils.checkpoint.checkpoint({name}, x, use_reentrant=False)",
+                where=self.lines.of_call(first) or pattern,
+                change=self._checkpointed(first, pattern),
                 cost=f"{_count(count, 'forward pass', 'forward passes')} run twice in each iteration",
             )
+
+    def _checkpointed(self, path: str, pattern: str) -> str:
+        """How to checkpoint the modules of a pattern, one of them at this path."""
+        name = path.rpartition(".")[2]
+        if not name.isidentifier():
+            name = "module"
+        if self.lines.is_of_package(path):
+            return (
+                f"a package calls {pattern}: use its own switch (model.gradient_checkpointing_enable() of "
+                f"transformers), or set {name}.forward = functools.partial("
+                f"torch.utils.checkpoint.checkpoint, {name}.forward, use_reentrant=False)"
+            )
+        return f"call {pattern} as torch.utils.checkpoint.checkpoint({name}, x, use_reentrant=False)"
 
     def kept(self) -> Iterator[Candidate]:
         """Tensors that a name keeps beyond their last use."""

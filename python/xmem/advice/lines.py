@@ -38,14 +38,18 @@ class Lines:
         A capture notes the user's innermost lines. A module of a library runs none of its own, so the lines
         within its call are all the one that calls it.
         """
-        lines = self._within(self.calls_of_modules[path])
+        lines = _of_user(self._within(self.calls_of_modules[path]))
         return lines.pop() if len(lines) == 1 else None
+
+    def is_of_package(self, path: str) -> bool:
+        """Whether the code of an installed package, other than torch, runs in a module's call."""
+        return any(user_line(line) != line for line in self._within(self.calls_of_modules[path]))
 
     def of_annotation(self, prefix: str) -> str | None:
         """The line at which the first annotation with a name of this beginning stands."""
         named = self._run.recorded.operators.rows_named(lambda name: name.startswith(prefix), ANNOTATION)
         for row in np.flatnonzero(named).tolist():
-            lines = self._within(row)
+            lines = _of_user(self._within(row))
             if lines:
                 return min(lines, key=file_and_number)
         return None
@@ -54,8 +58,12 @@ class Lines:
         events, rows = self._events, self._line_rows
         inside = (events.begin_ns[rows] >= events.begin_ns[row]) & (events.end_ns[rows] <= events.end_ns[row])
         ids = np.unique(events.name[rows[inside & (events.thread[rows] == events.thread[row])]])
-        return {line for line in (user_line(self._names[int(name)]) for name in ids) if line}
+        return {self._names[int(name)] for name in ids}
 
     @cached_property
     def _line_rows(self) -> NDArray[np.intp]:
         return np.flatnonzero(self._events.kind == _LINE)
+
+
+def _of_user(lines: set[str]) -> set[str]:
+    return {user_line(line) for line in lines} - {""}

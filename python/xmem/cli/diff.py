@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,18 +9,14 @@ import typer
 
 from xmem.cli import job, options, output
 from xmem.cli.exit_codes import ExitCode
-from xmem.errors import ConfigError, TraceError
+from xmem.errors import ConfigError
 from xmem.files import write_whole
-from xmem.units import parse_bytes
+from xmem.gate import parse_growth
 
 if TYPE_CHECKING:
     from xmem.difference import Difference
-    from xmem.estimate_result import Estimate
     from xmem.pipeline import Analysis
 
-_ESTIMATE = re.compile(rb'\s*\{\s*"schema_version"')
-_HEAD_BYTES = 256
-_PERCENT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*%\s*")
 
 _Before = Annotated[
     str,
@@ -63,9 +57,9 @@ def diff(
     """
     from xmem.difference import difference
 
-    limit = None if fail_on_growth is None else _Limit(fail_on_growth)
+    limit = None if fail_on_growth is None else parse_growth(fail_on_growth)
     target = options.target_options(gpu, capacity, alloc_conf, torch_version, cudnn)
-    estimates = [_read_estimate(source) for source in (before, after)]
+    estimates = [job.estimate_in(source) for source in (before, after)]
     if None not in estimates and any(value is not None for value in target.values()):
         raise ConfigError("a target for two estimates", "traces: an estimate has its target")
     sides = [
@@ -81,46 +75,10 @@ def diff(
         render(compared, output.console())
     if html is not None:
         _write_html(compared, html, before, after)
-    if limit is not None and limit.is_exceeded_by(compared):
-        output.note(f"the device peak grew by more than {limit.text}")
+    device = compared.size("device_peak")
+    if limit is not None and device.change_bytes > limit.allowed_bytes(device.before_bytes):
+        output.note(f"the device peak grew by more than {limit}")
         raise typer.Exit(ExitCode.GREW)
-
-
-class _Limit:
-    """By how much a peak may grow."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        percent = _PERCENT.fullmatch(text)
-        self._share = None if percent is None else float(percent[1]) / 100
-        self._bytes = 0 if percent is not None or text.strip() == "0" else parse_bytes(text)
-
-    def is_exceeded_by(self, compared: Difference) -> bool:
-        device = compared.size("device_peak")
-        allowed = self._bytes if self._share is None else self._share * device.before_bytes
-        return device.change_bytes > allowed
-
-
-def _read_estimate(source: str) -> Estimate | None:
-    """An estimate that was written to a file, None where the source is something else."""
-    from xmem.estimate_result import Estimate
-
-    try:
-        with Path(source).open("rb") as file:
-            if not _ESTIMATE.match(file.read(_HEAD_BYTES)):
-                return None
-        return Estimate.from_json(json.loads(Path(source).read_bytes()))
-    except OSError:
-        return None  # a URL, standard input, or a file that the reader of traces has the words for
-    except ValueError as error:
-        offset = getattr(error, "pos", -1)
-        raise TraceError(
-            f"this estimate is damaged ({error}); write it again with `xmem-fast estimate TRACE -o FILE`",
-            source,
-            byte_offset=offset,
-        ) from error
-    except TraceError as error:
-        raise TraceError(error.message, source) from error
 
 
 def _analyze(source: str, target: options.TargetOptions) -> Analysis:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from xmem.cli.reading import reading
@@ -11,9 +10,6 @@ from xmem.errors import ConfigError
 if TYPE_CHECKING:
     from xmem.estimate_result import Estimate
     from xmem.observation import Observation
-
-_BEGIN_OF_ESTIMATE = re.compile(rb'\s*\{\s*"schema_version"')
-_BEGIN_BYTES = 4096
 
 
 def observed(source: str, at: str | None) -> Observation:
@@ -44,21 +40,6 @@ def estimate_in(source: str) -> Estimate | None:
     Raises:
         TraceError: It is an estimate of another version, or a damaged one.
     """
-    import json
-    from pathlib import Path
+    from xmem.estimate_file import is_estimate_file, read_estimate
 
-    from xmem.errors import TraceError
-    from xmem.estimate_result import Estimate
-
-    path = Path(source)
-    if not path.is_file():
-        return None
-    with path.open("rb") as file:
-        if not _BEGIN_OF_ESTIMATE.match(file.read(_BEGIN_BYTES)):
-            return None
-        file.seek(0)
-        try:
-            data = json.load(file)
-        except ValueError as error:
-            raise TraceError(f"this estimate is damaged ({error}); write it again", source) from error
-    return Estimate.from_json(data)
+    return read_estimate(source) if is_estimate_file(source) else None

@@ -120,7 +120,9 @@ class Common:
     """Names that mean the same thing in both runs, whatever each calls it."""
 
     def __init__(self, before: Run, after: Run) -> None:
-        sides = [_activities(side, whole=bool(before.rows and after.rows)) for side in (before, after)]
+        whole = bool(before.rows and after.rows)
+        noted = all(_line_notes(side) for side in (before, after))
+        sides = [_activities(side, whole=whole, noted=noted) for side in (before, after)]
         modules = align_modules(sides[0].module, sides[1].module)
         lines = align_lines(sides[0].line, sides[1].line)
         self._modules = modules, {new: old for old, new in modules.items()}
@@ -196,8 +198,22 @@ class _Activities:
     line: Activity
 
 
-def _activities(run: Run, *, whole: bool) -> _Activities:
-    """What happens in each module and line: of the whole run, or of what is held at its peak."""
+def _line_notes(run: Run) -> Mapping[str, Mapping[str, str]]:
+    """Function and text of each line, where the run was captured with them."""
+    if run.rows is None:
+        return {}
+    notes: Mapping[str, Mapping[str, str]] = (run.rows.analysis.stages.trace.metadata or {}).get("lines", {})
+    return notes
+
+
+def _activities(run: Run, *, whole: bool, noted: bool) -> _Activities:
+    """What happens in each module and line: of the whole run, or of what is held at its peak.
+
+    Args:
+        run: The run.
+        whole: Look at all of it.
+        noted: Both runs say what their lines read: one that reads the same is the more alike for it.
+    """
     paths: Iterable[Path] = run.rows.paths if whole and run.rows is not None else run.held
     modules: dict[str, set[Hashable]] = defaultdict(set)
     lines: dict[str, set[Hashable]] = defaultdict(set)
@@ -208,4 +224,8 @@ def _activities(run: Run, *, whole: bool) -> _Activities:
         if path.source_line is not None:
             below_root = None if path.module is None else path.module.partition(".")[2]
             lines[path.source_line].add((*happens, below_root))
+    if noted:
+        notes = _line_notes(run)
+        for name, happens_there in lines.items():
+            happens_there.update(notes.get(name, {}).items())
     return _Activities(modules, lines)

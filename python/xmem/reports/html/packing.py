@@ -24,8 +24,9 @@ def pack(values: NDArray[Any] | Sequence[int], kind: Literal["u8", "u32", "i32",
 
 
 def pack_units(size_bytes: NDArray[np.int64]) -> Column:
-    """Sizes as uint32 in units of 512 bytes, rounded up; enough for 2 TiB."""
-    return pack(-(-size_bytes // UNIT_BYTES), "u32")
+    """Sizes in units of 512 bytes, rounded up: as uint32, which is enough for 2 TiB, else as float64."""
+    units = -(-size_bytes // UNIT_BYTES)
+    return pack(units, "u32" if units.max(initial=0) < 2**32 else "f64")
 
 
 def json_for_script(value: Any) -> str:

@@ -39,8 +39,12 @@ class Advice(Protocol):
         """What to do."""
 
     @property
+    def text(self) -> str:
+        """The same as the command line has it."""
+
+    @property
     def saved_bytes(self) -> int:
-        """By how much it lowers the peak."""
+        """By how much it lowers the peak of reserved memory."""
 
     @property
     def where(self) -> str | None:

@@ -99,6 +99,8 @@ def static_plot(
     low, high = float(x[0]), float(x[-1])
     wide = (WIDTH - _LEFT - _RIGHT) / ((high - low) or 1.0)
 
+    unit, per_unit = ("s", 1.0) if high - low >= 2 else ("ms", 1e3) if high - low >= 2e-3 else ("µs", 1e6)
+
     def across(value: float) -> float:
         return round(_LEFT + (value - low) * wide, 1)
 
@@ -117,7 +119,10 @@ def static_plot(
         areas=areas,
         reserved=_steps(across_all, reserved_bytes, top, closed=False),
         sizes=[SizeTick(up(value), format_bytes(value)) for value in _round_values(top)],
-        times=[TimeTick(across(value), f"{value - low:.3g} s") for value in np.linspace(low, high, 6)],
+        times=[
+            TimeTick(across(value), f"{(value - low) * per_unit:.3g} {unit}")
+            for value in np.linspace(low, high, 6)
+        ],
         shades=[
             Shade(across(begin), max(across(end) - across(begin), 0.5), span.label)
             for span, begin, end in spans

@@ -115,6 +115,10 @@ const curve = (() => {
     return ticks;
   }
 
+  // Times in the unit that the whole run is told in.
+  const [unit, perUnit] = drawn.time_s[count - 1] >= 2 ? ["s", 1] : drawn.time_s[count - 1] >= 2e-3 ? ["ms", 1e3] : ["µs", 1e6];
+  const secondsText = (seconds) => Number((seconds * perUnit).toPrecision(6)) + " " + unit;
+
   function line(name, width) {
     return { stroke: () => colour(name), width, points: { show: false }, paths: uPlot.paths.stepped({ align: 1 }) };
   }
@@ -142,7 +146,7 @@ const curve = (() => {
         cursor: { y: false, drag: { x: true, y: false, dist: 6 }, points: { show: false } },
         scales: { x: { time: false }, y: { range: [0, top] } },
         axes: [
-          { stroke: () => colour("soft"), grid: { show: false }, ticks: grid, size: 32, values: (_, values) => values.map((value) => (axis === "time" ? value + " s" : countText(value))) },
+          { stroke: () => colour("soft"), grid: { show: false }, ticks: grid, size: 32, space: 80, values: (_, values) => values.map(axis === "time" ? secondsText : countText) },
           { stroke: () => colour("soft"), grid, ticks: grid, size: 88, splits: () => sizeTicks(0, top), values: (_, values) => values.map(sizeText) },
         ],
         series: [{}, ...areas, ...lines],

@@ -9,7 +9,8 @@ function unpacked(value) {
   if (value === null || typeof value !== "object") return value;
   const keys = Object.keys(value);
   if (keys.length === 1 && TYPES[keys[0]] && typeof value[keys[0]] === "string") {
-    const bytes = Uint8Array.from(atob(value[keys[0]]), (letter) => letter.charCodeAt(0));
+    const text = atob(value[keys[0]]), bytes = new Uint8Array(text.length);
+    for (let at = 0; at < text.length; at++) bytes[at] = text.charCodeAt(at);
     return new TYPES[keys[0]](bytes.buffer);
   }
   return Object.fromEntries(keys.map((key) => [key, unpacked(value[key])]));

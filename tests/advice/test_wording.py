@@ -1,0 +1,47 @@
+"""Which line is named, and what to write there."""
+
+from __future__ import annotations
+
+import xmem
+from whatif.nested_sample import nested
+from xmem.advice.candidates import Candidate, candidates
+from xmem.advice.trial import Trial
+from xmem.testing.trace_builder import TraceBuilder
+
+
+def found(trace: TraceBuilder) -> dict[str, Candidate]:
+    analysis = xmem.analyze(trace.bytes())
+    return {each.what_if: each for each in candidates(analysis, Trial.of(analysis))}
+
+
+def of_lines(*lines: str) -> TraceBuilder:
+    """The nested sample with other lines in the block."""
+    trace = nested()
+    for event in trace.events:
+        if event["name"] in ("/job/train.py:7", "/job/train.py:8"):
+            event["name"] = lines[event["name"] == "/job/train.py:8"]
+    return trace
+
+
+def test_a_module_that_runs_lines_of_its_own_is_named_by_its_path() -> None:
+    candidate = found(nested())["checkpoint=Net.block"]
+    assert candidate.where == "Net.block"
+    assert "checkpoint(block, x, use_reentrant=False)" in candidate.change
+
+
+def test_a_module_that_runs_none_is_named_by_the_line_that_calls_it() -> None:
+    candidate = found(of_lines("train.py:5", "train.py:5"))["checkpoint=Net.block"]
+    assert candidate.where == "train.py:5"
+
+
+def test_a_module_of_a_package_is_not_to_be_edited() -> None:
+    lines = "train.py:5 < transformers/gpt2.py:30", "train.py:5 < transformers/gpt2.py:31"
+    candidate = found(of_lines(*lines))["checkpoint=Net.block"]
+    assert candidate.where == "train.py:5"
+    assert "block.forward = functools.partial(" in candidate.change
+
+
+def test_the_step_stands_where_its_line_is() -> None:
+    trace = nested()
+    trace.line("/job/train.py", 21, 10 + 171, 10 + 179)
+    assert found(trace)["zero_grad=after_step"].where == "/job/train.py:21"
