@@ -118,16 +118,16 @@ class BlockRecording(RunNotes):
             self._begin_ns = now_ns()
             profiler.keep_quiet(self._patches)
             self._profiler.start()
+            profiler.keep_quiet(self._patches)
+            self._patches.on_undo(self._profiler.stop)
+            self.spans.active = True
+            _follow_forks(self)
+            if isinstance(within, torch.nn.Module):
+                self._calls.enter(within, ())
+                self._within = within
         except BaseException:
             self._patches.undo()
             raise
-        profiler.keep_quiet(self._patches)
-        self._patches.on_undo(self._profiler.stop)
-        self.spans.active = True
-        _follow_forks(self)
-        if isinstance(within, torch.nn.Module):
-            self._calls.enter(within, ())
-            self._within = within
 
     def stop(self) -> None:
         """End, and take back every change of torch."""

@@ -48,10 +48,10 @@ def keep_quiet(patches: Patches) -> None:
     When a process profiles for the first time, the library reads its level from the environment, so that this
     has to come before and after the start of a profile.
     """
-    library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
     try:
+        library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
         level = ctypes.c_int.in_dll(library, "_ZN9libkineto6Logger14severityLevel_E")
-    except ValueError:  # linked in another way
+    except (OSError, ValueError):  # named or linked in another way
         return
     patches.on_undo(functools.partial(setattr, level, "value", level.value))
     level.value = _NO_LOG

@@ -133,7 +133,7 @@ class SpanRecorder:
             if shown is None:
                 shown = shown_of[path] = self._show(path)
             if shown:
-                if not shown.startswith(_PACKAGE):
+                if shown[0] != " ":
                     return shown, frame.f_lineno, package, package_line
                 if not package:
                     package, package_line = shown, frame.f_lineno
@@ -164,7 +164,10 @@ class SpanRecorder:
             return ""
         if "/site-packages/" in path or "/dist-packages/" in path:
             return ""
-        return "" if path.startswith(self._installed) else path.removeprefix(self._started_in)
+        if path.startswith(self._installed):
+            return ""
+        shown = path.removeprefix(self._started_in)
+        return f"./{shown}" if shown.startswith(" ") else shown  # a space begins a package's
 
     def _run(self) -> _Run:
         run: _Run | None = getattr(self._local, "run", None)
