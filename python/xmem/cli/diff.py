@@ -57,6 +57,8 @@ def diff(
     """
     from xmem.difference import difference
 
+    if before == after == "-":
+        raise ConfigError("- for both runs", "at most one from standard input")
     limit = None if fail_on_growth is None else parse_growth(fail_on_growth)
     target = options.target_options(gpu, capacity, alloc_conf, torch_version, cudnn)
     estimates = [job.estimate_in(source) for source in (before, after)]

@@ -67,6 +67,24 @@ def require_page(page: Path | None) -> None:
         require_packages()
 
 
+def require_places(files: Mapping[str, Path | None]) -> None:
+    """Check before a script is captured, which may take long, that there is a place for its results.
+
+    Args:
+        files: By option, what it names; None where it was not given.
+
+    Raises:
+        ConfigError: A folder is missing, or in the way.
+    """
+    for option, file in files.items():
+        if file is None:
+            continue
+        if file.is_dir():
+            raise ConfigError(f"{option} {file}", "a file that can be written (Is a directory)")
+        if not file.parent.is_dir():
+            raise ConfigError(f"{option} {file}", f"a file in a folder that exists, not {file.parent}")
+
+
 def give_analysis(
     analysis: Analysis,
     *,
@@ -106,11 +124,12 @@ def give_analysis(
 
         render(estimate, console(), explain=explain)
     if output is not None:
-        _write_json(estimate.to_json(), output)
+        _write((json.dumps(estimate.to_json(), indent=2) + "\n").encode(), output, "-o")
     if page is not None:
-        from xmem.reports.html import write_page
+        from xmem.reports.html import page_of
 
-        write_page(analysis, page, advised=advice_for_page(analysis) if with_advice else None)
+        text = page_of(analysis, advised=advice_for_page(analysis) if with_advice else None)
+        _write(text.encode(), page, "--html")
         note(f"{page}: a page to open in a browser")
     raise typer.Exit(ExitCode.DOES_NOT_FIT if estimate.fits is False else ExitCode.DONE)
 
@@ -122,8 +141,8 @@ def advice_for_page(analysis: Analysis) -> Advised:
     return advise(analysis, budget_s=_PAGE_ADVICE_S)
 
 
-def _write_json(value: Mapping[str, Any], path: Path) -> None:
+def _write(data: bytes, path: Path, option: str) -> None:
     try:
-        write_whole(path, (json.dumps(value, indent=2) + "\n").encode())
+        write_whole(path, data)
     except OSError as error:
-        raise ConfigError(f"-o {path}", f"a file that can be written ({error.strerror})") from error
+        raise ConfigError(f"{option} {path}", f"a file that can be written ({error.strerror})") from error
