@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import types
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -98,6 +98,15 @@ class TestEstimate:
         )
         assert result.stderr == ""
         assert stages.estimates[0]["gpu"] == "rtx-3060"
+
+    def test_what_does_not_fit_is_told_where_to_ask_for_a_remedy(self, stages: FakeStages) -> None:
+        stages.estimate = DOES_NOT_FIT
+        result = xmem_fast("estimate", "trace.json", "--gpu", "rtx-4060")
+        assert result.stderr == (
+            "xmem-fast: what would save memory: xmem-fast advise trace.json --gpu rtx-3060\n"
+        )
+        stages.estimate = replace(DOES_NOT_FIT, trace=replace(DOES_NOT_FIT.trace, path=""))
+        assert xmem_fast("estimate", "-", "--gpu", "rtx-4060").stderr == ""
 
     def test_json_is_one_object_and_the_contract(self, stages: FakeStages) -> None:
         result = xmem_fast("estimate", "trace.json", "--json")
