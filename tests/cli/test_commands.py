@@ -67,7 +67,7 @@ class FakeStages:
         self.estimates.append({"trace": trace, **options})
         if self.error is not None:
             raise self.error
-        return Analysis(self.estimate, *[cast(Any, None)] * 5)
+        return Analysis(self.estimate, *[cast(Any, None)] * 5, show_packages=False)
 
 
 @pytest.fixture
@@ -118,13 +118,14 @@ class TestEstimate:
             *["estimate", "a.json.gz", "--gpu", "A100 80GB", "--capacity", "40GiB", "--torch", "2.6"],
             *["--alloc-conf", "expandable_segments:True", "--what-if", "accumulate=4"],
             *["--without-policy", "resize_dropout_masks", "--without-policy", "recorded_activations"],
-            *["--confidence", "0.99"],
+            *["--confidence", "0.99", "--show-packages"],
         )
         assert stages.estimates == [
             {
                 "trace": "a.json.gz",
                 "what_if": ["accumulate=4"],
                 "confidence": 0.99,
+                "show_packages": True,
                 "without_policies": ["resize_dropout_masks", "recorded_activations"],
                 "gpu": "A100 80GB",
                 "capacity": 40 * 1024**3,
