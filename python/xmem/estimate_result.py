@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from xmem.errors import TraceError
@@ -417,9 +417,9 @@ class Estimate:
     interval: Interval | None
     verdict: Verdict | None
     peak: Peak
-    breakdown: Breakdown
+    breakdown: Breakdown = field(repr=False)
     target: Target
-    policies: tuple[PolicyRecord, ...]
+    policies: tuple[PolicyRecord, ...] = field(repr=False)
     assumptions: tuple[str, ...]
     simulation: SimulationSummary
     measured: Measured | None
@@ -429,9 +429,9 @@ class Estimate:
     trace: TraceSummary
     timings_s: Mapping[str, float]
     convolution_workspaces: ConvolutionWorkspaces | None = None
-    curve: Curve | None = None
-    card: tuple[CardPart, ...] = ()
-    largest_blocks: tuple[LargeBlock, ...] = ()
+    curve: Curve | None = field(default=None, repr=False)
+    card: tuple[CardPart, ...] = field(default=(), repr=False)
+    largest_blocks: tuple[LargeBlock, ...] = field(default=(), repr=False)
 
     @property
     def fits(self) -> bool | None:
