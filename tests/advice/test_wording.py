@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import xmem
 from whatif.nested_sample import nested
+from whatif.test_chunked_loss import cross_entropy
 from xmem.advice.candidates import Candidate, candidates
 from xmem.advice.trial import Trial
 from xmem.testing.trace_builder import TraceBuilder
@@ -79,3 +80,11 @@ def test_the_step_stands_where_its_line_is() -> None:
     trace = nested()
     trace.line("/job/train.py", 21, 10 + 171, 10 + 179)
     assert found(trace)["zero_grad=after_step"].where == "/job/train.py:21"
+
+
+def test_chunks_go_to_the_line_of_the_loss_whatever_is_alive_at_the_peak() -> None:
+    trace = cross_entropy()
+    trace.line("/job/model.py", 7, 19, 27).line("/job/train.py", 8, 29, 47)
+    assert found(trace)["chunk_loss=8"].where == "/job/train.py:8"
+    trace.alloc(0x20, 64 << 20, 124).free(0x20, 126)  # the peak is in the backward pass of the last layer
+    assert found(trace)["chunk_loss=8"].where == "/job/train.py:8"

@@ -236,16 +236,19 @@ class _AtPeak:
 
     def loss(self) -> Iterator[Candidate]:
         """The cross entropy in chunks."""
-        alloc_ns = self.workload.alloc_ns[self.rows]
-        stake_bytes, last = 0, -1
+        workload = self.workload
+        alloc_ns = workload.alloc_ns[self.rows]
+        stake_bytes, line = 0, -1
         for loss in losses(self._nodes):
             for span in (loss.forward, loss.backward):
                 inside = self.rows[(alloc_ns >= span.begin_ns) & (alloc_ns < span.end_ns)]
-                stake_bytes += int(self.workload.size_bytes[inside].sum())
-                last = int(inside[-1]) if len(inside) else last
-        if last < 0:
+                stake_bytes += int(workload.size_bytes[inside].sum())
+            begins, ends = loss.forward.begin_ns, loss.forward.end_ns
+            made = np.flatnonzero((workload.alloc_ns >= begins) & (workload.alloc_ns < ends))
+            if len(made):  # what is made last is the loss; before it are the logits
+                line = int(workload.source_line[made[np.argmax(workload.alloc_ns[made])]])
+        if not stake_bytes:
             return
-        line = self.workload.source_line[last]
         names = self.run.recorded.attribution.lines
         yield Candidate(
             remedy="chunk_loss",

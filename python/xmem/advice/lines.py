@@ -45,8 +45,8 @@ class Lines:
         """The line nearest to the call of a module that runs lines of its own, in the module that calls it.
 
         Returns:
-            ``below`` and the line before the call, or ``above`` and the one after it; it may also be that of the
-            call. None where no module around the call runs a line itself.
+            ``below`` and the line before the call, or ``above`` and the one after it; it may also be that of
+            the call. None where no module around the call runs a line itself.
         """
         events, call = self._events, self.calls_of_modules[path]
         around = self._calls[self._holds(self._calls, call)]

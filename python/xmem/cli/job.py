@@ -30,7 +30,7 @@ def observed(source: str, at: str | None) -> Observation:
             raise ConfigError(f"the model {source} without --at", f"--at with its dimensions: {example}")
         return model.at(parse_point(at))
     if at is not None:
-        raise ConfigError(f"--at {at} of {source}", "a fitted model: xmem-fast fit makes one")
+        raise ConfigError(f"--at {at} of {source}", "a file that is a fitted model: xmem-fast fit makes one")
     if is_estimate_file(source):
         raise TraceError(f"an estimate, not a trace; show it with `xmem-fast report {source}`", source)
     with reading(source) as progress:

@@ -115,6 +115,23 @@ def give_analysis(
         ConfigError: A file cannot be written; the estimate has been printed all the same.
     """
     estimate = analysis.estimate
+    try:
+        _print(estimate, as_json=as_json, explain=explain, request=request, upper=upper)
+    finally:  # whoever reads the text may have seen enough; the files were asked for all the same
+        if output is not None:
+            _write((json.dumps(estimate.to_json(), indent=2) + "\n").encode(), output, "-o")
+        if page is not None:
+            from xmem.reports.html import page_of
+
+            text = page_of(analysis, advised=advice_for_page(analysis) if with_advice else None)
+            _write(text.encode(), page, "--html")
+            note(f"{page}: a page to open in a browser")
+    raise typer.Exit(ExitCode.DOES_NOT_FIT if estimate.fits is False else ExitCode.DONE)
+
+
+def _print(
+    estimate: Estimate, *, as_json: bool, explain: bool, request: Scheduler | None, upper: bool
+) -> None:
     if as_json:
         print_json(estimate.to_json())
     elif request is not None:
@@ -127,15 +144,6 @@ def give_analysis(
         render(estimate, console(), explain=explain)
         if estimate.fits is False and estimate.trace.path:
             note(f"what would save memory: {_advise_command(estimate)}")
-    if output is not None:
-        _write((json.dumps(estimate.to_json(), indent=2) + "\n").encode(), output, "-o")
-    if page is not None:
-        from xmem.reports.html import page_of
-
-        text = page_of(analysis, advised=advice_for_page(analysis) if with_advice else None)
-        _write(text.encode(), page, "--html")
-        note(f"{page}: a page to open in a browser")
-    raise typer.Exit(ExitCode.DOES_NOT_FIT if estimate.fits is False else ExitCode.DONE)
 
 
 def _advise_command(estimate: Estimate) -> str:
