@@ -95,7 +95,8 @@ class Lines:
         lasts = (events.begin_ns[rows] >= events.begin_ns[outer]) & (
             events.end_ns[rows] <= events.end_ns[outer]
         )
-        return rows[lasts & (events.thread[rows] == events.thread[outer])]
+        found: NDArray[np.intp] = rows[lasts & (events.thread[rows] == events.thread[outer])]
+        return found
 
     def _holds(self, rows: NDArray[np.intp], inner: int) -> NDArray[np.bool_]:
         """Say of spans whether another one on their thread begins and ends within them."""

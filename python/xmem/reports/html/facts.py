@@ -136,8 +136,8 @@ def _slack_text(estimate: Estimate) -> str | None:
     if not slack:
         return None
     return (
-        f"Bytes are those of whole blocks. {format_bytes(slack)} of them at the peak are slack, of blocks that "
-        "the allocator did not split; the estimate counts it as a category of its own."
+        f"Bytes are those of whole blocks. {format_bytes(slack)} of them at the peak are slack, of blocks "
+        "that the allocator did not split; the estimate counts it as a category of its own."
     )
 
 
