@@ -112,8 +112,8 @@ class Breakdown:
         category: Also has ``allocator_slack``, the bytes of blocks beyond the rounding to 512 bytes.
         category_peaks: The most that each category held at any one time, which need not be at the peak.
         paths: The same bytes by all of it at once, most first; ``bytes`` and ``slack_bytes`` of all sum to
-            them. Beyond 1,000 paths the smallest are one a category (``SMALLER_PATHS``). Empty in estimates
-            of earlier versions.
+            them. Beyond 1,000 paths the smallest are one a category (``SMALLER_PATHS``), persistent ones apart.
+            Empty in estimates of earlier versions.
     """
 
     category: Mapping[str, int]
@@ -122,6 +122,13 @@ class Breakdown:
     operator: Mapping[str, int]
     source_line: Mapping[str, int]
     paths: tuple[PathBytes, ...] = ()
+
+    @property
+    def persistent_bytes(self) -> int | None:
+        """What outlives the iteration that made it, slack included; None in estimates of earlier versions."""
+        if not self.paths:
+            return None
+        return sum(path.bytes + path.slack_bytes for path in self.paths if path.persistent)
 
 
 @dataclass(frozen=True)

@@ -106,7 +106,12 @@ def _facts(estimate: Estimate) -> Iterator[tuple[str, str, str]]:
         format_bytes(estimate.peak_reserved_bytes),
         f"{estimate.simulation.segments:,} segments",
     )
-    yield "allocated at the peak", format_bytes(estimate.peak_allocated_bytes), ""
+    persistent = estimate.breakdown.persistent_bytes
+    yield (
+        "allocated at the peak",
+        format_bytes(estimate.peak_allocated_bytes),
+        "" if persistent is None else f"{format_bytes(persistent)} of it outlives its iteration",
+    )
     yield (
         "peak",
         _place(estimate.peak.iteration, estimate.peak.phase),
