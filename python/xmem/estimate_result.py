@@ -11,10 +11,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from xmem.decoding import decode
 from xmem.errors import TraceError
 from xmem.units import format_bytes
 
 SCHEMA_VERSION = 1
+_SINCE_ADDED: Mapping[str, Any] = {"interval": None, "what_if": ()}  # fields that early estimates lack
 
 Severity = Literal["info", "data_loss", "error"]
 
@@ -112,8 +114,8 @@ class Breakdown:
         category: Also has ``allocator_slack``, the bytes of blocks beyond the rounding to 512 bytes.
         category_peaks: The most that each category held at any one time, which need not be at the peak.
         paths: The same bytes by all of it at once, most first; ``bytes`` and ``slack_bytes`` of all sum to
-            them. Beyond 1,000 paths the smallest are one a category (``SMALLER_PATHS``), persistent ones apart.
-            Empty in estimates of earlier versions.
+            them. Beyond 1,000 paths the smallest are one a category (``SMALLER_PATHS``), persistent ones
+            apart. Empty in estimates of earlier versions.
     """
 
     category: Mapping[str, int]
@@ -461,40 +463,14 @@ class Estimate:
                 f"not an estimate of schema version {SCHEMA_VERSION}; "
                 "write it with `xmem-fast estimate TRACE --json`"
             )
+        plain = {name: value for name, value in data.items() if name != "schema_version"}
         try:
-            fields = {name: value for name, value in data.items() if name != "schema_version"}
-            simulation, oom = dict(fields["simulation"]), fields["simulation"]["oom"]
-            trace = dict(fields["trace"])
-            simulation["bounds"] = Bounds(**simulation["bounds"])
-            simulation["oom"] = None if oom is None else OutOfMemory(**oom)
-            trace["command"] = tuple(trace["command"])
-            interval = fields.get("interval")
-            fields |= {
-                "interval": None if interval is None else Interval(**interval),
-                "verdict": None if fields["verdict"] is None else Verdict(**fields["verdict"]),
-                "peak": Peak(**fields["peak"]),
-                "breakdown": _breakdown_from_json(fields["breakdown"]),
-                "target": Target(**fields["target"]),
-                "policies": tuple(PolicyRecord(**policy) for policy in fields["policies"]),
-                "assumptions": tuple(fields["assumptions"]),
-                "simulation": SimulationSummary(**simulation),
-                "measured": None if fields["measured"] is None else _measured_from_json(fields["measured"]),
-                "convolution_workspaces": None
-                if fields.get("convolution_workspaces") is None
-                else ConvolutionWorkspaces(**fields["convolution_workspaces"]),
-                "scaling": None if fields["scaling"] is None else _scaling_from_json(fields["scaling"]),
-                "what_if": tuple(fields.get("what_if", ())),
-                "diagnostics": tuple(Diagnostic(**diagnostic) for diagnostic in fields["diagnostics"]),
-                "trace": TraceSummary(**trace),
-                "curve": None if fields.get("curve") is None else _curve_from_json(fields["curve"]),
-                "card": tuple(CardPart(**part) for part in fields.get("card", ())),
-                "largest_blocks": tuple(LargeBlock(**block) for block in fields.get("largest_blocks", ())),
-            }
-            return cls(**fields)
-        except (KeyError, TypeError) as error:
+            estimate: Estimate = decode(cls, {**_SINCE_ADDED, **plain})
+        except ValueError as error:
             raise TraceError(
                 f"this estimate is damaged ({error}); write it again with `xmem-fast estimate TRACE --json`"
             ) from error
+        return estimate
 
     def _repr_html_(self) -> str:
         rows = [
@@ -510,19 +486,3 @@ class Estimate:
             f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>" for name, value in rows
         )
         return f"<table>{cells}</table>"
-
-
-def _breakdown_from_json(data: Mapping[str, Any]) -> Breakdown:
-    return Breakdown(**{**data, "paths": tuple(PathBytes(**path) for path in data.get("paths", ()))})
-
-
-def _curve_from_json(data: Mapping[str, Any]) -> Curve:
-    return Curve(**{name: tuple(values) for name, values in data.items()})
-
-
-def _scaling_from_json(data: Mapping[str, Any]) -> Scaling:
-    return Scaling(**{**data, "fitted_from": tuple(data["fitted_from"])})
-
-
-def _measured_from_json(data: Mapping[str, Any]) -> Measured:
-    return Measured(**{**data, "ranks": tuple(RankPeak(**peak) for peak in data["ranks"])})

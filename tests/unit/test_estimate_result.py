@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -148,3 +149,38 @@ def test_what_is_seen_in_a_console_leaves_out_tables_and_curves() -> None:
     assert not any(
         f"{name}=" in text for name in ("breakdown", "policies", "curve", "card", "largest_blocks")
     )
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "says"),
+    [
+        (("peak_allocated_bytes",), "x", "peak_allocated_bytes: expected a whole number, not 'x'"),
+        (("peak_allocated_bytes",), True, "peak_allocated_bytes: expected a whole number, not True"),
+        (("peak", "phase"), None, "peak.phase: expected text, not None"),
+        (("verdict", "fits"), 1, "verdict.fits: expected true or false, not 1"),
+        (("breakdown",), None, "breakdown: expected an object, not None"),
+        (("breakdown", "category"), [1], r"breakdown.category: expected an object, not \[1\]"),
+        (
+            ("breakdown", "category", "activation"),
+            "1",
+            "breakdown.category.activation: expected a whole number",
+        ),
+        (
+            ("breakdown", "paths", 0, "bytes"),
+            1.5,
+            r"breakdown.paths\[0\].bytes: expected a whole number, not 1.5",
+        ),
+        (("policies",), {}, "policies: expected a list"),
+        (("trace", "source"), "elsewhere", "trace.source: expected capture or foreign, not 'elsewhere'"),
+        (("timings_s", "read"), "fast", "timings_s.read: expected a number, not 'fast'"),
+        (("peak", "surprise"), 1, "peak.surprise: not known"),
+    ],
+)
+def test_values_of_another_kind_are_damage(place: tuple[str | int, ...], value: Any, says: str) -> None:
+    data = json.loads(json.dumps(FITS.to_json()))
+    inner = data
+    for step in place[:-1]:
+        inner = inner[step]
+    inner[place[-1]] = value
+    with pytest.raises(TraceError, match=says):
+        Estimate.from_json(data)
