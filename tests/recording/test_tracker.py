@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -85,3 +86,16 @@ def test_options_are_refused_where_the_decorator_stands() -> None:
 
         @xmem.memory_tracker(gpu="no-such-gpu")
         def work() -> None: ...
+
+
+def test_what_runs_after_it_has_returned_is_refused() -> None:
+    def batches() -> Iterator[int]:
+        yield 1
+
+    async def serve() -> None: ...
+
+    for function in (batches, serve):
+        with pytest.raises(
+            xmem.ConfigError, match=f"on {function.__name__}, which runs after it has returned"
+        ):
+            xmem.memory_tracker(function)

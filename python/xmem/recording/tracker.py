@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
+from xmem.errors import ConfigError
 from xmem.recording.recorder import RecordedDevice, Recorder, StrPath
 
 _KEPT_RECORDINGS = 16
+_RUNS_LATER = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -68,10 +71,15 @@ def memory_tracker(
         **options: Those of ``record``; with ``json`` and ``html``, each call replaces the file.
 
     Raises:
-        ConfigError: An option cannot be meant.
+        ConfigError: An option cannot be meant, or the function is a generator or a coroutine.
     """
     if function is None:
         return functools.partial(memory_tracker, on_result=on_result, **options)
+    if any(is_later(function) for is_later in _RUNS_LATER):
+        raise ConfigError(
+            f"@xmem.memory_tracker on {function.__name__}, which runs after it has returned",
+            "a plain function; put `with xmem.record():` around what runs",
+        )
     Recorder(**options)  # complains where the decorator stands, not at the first call
     recordings: deque[Recorder] = deque(maxlen=_KEPT_RECORDINGS)
 
