@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xmem.alloc_conf import AllocatorOptions
-from xmem.attribution import Attribution, Category, Phase, trains
+from xmem.attribution import CATEGORY_LABELS, Attribution, Phase, trains
 from xmem.blocks import CPU, BlockTable
 from xmem.devices import Device
 from xmem.estimate_result import (
+    SLACK,
     SMALLER_PATHS,
     Bounds,
     Breakdown,
@@ -37,8 +38,6 @@ from xmem.simulation import DeviceAction, Replay, RequestKind, Requests
 from xmem.trace import Trace
 
 _GRANULE_BYTES = 512  # the caching allocator's rounding, kMinBlockSize
-_CATEGORIES = [category.label for category in Category]
-_SLACK = "allocator_slack"
 _MOST_LINES = 5
 _MOST_PATHS = 1000
 _CURVE_POINTS = 200
@@ -85,11 +84,11 @@ class Witness:
         taken = taken_bytes(self.workload, self.requests, replay)
         rows = self.holders.alive_at(replay.peak_allocated.request)
         held, rounded = replay.placement.size_bytes[rows], taken[rows]
-        categories = _sums(self.workload.category[rows], rounded, _CATEGORIES)
+        categories = _sums(self.workload.category[rows], rounded, CATEGORY_LABELS)
         slack = int((held - rounded).sum())
         holders = self.holders
         return Breakdown(
-            category=categories | ({_SLACK: slack} if slack else {}),
+            category=categories | ({SLACK: slack} if slack else {}),
             category_peaks=self._category_peaks(taken),
             module=_sums(holders.module[rows], held, holders.modules, OUTSIDE_OF_MODULES),
             operator=_sums(holders.operator[rows], held, holders.operators, OUTSIDE_OF_OPERATORS),
@@ -154,7 +153,7 @@ class Witness:
         category = self.workload.category[block]
         peaks = {
             label: int(np.cumsum(np.where(category == value, change, 0)).max())
-            for value, label in enumerate(_CATEGORIES)
+            for value, label in enumerate(CATEGORY_LABELS)
         }
         return {label: peak for label, peak in peaks.items() if peak > 0}
 
@@ -180,7 +179,7 @@ def paths_of(
     """
     key = rows * 0
     for column, size in (
-        (holders.category, len(_CATEGORIES)),
+        (holders.category, len(CATEGORY_LABELS)),
         (holders.phase, len(Phase)),
         (holders.persistent, 2),
         (holders.module + 1, len(holders.modules) + 1),
@@ -196,7 +195,7 @@ def paths_of(
     order = np.argsort(-(bytes_of + slack_of), kind="stable")
     found = [
         PathBytes(
-            category=_CATEGORIES[holders.category[row]],
+            category=CATEGORY_LABELS[holders.category[row]],
             phase=Phase(int(holders.phase[row])).label,
             persistent=bool(holders.persistent[row]),
             module=holders.module_name(row),
@@ -223,7 +222,7 @@ def _merged(
     for value in np.unique(category):
         of_it = category == value
         yield PathBytes(
-            category=_CATEGORIES[value],
+            category=CATEGORY_LABELS[value],
             phase=SMALLER_PATHS,
             persistent=False,
             module=SMALLER_PATHS,
@@ -283,7 +282,7 @@ def _recurrent_layers(context: Recorded) -> Iterator[str]:
 
 
 def _sums(
-    keys: NDArray[np.integer], bytes_: NDArray[np.int64], names: list[str], missing: str = ""
+    keys: NDArray[np.integer], bytes_: NDArray[np.int64], names: Sequence[str], missing: str = ""
 ) -> dict[str, int]:
     """Bytes by name, most first; keys of -1 count under the name for what is missing."""
     totals: dict[str, int] = {}

@@ -7,13 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from xmem.attribution import Category, Phase
+from xmem.attribution import CATEGORY_LABELS, Category, Phase
 from xmem.breakdown.execution import execution_of
 from xmem.breakdown.modules import Delta, deltas
 from xmem.pipeline import Analysis
 from xmem.source_lines import file_and_number
-
-_CATEGORIES = [category.label for category in Category]
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,7 @@ def bytes_by_line(analysis: Analysis) -> list[LineBytes]:
     held = np.zeros((len(holders.lines), len(Category)), np.int64)
     np.add.at(held, (holders.line[rows], holders.category[rows]), analysis.replay.placement.size_bytes[rows])
     category = {
-        name: {_CATEGORIES[value]: int(bytes_[value]) for value in np.argsort(-bytes_) if bytes_[value]}
+        name: {CATEGORY_LABELS[value]: int(bytes_[value]) for value in np.argsort(-bytes_) if bytes_[value]}
         for name, bytes_ in zip(holders.lines, held, strict=True)
     }
     changes: dict[bool, dict[str, Delta]] = {False: {}, True: {}}
@@ -64,7 +62,7 @@ def bytes_by_line(analysis: Analysis) -> list[LineBytes]:
             for index, delta in deltas(execution, execution.line, in_backward == backward):
                 if index >= 0:
                     by_name[execution.lines[index]] = delta
-    notes = (analysis.stages.trace.metadata or {}).get("lines", {})
+    notes = analysis.stages.trace.line_notes
     names = dict.fromkeys((*category, *changes[False], *changes[True]))
     found = []
     for name in names:

@@ -14,11 +14,9 @@ from numpy.typing import NDArray
 from xmem.attribution import Category, Phase
 from xmem.difference.names import Activity, align_lines, align_modules, unwrapped
 from xmem.difference.result import PathChange, Renamed
-from xmem.estimate_result import Estimate
+from xmem.estimate_result import SLACK, Estimate
 from xmem.evidence import taken_bytes
 from xmem.pipeline import Analysis
-
-SLACK = "allocator_slack"
 
 
 class Path(NamedTuple):
@@ -199,11 +197,7 @@ class _Activities:
 
 
 def _line_notes(run: Run) -> Mapping[str, Mapping[str, str]]:
-    """Function and text of each line, where the run was captured with them."""
-    if run.rows is None:
-        return {}
-    notes: Mapping[str, Mapping[str, str]] = (run.rows.analysis.stages.trace.metadata or {}).get("lines", {})
-    return notes
+    return {} if run.analysis is None else run.analysis.stages.trace.line_notes
 
 
 def _activities(run: Run, *, whole: bool, noted: bool) -> _Activities:

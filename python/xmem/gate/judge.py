@@ -13,6 +13,7 @@ from xmem.estimate_result import Estimate
 from xmem.gate.baseline import Baseline
 from xmem.gate.limits import Limits, Metric
 from xmem.units import format_bytes
+from xmem.words import at_instant
 
 if TYPE_CHECKING:
     from xmem.difference import Difference
@@ -199,8 +200,8 @@ def _does_not_fit(estimate: Estimate, limits: Limits) -> Finding | None:
         if oom is not None:
             where = f" at {oom.source_line}" if oom.source_line else ""
             message += (
-                f", and runs out in iteration {oom.iteration}, {oom.phase.replace('_', ' ')}{where}, asking "
-                f"for {format_bytes(oom.requested_bytes)}"
+                f", and runs out {at_instant(oom.iteration, oom.phase)}{where}, asking for "
+                f"{format_bytes(oom.requested_bytes)}"
             )
             line = oom.source_line or line
         return Finding(Rule.DOES_NOT_FIT, message, _held(estimate, Limits()), line)

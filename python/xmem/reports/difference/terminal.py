@@ -21,6 +21,7 @@ from xmem.reports.difference.words import (
     renamed_in_words,
 )
 from xmem.units import format_bytes, format_change
+from xmem.words import spaced
 
 _TOP = 8
 _MIN_WIDTH_FOR_ALL = 70
@@ -41,7 +42,7 @@ def render(difference: Difference, console: Console) -> None:
     ]
     _print_sizes("Sizes", sizes, console)
     categories = [
-        SizeChange(change.name.replace("_", " "), change.before_bytes, change.after_bytes)
+        SizeChange(spaced(change.name), change.before_bytes, change.after_bytes)
         for change in difference.category
     ]
     _print_sizes("At the peak, by category", categories, console)
@@ -61,7 +62,7 @@ def _print_settings(difference: Difference, console: Console) -> None:
         table.add_column(side, overflow="fold")
     for setting in difference.settings:
         before, after = elided(setting)
-        table.add_row(setting.name.replace("_", " "), Text(before), Text(after))
+        table.add_row(spaced(setting.name), Text(before), Text(after))
     _print_table(table, console)
 
 
@@ -97,7 +98,7 @@ def _print_blocks(difference: Difference, console: Console) -> None:
             "-" if size is None else format_bytes(size) for size in (change.before_bytes, change.after_bytes)
         )
         who = " ".join(filter(None, (change.module, change.operator, change.source_line)))
-        what = f"{change.category.replace('_', ' ')} {who}"
+        what = f"{spaced(change.category)} {who}"
         rows.append([what, f"{change.blocks:,}", *sizes, _signed(change.change_bytes)])
     if rows:
         _print_figures("Blocks at the peak", ("blocks", "before", "after", "change"), rows, console)

@@ -12,6 +12,7 @@ from xmem.difference import Difference, Instant, Setting, SizeChange
 from xmem.difference.names import pattern
 from xmem.estimate_result import Peak
 from xmem.units import format_bytes
+from xmem.words import spaced
 
 SIZE_NAMES = {
     "device_peak": "Device peak",
@@ -71,7 +72,7 @@ def grouped_modules(modules: Sequence[SizeChange]) -> list[SizeChange]:
 
 def place(peak: Peak | Instant) -> str:
     """``backward, aten::mm at train.py:59 (GPT.head)``."""
-    words = peak.phase.replace("_", " ")
+    words = spaced(peak.phase)
     if peak.operator:
         words += f", {peak.operator}"
     if peak.source_line:

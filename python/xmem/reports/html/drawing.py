@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from xmem.attribution import Category, Phase
+from xmem.attribution import CATEGORY_LABELS, PHASE_LABELS
 from xmem.holders import OUTSIDE_OF_MODULES
 from xmem.reports.html.bricks import Bricks, bricks_around_peak
 from xmem.reports.html.composition import Composition, composition_at
@@ -88,8 +88,8 @@ def drawing_of(analysis: Analysis, holders: Holders) -> Drawing:
     data = {
         "unit_bytes": UNIT_BYTES,
         "requests": len(requests),
-        "categories": [category.label for category in Category],
-        "phase_labels": [phase.label for phase in Phase],
+        "categories": CATEGORY_LABELS,
+        "phase_labels": PHASE_LABELS,
         "stack": [int(category) for category in STACKED],
         "free": FREE,
         "peak": peak,
@@ -120,7 +120,7 @@ def drawing_of(analysis: Analysis, holders: Holders) -> Drawing:
             capacity_bytes=usable_bytes,
         ),
         at_peak=AtPeak(
-            _parts([category.label for category in Category], composition.by_category[:, peak]),
+            _parts(CATEGORY_LABELS, composition.by_category[:, peak]),
             _parts(modules, composition.by_module[:, peak])[:_MODULES_LISTED],
         ),
         categories=[category.label for category in STACKED if composition.by_category[int(category)].any()],
