@@ -110,7 +110,7 @@ class TestBaseline:
         assert Estimate.from_json(kept).target.gpu == "t4"
         again = check("run.json", "--gpu", "t4", "--baseline", "baselines/run.json")
         assert again.exit_code == 0
-        assert "+0 B against baselines/run.json" in again.stdout
+        assert ", 0 B against baselines/run.json" in again.stdout
         training(batch_bytes=24 * MIB).write(folder / "run.json")
         grew = check("run.json", "--gpu", "t4", "--baseline", "baselines/run.json")
         assert grew.exit_code == 1

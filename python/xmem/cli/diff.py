@@ -57,6 +57,10 @@ def diff(
     """
     from xmem.difference import difference
 
+    if html is not None:
+        from xmem.reports.difference.page import require_packages
+
+        require_packages()
     limit = None if fail_on_growth is None else parse_growth(fail_on_growth)
     target = options.target_options(gpu, capacity, alloc_conf, torch_version, cudnn)
     estimates = [job.estimate_in(source) for source in (before, after)]

@@ -257,16 +257,10 @@ def _added(
 
 def _alike(modules: Mapping[str, int]) -> dict[str, int]:
     """The layers of a list together: ``GPT.blocks.*.mlp``."""
-    from xmem.difference.names import pattern
+    from xmem.difference.names import by_pattern
 
-    groups: dict[str, list[str]] = {}
-    for module, size in modules.items():
-        if size:
-            groups.setdefault(pattern(module), []).append(module)
-    return {
-        name if len(group) > 1 else group[0]: sum(modules[module] for module in group)
-        for name, group in groups.items()
-    }
+    changed = by_pattern(module for module, size in modules.items() if size)
+    return {name: sum(modules[module] for module in group) for name, group in changed.items()}
 
 
 def _subject(estimate: Estimate, limits: Limits) -> str:

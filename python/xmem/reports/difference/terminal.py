@@ -12,11 +12,12 @@ from rich.text import Text
 from xmem.difference import Difference, SizeChange
 from xmem.difference.causes import factor
 from xmem.reports.difference.words import (
-    SIZE_NAMES,
     elided,
     grouped_modules,
     headline,
+    in_words,
     instant_in_words,
+    named_sizes,
     place,
     renamed_in_words,
 )
@@ -25,7 +26,7 @@ from xmem.words import spaced
 
 _TOP = 8
 _MIN_WIDTH_FOR_ALL = 70
-_STYLES = {"worse": " red", "better": " green", "same": ""}
+_STYLES = {"bad": " red", "good": " green", "same": ""}
 
 
 def render(difference: Difference, console: Console) -> None:
@@ -35,17 +36,8 @@ def render(difference: Difference, console: Console) -> None:
     console.print()
     _print_settings(difference, console)
     _print_list("Why", [cause.text for cause in difference.causes], console)
-    sizes = [
-        SizeChange(label, size.before_bytes, size.after_bytes)
-        for name, label in SIZE_NAMES.items()
-        for size in [difference.size(name)]
-    ]
-    _print_sizes("Sizes", sizes, console)
-    categories = [
-        SizeChange(spaced(change.name), change.before_bytes, change.after_bytes)
-        for change in difference.category
-    ]
-    _print_sizes("At the peak, by category", categories, console)
+    _print_sizes("Sizes", named_sizes(difference), console)
+    _print_sizes("At the peak, by category", in_words(difference.category), console)
     _print_changed("Modules", grouped_modules(difference.module), console)
     _print_changed("Source lines", difference.source_line, console)
     _print_blocks(difference, console)
