@@ -35,6 +35,7 @@ from xmem.orchestration.policy import Recorded
 from xmem.orchestration.recurrent import recurrent_calls
 from xmem.orchestration.workload import Workload
 from xmem.simulation import DeviceAction, Replay, RequestKind, Requests
+from xmem.stretches import highest_of_stretches
 from xmem.trace import Trace
 
 _GRANULE_BYTES = 512  # the caching allocator's rounding, kMinBlockSize
@@ -98,16 +99,13 @@ class Witness:
 
     def curve(self, replay: Replay) -> Curve:
         """The memory over the run, at most ``_CURVE_POINTS`` instants of it, both peaks among them."""
-        count = len(self.requests)
-        peaks = (replay.peak_allocated.request, replay.peak_reserved.request)
-        # The highest of each stretch, so that what is left out lies below what is shown.
-        bounds = np.unique(np.linspace(0, count, _CURVE_POINTS - 1).astype(np.int64))
         allocated = replay.timeline.allocated_bytes
-        highest = [
-            begin + int(np.argmax(allocated[begin:end]))
-            for begin, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
-        ]
-        at = np.array(sorted({*highest, *(peak for peak in peaks if peak >= 0)}), np.int64)
+        peaks = (replay.peak_allocated.request, replay.peak_reserved.request)
+        shown = {
+            *highest_of_stretches(allocated, _CURVE_POINTS - len(peaks)).tolist(),
+            *(peak for peak in peaks if peak >= 0),
+        }
+        at = np.array(sorted(shown), np.intp)
         return Curve(
             time_ns=tuple(self.requests.time_ns[at].tolist()),
             allocated_bytes=tuple(allocated[at].tolist()),

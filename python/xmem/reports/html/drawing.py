@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xmem.attribution import CATEGORY_LABELS, PHASE_LABELS
+from xmem.breakdown.composition import Composition, composition_at
 from xmem.holders import OUTSIDE_OF_MODULES
 from xmem.reports.html.bricks import Bricks, bricks_around_peak
-from xmem.reports.html.composition import Composition, composition_at
 from xmem.reports.html.curve import Span, iterations_of, phases_of, shown_requests
 from xmem.reports.html.packing import UNIT_BYTES, NamesUsed, pack, pack_units
 from xmem.reports.html.segment_map import FREE, SegmentMap, segment_map_of
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from xmem.holders import Holders
     from xmem.pipeline import Analysis
 
+_MOST_MODULES = 60
 _MODULES_LISTED = 15
 _OTHER_MODULES = "(other modules)"
 
@@ -68,7 +69,7 @@ def drawing_of(analysis: Analysis, holders: Holders) -> Drawing:
     stages, replay = analysis.stages, analysis.replay
     requests = stages.requests
     shown = shown_requests(replay)
-    composition = composition_at(shown, requests, replay, holders)
+    composition = composition_at(shown, requests, replay, holders, most_modules=_MOST_MODULES)
     peak = int(np.searchsorted(shown, replay.peak_allocated.request))
     modules = [
         *(holders.modules[module] for module in composition.modules),
