@@ -89,7 +89,7 @@ def test_the_breakdown_explains_every_byte(demo: tuple[str, Captured]) -> None:
 
 def test_each_module_holds_what_its_named_parameters_say(demo: tuple[str, Captured]) -> None:
     script, run = demo
-    root = module_tree(xmem.analyze(run.result.path, gpu="rtx-3060"))
+    root = module_tree(xmem.analyze(run.result.path, gpu="rtx-3060")).root
     model = model_of(script)
     states = {"train_gpt2.py": 2, "train_resnet.py": 1}[script]
     found = {node.path: node for node in root.walk()}

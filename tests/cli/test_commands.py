@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import types
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -60,7 +60,7 @@ class FakeStages:
         self.estimates.append({"trace": trace, **options})
         if self.error is not None:
             raise self.error
-        return Analysis(self.estimate, *[cast(Any, None)] * 5)
+        return Analysis(self.estimate, *[cast(Any, None)] * 5, show_packages=False)
 
 
 @pytest.fixture
@@ -92,6 +92,15 @@ class TestEstimate:
         assert result.stderr == ""
         assert stages.estimates[0]["gpu"] == "rtx-3060"
 
+    def test_what_does_not_fit_is_told_where_to_ask_for_a_remedy(self, stages: FakeStages) -> None:
+        stages.estimate = DOES_NOT_FIT
+        result = xmem_fast("estimate", "trace.json", "--gpu", "rtx-4060")
+        assert result.stderr == (
+            "xmem-fast: what would save memory: xmem-fast advise trace.json --gpu rtx-3060\n"
+        )
+        stages.estimate = replace(DOES_NOT_FIT, trace=replace(DOES_NOT_FIT.trace, path=""))
+        assert xmem_fast("estimate", "-", "--gpu", "rtx-4060").stderr == ""
+
     def test_json_is_one_object_and_the_contract(self, stages: FakeStages) -> None:
         result = xmem_fast("estimate", "trace.json", "--json")
         assert Estimate.from_json(json.loads(result.stdout)) == stages.estimate
@@ -102,13 +111,14 @@ class TestEstimate:
             *["estimate", "a.json.gz", "--gpu", "A100 80GB", "--capacity", "40GiB", "--torch", "2.6"],
             *["--alloc-conf", "expandable_segments:True", "--what-if", "accumulate=4"],
             *["--without-policy", "resize_dropout_masks", "--without-policy", "recorded_activations"],
-            *["--confidence", "0.99"],
+            *["--confidence", "0.99", "--show-packages"],
         )
         assert stages.estimates == [
             {
                 "trace": "a.json.gz",
                 "what_if": ["accumulate=4"],
                 "confidence": 0.99,
+                "show_packages": True,
                 "without_policies": ["resize_dropout_masks", "recorded_activations"],
                 "gpu": "A100 80GB",
                 "capacity": 40 * 1024**3,

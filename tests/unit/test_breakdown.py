@@ -11,9 +11,9 @@ import pytest
 import xmem
 from training_sample import MIB, training
 from xmem.attribution import Category, Phase
-from xmem.breakdown.execution import enclosing_spans, innermost
+from xmem.breakdown.execution import Delta, enclosing_spans, innermost
 from xmem.breakdown.lines import bytes_by_line
-from xmem.breakdown.modules import Delta, ModuleNode, module_tree
+from xmem.breakdown.modules import ModuleNode, module_tree
 from xmem.errors import TraceError
 from xmem.pipeline import Analysis
 
@@ -71,7 +71,7 @@ def test_many_paths_are_merged_and_still_sum_up(monkeypatch: pytest.MonkeyPatch)
 
 def test_the_tree_of_modules() -> None:
     found = analysis()
-    root = module_tree(found)
+    root = module_tree(found).root
     assert root.bytes == found.estimate.peak_allocated_bytes
     assert sum(child.bytes for child in root.children) == root.bytes
     layer = node(root, "Net.fc")
@@ -90,7 +90,7 @@ def test_the_tree_of_modules() -> None:
 
 def test_deltas_of_a_changed_script_are_not_known() -> None:
     found = xmem.analyze(training().bytes(), what_if=["zero_grad=after_step"])
-    root = module_tree(found)
+    root = module_tree(found).root
     assert root.forward is None
     assert root.backward is None
     assert root.bytes == found.estimate.peak_allocated_bytes
@@ -183,7 +183,7 @@ def test_recordings_of_gpus_are_broken_down_too() -> None:
         except TraceError:
             continue
         told += 1
-        root = module_tree(found)
+        root = module_tree(found).root
         assert root.bytes == found.estimate.peak_allocated_bytes
         paths = found.estimate.breakdown.paths
         assert sum(entry.bytes + entry.slack_bytes for entry in paths) == root.bytes

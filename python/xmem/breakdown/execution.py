@@ -27,6 +27,17 @@ Int64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
+class Delta:
+    """By how many bytes something changed the memory: what it took less what it gave back."""
+
+    allocated_bytes: int = 0
+    reserved_bytes: int = 0
+
+    def __add__(self, other: Delta) -> Delta:
+        return Delta(self.allocated_bytes + other.allocated_bytes, self.reserved_bytes + other.reserved_bytes)
+
+
+@dataclass(frozen=True)
 class Execution:
     """One entry a request of the iteration; indices into the lists of names, -1 = none.
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from xmem.attribution import CATEGORY_LABELS, Category, Phase
-from xmem.breakdown.execution import execution_of
-from xmem.breakdown.modules import Delta, deltas
+from xmem.breakdown.execution import Delta, Execution, execution_of
 from xmem.pipeline import Analysis
 from xmem.source_lines import file_and_number
 
@@ -59,9 +59,7 @@ def bytes_by_line(analysis: Analysis) -> list[LineBytes]:
     if execution is not None:
         in_backward = execution.phase == Phase.BACKWARD
         for backward, by_name in changes.items():
-            for index, delta in deltas(execution, execution.line, in_backward == backward):
-                if index >= 0:
-                    by_name[execution.lines[index]] = delta
+            by_name.update(_changes(execution, in_backward == backward))
     notes = analysis.stages.trace.line_notes
     names = dict.fromkeys((*category, *changes[False], *changes[True]))
     found = []
@@ -80,3 +78,13 @@ def bytes_by_line(analysis: Analysis) -> list[LineBytes]:
         if line.bytes or line.forward or line.backward:
             found.append(line)
     return sorted(found, key=lambda line: (-line.bytes, line.file, line.line))
+
+
+def _changes(execution: Execution, chosen: NDArray[np.bool_]) -> Iterator[tuple[str, Delta]]:
+    """What some of the requests changed, by the line that made them."""
+    requests = np.flatnonzero(chosen & (execution.line >= 0))
+    changes = np.zeros((len(execution.lines), 2), np.int64)
+    change = np.stack([execution.allocated_bytes, execution.reserved_bytes], axis=1)
+    np.add.at(changes, execution.line[requests], change[requests])
+    for index in np.unique(execution.line[requests]).tolist():
+        yield execution.lines[index], Delta(*changes[index].tolist())

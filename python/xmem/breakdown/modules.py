@@ -2,67 +2,142 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from xmem.attribution import Category, Phase
-from xmem.breakdown.execution import Execution, execution_of
+from xmem.breakdown.execution import Delta, Execution, execution_of
 from xmem.evidence import taken_bytes
 from xmem.holders import OUTSIDE_OF_MODULES
 from xmem.pipeline import Analysis
 
 _CATEGORIES = [category.label for category in Category]
 
+Int64 = NDArray[np.int64]
+
 
 @dataclass(frozen=True)
-class Delta:
-    """By how many bytes something changed the memory, less what it gave back."""
+class ModuleTree:
+    """The modules of a run as columns; row 0 is the root that holds all, a parent stands before its children.
 
-    allocated_bytes: int = 0
-    reserved_bytes: int = 0
+    Bytes are those of blocks, rounding and slack included, of a module and all that lies in it.
 
-    def __add__(self, other: Delta) -> Delta:
-        return Delta(self.allocated_bytes + other.allocated_bytes, self.reserved_bytes + other.reserved_bytes)
+    Attributes:
+        path: Such as ``GPT.blocks.3.mlp``; empty for the root.
+        parent: intp, row of the enclosing module, -1 for the root.
+        category_bytes: int64, shape (modules, categories): bytes at the peak.
+        forward_bytes: int64, bytes at the peak that the forward pass has allocated.
+        backward_bytes: int64, those that the backward pass has.
+        persistent_bytes: int64, those in blocks that outlive their iteration.
+        tensor_bytes: int64, shape (modules, categories): of named tensors (parameter, buffer, gradient,
+            optimizer state), whether they are alive at the peak or not; 0 in a trace that names none.
+        forward: int64, shape (modules, 2): by how much its forward changed allocated and reserved bytes in
+            the iteration of the peak; None where that is not known: a what-if changed the run, or the trace
+            has no iterations.
+        backward: The same of its backward.
+    """
+
+    path: list[str]
+    parent: NDArray[np.intp]
+    category_bytes: Int64
+    forward_bytes: Int64
+    backward_bytes: Int64
+    persistent_bytes: Int64
+    tensor_bytes: Int64
+    forward: Int64 | None
+    backward: Int64 | None
+
+    def __len__(self) -> int:
+        return len(self.path)
+
+    @property
+    def root(self) -> ModuleNode:
+        """The node that holds all."""
+        return ModuleNode(self, 0)
+
+    @cached_property
+    def bytes(self) -> Int64:
+        """All bytes of each module at the peak."""
+        total: Int64 = self.category_bytes.sum(axis=1)
+        return total
+
+    def children_of(self, row: int) -> NDArray[np.intp]:
+        """Rows of the modules right below a module, in order."""
+        by_parent, begins = self._by_parent
+        return by_parent[begins[row] : begins[row + 1]]
+
+    @cached_property
+    def _by_parent(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        order = np.argsort(self.parent, kind="stable")[1:]  # without the root
+        return order, np.searchsorted(self.parent[order], np.arange(len(self) + 1))
 
 
 @dataclass(frozen=True)
 class ModuleNode:
-    """A module with all that lies in it; bytes are those of blocks, rounding and slack included.
+    """One module of a tree: a view of its row, in the words of ``ModuleTree``."""
 
-    Attributes:
-        name: The last part of the path.
-        path: Such as ``GPT.blocks.3.mlp``; empty for the root of the tree.
-        category: Bytes at the peak by category, most first.
-        forward_bytes: Of these, allocated in the forward pass.
-        backward_bytes: Of these, allocated in the backward pass.
-        persistent_bytes: Of these, in blocks that outlive their iteration.
-        forward: What its forward changed in the iteration of the peak; None where that is not known: a
-            what-if changed the run, or the trace has no iterations.
-        backward: The same of its backward.
-        tensors: Bytes of its named tensors by category (parameter, buffer, gradient, optimizer_state),
-            whether they are alive at the peak or not; empty for a trace that names none.
-        children: In the order in which they first appear.
-    """
+    tree: ModuleTree
+    row: int
 
-    name: str
-    path: str
-    category: Mapping[str, int]
-    forward_bytes: int
-    backward_bytes: int
-    persistent_bytes: int
-    forward: Delta | None
-    backward: Delta | None
-    tensors: Mapping[str, int]
-    children: tuple[ModuleNode, ...]
+    @property
+    def path(self) -> str:
+        """Such as ``GPT.blocks.3.mlp``; empty for the root."""
+        return self.tree.path[self.row]
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return self.path.rpartition(".")[2]
 
     @property
     def bytes(self) -> int:
         """All of its bytes at the peak."""
-        return sum(self.category.values())
+        return int(self.tree.bytes[self.row])
+
+    @property
+    def category(self) -> Mapping[str, int]:
+        """Bytes at the peak by category, most first."""
+        return _by_category(self.tree.category_bytes[self.row])
+
+    @property
+    def tensors(self) -> Mapping[str, int]:
+        """Bytes of its named tensors by category, alive at the peak or not."""
+        return _by_category(self.tree.tensor_bytes[self.row])
+
+    @property
+    def forward_bytes(self) -> int:
+        """Bytes at the peak that the forward pass has allocated."""
+        return int(self.tree.forward_bytes[self.row])
+
+    @property
+    def backward_bytes(self) -> int:
+        """Bytes at the peak that the backward pass has allocated."""
+        return int(self.tree.backward_bytes[self.row])
+
+    @property
+    def persistent_bytes(self) -> int:
+        """Bytes at the peak in blocks that outlive their iteration."""
+        return int(self.tree.persistent_bytes[self.row])
+
+    @property
+    def forward(self) -> Delta | None:
+        """What its forward changed in the iteration of the peak, None where that is not known."""
+        return None if self.tree.forward is None else Delta(*self.tree.forward[self.row].tolist())
+
+    @property
+    def backward(self) -> Delta | None:
+        """The same of its backward."""
+        return None if self.tree.backward is None else Delta(*self.tree.backward[self.row].tolist())
+
+    @property
+    def children(self) -> Iterator[ModuleNode]:
+        """The modules right below, in the order in which they first appear."""
+        return (ModuleNode(self.tree, row) for row in self.tree.children_of(self.row).tolist())
 
     def walk(self) -> Iterator[ModuleNode]:
         """The module and all below it, parents first."""
@@ -71,128 +146,126 @@ class ModuleNode:
             yield from child.walk()
 
 
-def module_tree(analysis: Analysis) -> ModuleNode:
-    """The modules of a run, below a root that holds all bytes allocated at the peak."""
-    sums = _Sums()
-    _add_tensors(sums, analysis)
-    _add_peak(sums, analysis)
+def _by_category(row: Int64) -> dict[str, int]:
+    order = np.argsort(-row, kind="stable")
+    return {_CATEGORIES[category]: int(row[category]) for category in order.tolist() if row[category]}
+
+
+def module_tree(analysis: Analysis) -> ModuleTree:
+    """The modules of a run that hold or change memory, below a root that holds all allocated at the peak."""
     execution = execution_of(analysis)
+    paths = _Paths()
+    own = _own_peak(paths, analysis)
+    own["tensor_bytes"] = _own_tensors(paths, analysis)
     if execution is not None:
-        _add_execution(sums, execution)
-    return sums.root.node("", known=execution is not None)
+        own["forward"], own["backward"] = _own_changes(paths, execution)
+    parent = np.array(paths.parent, np.intp)
+    whole = {name: _with_children(column, parent) for name, column in own.items()}
+    used = np.any([column.reshape(len(column), -1).any(axis=1) for column in whole.values()], axis=0)
+    used[0] = True
+    rows = np.flatnonzero(used)
+    row_of = np.cumsum(used) - 1
+    return ModuleTree(
+        path=[paths.paths[row] for row in rows.tolist()],
+        parent=np.where(parent[rows] >= 0, row_of[parent[rows]], -1),
+        forward=whole.pop("forward")[rows] if execution is not None else None,
+        backward=whole.pop("backward")[rows] if execution is not None else None,
+        **{name: column[rows] for name, column in whole.items()},
+    )
 
 
-@dataclass
-class _Own:
-    """What is of a module itself and of none inside of it, while it is added up."""
-
-    name: str
-    category: Counter[str] = field(default_factory=Counter)
-    phase: Counter[Phase] = field(default_factory=Counter)
-    persistent_bytes: int = 0
-    forward: Delta = Delta()
-    backward: Delta = Delta()
-    tensors: Counter[str] = field(default_factory=Counter)
-    children: list[_Own] = field(default_factory=list)
-
-    def node(self, path: str, *, known: bool) -> ModuleNode:
-        """The module with all below it."""
-        children = tuple(
-            child.node(f"{path}.{child.name}" if path else child.name, known=known) for child in self.children
-        )
-        category, tensors = self.category, self.tensors
-        for child in children:
-            category.update(child.category)
-            tensors.update(child.tensors)
-        return ModuleNode(
-            name=self.name,
-            path=path,
-            category=dict(category.most_common()),
-            forward_bytes=self.phase[Phase.FORWARD] + sum(child.forward_bytes for child in children),
-            backward_bytes=self.phase[Phase.BACKWARD] + sum(child.backward_bytes for child in children),
-            persistent_bytes=self.persistent_bytes + sum(child.persistent_bytes for child in children),
-            forward=sum((child.forward for child in children if child.forward), self.forward)
-            if known
-            else None,
-            backward=sum((child.backward for child in children if child.backward), self.backward)
-            if known
-            else None,
-            tensors=dict(tensors),
-            children=children,
-        )
-
-
-class _Sums:
-    """The modules by path, made where they are missing, in the order in which they first appear."""
+class _Paths:
+    """Numbers the paths of modules, a parent before what lies in it."""
 
     def __init__(self) -> None:
-        self.root = _Own("")
-        self._by_path = {"": self.root}
+        self.paths = [""]
+        self.parent = [-1]
+        self._row_of = {"": 0}
 
-    def __getitem__(self, path: str) -> _Own:
-        found = self._by_path.get(path)
-        if found is None:
+    def rows_of(self, paths: list[str]) -> NDArray[np.intp]:
+        """The row of each path, and at the end that of what runs outside of modules."""
+        return np.array([self._row(path) for path in [*paths, OUTSIDE_OF_MODULES]], np.intp)
+
+    def _row(self, path: str) -> int:
+        row = self._row_of.get(path)
+        if row is None:
             # What runs outside of modules is a child of the root, whose name holds no dot.
-            above, _, name = path.rpartition(".")
-            found = self._by_path[path] = _Own(name)
-            self[above].children.append(found)
-        return found
+            parent = self._row(path.rpartition(".")[0])
+            row = self._row_of[path] = len(self.paths)
+            self.paths.append(path)
+            self.parent.append(parent)
+        return row
 
 
-def _add_tensors(sums: _Sums, analysis: Analysis) -> None:
+def _summed(rows: NDArray[np.intp], values: Int64, count: int) -> Int64:
+    """Sums of values, or of rows of values, by row."""
+    sums = np.zeros((count, *values.shape[1:]), np.int64)
+    np.add.at(sums, rows, values)
+    return sums
+
+
+def _own_peak(paths: _Paths, analysis: Analysis) -> dict[str, Int64]:
+    """Bytes at the peak of each module without those inside of it."""
+    holders = analysis.holders
+    alive = holders.alive_at(analysis.replay.peak_allocated.request)
+    held = analysis.replay.placement.size_bytes[alive]
+    module = paths.rows_of(holders.modules)[holders.module[alive]]
+    count, phase = len(paths.paths), holders.phase[alive]
+    cell = module * len(Category) + holders.category[alive]
+    return {
+        "category_bytes": _summed(cell, held, count * len(Category)).reshape(count, -1),
+        "forward_bytes": _summed(module, np.where(phase == Phase.FORWARD, held, 0), count),
+        "backward_bytes": _summed(module, np.where(phase == Phase.BACKWARD, held, 0), count),
+        "persistent_bytes": _summed(module, np.where(holders.persistent[alive], held, 0), count),
+    }
+
+
+def _own_tensors(paths: _Paths, analysis: Analysis) -> Int64:
     """Each named tensor once: a parameter is a new block for every model that it moves to, a gradient for
     every iteration.
     """
     workload, holders = analysis.stages.workload, analysis.holders
     names = (analysis.stages.trace.metadata or {}).get("tensors", {}).get("name", ())
-    held = taken_bytes(workload, analysis.stages.requests, analysis.replay)
+    named = np.flatnonzero((workload.tensor >= 0) & (holders.module >= 0))
     latest = {
-        (int(workload.category[row]), names[workload.tensor[row]]): row
-        for row in np.flatnonzero((workload.tensor >= 0) & (holders.module >= 0)).tolist()
+        (category, names[tensor]): row
+        for category, tensor, row in zip(
+            workload.category[named].tolist(), workload.tensor[named].tolist(), named.tolist(), strict=True
+        )
     }
-    for (category, _), row in latest.items():
-        sums[holders.modules[holders.module[row]]].tensors[_CATEGORIES[category]] += int(held[row])
+    rows = np.array(list(latest.values()), np.intp)
+    held = taken_bytes(workload, analysis.stages.requests, analysis.replay)[rows]
+    module = paths.rows_of(holders.modules)[holders.module[rows]]
+    count = len(paths.paths)
+    cell = module * len(Category) + workload.category[rows]
+    return _summed(cell, held, count * len(Category)).reshape(count, -1)
 
 
-def _add_peak(sums: _Sums, analysis: Analysis) -> None:
-    holders = analysis.holders
-    rows = holders.alive_at(analysis.replay.peak_allocated.request)
-    held = analysis.replay.placement.size_bytes[rows]
-    names = [*holders.modules, OUTSIDE_OF_MODULES]
-    key = (holders.module[rows].astype(np.int64) * len(Category) + holders.category[rows]) * len(Phase)
-    key = (key + holders.phase[rows]) * 2 + holders.persistent[rows]
-    _, first, which = np.unique(key, return_index=True, return_inverse=True)
-    bytes_of = np.zeros(len(first), np.int64)
-    np.add.at(bytes_of, which, held)
-    for row, bytes_ in zip(rows[first].tolist(), bytes_of.tolist(), strict=True):
-        module = sums[names[holders.module[row]]]
-        module.category[_CATEGORIES[holders.category[row]]] += bytes_
-        module.phase[Phase(int(holders.phase[row]))] += bytes_
-        module.persistent_bytes += bytes_ if holders.persistent[row] else 0
+def _own_changes(paths: _Paths, execution: Execution) -> tuple[Int64, Int64]:
+    """What forward and backward of each module changed outside of the modules inside of it."""
+    module = paths.rows_of(execution.modules)[execution.module]
+    change = np.stack([execution.allocated_bytes, execution.reserved_bytes], axis=1)
+    forward, backward = (execution.phase == phase for phase in (Phase.FORWARD, Phase.BACKWARD))
+    count = len(paths.paths)
+    return (
+        _summed(module[forward], change[forward], count),
+        _summed(module[backward], change[backward], count),
+    )
 
 
-def _add_execution(sums: _Sums, execution: Execution) -> None:
-    names = [*execution.modules, OUTSIDE_OF_MODULES]
-    for index, delta in deltas(execution, execution.module, execution.phase == Phase.FORWARD):
-        sums[names[index]].forward += delta
-    for index, delta in deltas(execution, execution.module, execution.phase == Phase.BACKWARD):
-        sums[names[index]].backward += delta
-
-
-def deltas(
-    execution: Execution, of: NDArray[np.intp], chosen: NDArray[np.bool_]
-) -> Iterator[tuple[int, Delta]]:
-    """The change by each of some indices of requests.
-
-    Args:
-        execution: What ran.
-        of: intp, one index a request, -1 = none.
-        chosen: bool, the requests to add up.
-    """
-    requests = np.flatnonzero(chosen)
-    found, which = np.unique(of[requests], return_inverse=True)
-    allocated, reserved = np.zeros(len(found), np.int64), np.zeros(len(found), np.int64)
-    np.add.at(allocated, which, execution.allocated_bytes[requests])
-    np.add.at(reserved, which, execution.reserved_bytes[requests])
-    for index, *change in zip(found.tolist(), allocated.tolist(), reserved.tolist(), strict=True):
-        yield index, Delta(*change)
+def _with_children(own: Int64, parent: NDArray[np.intp]) -> Int64:
+    """Add to each module what lies in it, the innermost level first; modules that came later have no own."""
+    whole = np.zeros((len(parent), *own.shape[1:]), np.int64)
+    whole[: len(own)] = own
+    level = np.zeros(len(parent), np.intp)
+    at = parent
+    while (at >= 0).any():
+        level += at >= 0
+        at = np.where(at >= 0, parent[at], -1)
+    by_level = np.argsort(-level, kind="stable")
+    ends = np.searchsorted(-level[by_level], -np.arange(int(level.max(initial=0)), -1, -1), side="right")
+    for begin, end in pairwise([0, *ends.tolist()]):
+        rows = by_level[begin:end]
+        rows = rows[parent[rows] >= 0]
+        np.add.at(whole, parent[rows], whole[rows])
+    return whole

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from xmem.advice import Advised
+    from xmem.estimate_result import Estimate
     from xmem.pipeline import Analysis
     from xmem.reports.schedulers import Scheduler
 
@@ -105,6 +107,8 @@ def give_analysis(
         from xmem.reports.terminal import render
 
         render(estimate, console(), explain=explain)
+        if estimate.fits is False and estimate.trace.path:
+            note(f"what would save memory: {_advise_command(estimate)}")
     if output is not None:
         _write_json(estimate.to_json(), output)
     if page is not None:
@@ -113,6 +117,14 @@ def give_analysis(
         write_page(analysis, page, advised=advice_for_page(analysis) if with_advice else None)
         note(f"{page}: a page to open in a browser")
     raise typer.Exit(ExitCode.DOES_NOT_FIT if estimate.fits is False else ExitCode.DONE)
+
+
+def _advise_command(estimate: Estimate) -> str:
+    """The command that tells what to change, for the same target."""
+    target = estimate.target
+    named = ["--gpu", target.gpu] if target.gpu else ["--capacity", str(target.capacity_bytes)]
+    conf = ["--alloc-conf", target.alloc_conf] if target.alloc_conf else []
+    return shlex.join(["xmem-fast", "advise", estimate.trace.path, *named, *conf])
 
 
 def advice_for_page(analysis: Analysis) -> Advised:

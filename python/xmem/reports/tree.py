@@ -10,8 +10,9 @@ import json
 from collections.abc import Mapping
 from typing import IO, TYPE_CHECKING, Any
 
+from xmem.breakdown.execution import Delta
 from xmem.breakdown.lines import LineBytes, bytes_by_line
-from xmem.breakdown.modules import Delta, ModuleNode, module_tree
+from xmem.breakdown.modules import ModuleNode, module_tree
 
 if TYPE_CHECKING:
     from xmem.pipeline import Analysis
@@ -30,16 +31,16 @@ def write_tree(analysis: Analysis, file: IO[bytes]) -> int:
     Returns:
         The number of modules.
     """
-    root = module_tree(analysis)
+    tree = module_tree(analysis)
     document = {
         "schema_version": _SCHEMA_VERSION,
         "iteration": analysis.estimate.peak.iteration,
         "peak_allocated_bytes": analysis.estimate.peak_allocated_bytes,
-        **_module(root),
+        **_module(tree.root),
         "lines": [_line(line) for line in bytes_by_line(analysis)],
     }
     file.write(json.dumps(document).encode() + b"\n")
-    return sum(1 for _ in root.walk()) - 1
+    return len(tree) - 1
 
 
 def _module(node: ModuleNode) -> dict[str, Any]:

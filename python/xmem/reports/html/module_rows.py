@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from xmem.attribution import Category
-from xmem.breakdown.modules import Delta, ModuleNode, module_tree
+from xmem.breakdown.execution import Delta
+from xmem.breakdown.modules import ModuleNode, ModuleTree, module_tree
 
 if TYPE_CHECKING:
     from xmem.pipeline import Analysis
@@ -56,20 +60,20 @@ class ModuleRows(NamedTuple):
 
 def module_rows_of(analysis: Analysis) -> ModuleRows:
     """The largest modules, with those above them."""
-    root = module_tree(analysis)
-    nodes = list(root.walk())
-    kept = nodes
-    if len(nodes) > _MOST_ROWS:  # in order of size a parent, which holds no less, stands before its children
-        kept = sorted(nodes, key=lambda node: -node.bytes)[:_MOST_ROWS]
-    return ModuleRows(COLUMNS, _rows(root, {node.path for node in kept}), len(nodes) - len(kept))
+    tree = module_tree(analysis)
+    # In order of size a parent, which holds no less and comes first, stands before its children.
+    kept = np.zeros(len(tree), np.bool_)
+    kept[np.argsort(-tree.bytes, kind="stable")[:_MOST_ROWS]] = True
+    return ModuleRows(COLUMNS, _rows(tree, kept), len(tree) - int(kept.sum()))
 
 
-def _rows(root: ModuleNode, kept: set[str]) -> list[ModuleRow]:
+def _rows(tree: ModuleTree, kept: NDArray[np.bool_]) -> list[ModuleRow]:
     rows: list[ModuleRow] = []
-    waiting = [(root, 1)]
+    waiting = [(tree.root, 1)]
     while waiting:
         node, level = waiting.pop()
-        below = [child for child in node.children if child.path in kept]
+        children = tree.children_of(node.row)
+        below = [ModuleNode(tree, row) for row in children[kept[children]].tolist()]
         rows.append(
             ModuleRow(
                 name=node.name or "all of it",
