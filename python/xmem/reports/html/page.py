@@ -9,8 +9,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from xmem.errors import ConfigError
-from xmem.files import write_whole
+from xmem.files import naming, write_whole
 from xmem.reports import offline_page
 from xmem.reports.html.drawing import drawing_of
 from xmem.reports.html.facts import card_of, facts_of
@@ -50,10 +49,8 @@ def write_page(analysis: Analysis, path: str | os.PathLike[str], *, advised: Adv
         ConfigError: The packages of the extra ``report`` are missing, or the file cannot be written.
     """
     page = page_of(analysis, advised=advised)
-    try:
+    with naming(os.fspath(path)):
         write_whole(path, page.encode())
-    except OSError as error:
-        raise ConfigError(os.fspath(path), f"a file that can be written ({error.strerror})") from error
 
 
 def page_of(analysis: Analysis, *, advised: Advised | None = None) -> str:
