@@ -175,16 +175,7 @@ def paths_of(
         taken: int64 bytes of each of the rows.
         slack: int64 bytes of each of the rows beyond these.
     """
-    key = rows * 0
-    for column, size in (
-        (holders.category, len(CATEGORY_LABELS)),
-        (holders.phase, len(Phase)),
-        (holders.persistent, 2),
-        (holders.module + 1, len(holders.modules) + 1),
-        (holders.operator + 1, len(holders.operators) + 1),
-        (holders.line + 1, len(holders.lines) + 1),
-    ):
-        key = key * size + column[rows]
+    key = holders.path_key(with_persistence=True)[rows]
     _, first, which, blocks = np.unique(key, return_index=True, return_inverse=True, return_counts=True)
     bytes_of = np.zeros(len(first), np.int64)
     slack_of = np.zeros(len(first), np.int64)
