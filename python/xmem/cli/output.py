@@ -12,7 +12,7 @@ import typer
 
 from xmem.cli.exit_codes import ExitCode
 from xmem.errors import ConfigError
-from xmem.files import write_whole
+from xmem.files import naming
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -96,6 +96,8 @@ def give_analysis(
         typer.Exit: Always; the status says whether the job fits.
         ConfigError: A file cannot be written; the estimate has been printed all the same.
     """
+    from xmem.estimate_file import write_estimate
+
     estimate = analysis.estimate
     if as_json:
         print_json(estimate.to_json())
@@ -110,7 +112,8 @@ def give_analysis(
         if estimate.fits is False and estimate.trace.path:
             note(f"what would save memory: {_advise_command(estimate)}")
     if output is not None:
-        _write_json(estimate.to_json(), output)
+        with naming(f"-o {output}"):
+            write_estimate(output, estimate)
     if page is not None:
         from xmem.reports.html import write_page
 
@@ -132,10 +135,3 @@ def advice_for_page(analysis: Analysis) -> Advised:
     from xmem.advice import advise
 
     return advise(analysis, budget_s=_PAGE_ADVICE_S)
-
-
-def _write_json(value: Mapping[str, Any], path: Path) -> None:
-    try:
-        write_whole(path, (json.dumps(value, indent=2) + "\n").encode())
-    except OSError as error:
-        raise ConfigError(f"-o {path}", f"a file that can be written ({error.strerror})") from error
