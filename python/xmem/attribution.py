@@ -50,6 +50,12 @@ class Category(IntEnum):
         return self.name.lower()
 
 
+PHASE_LABELS = tuple(phase.label for phase in Phase)
+"""By value."""
+CATEGORY_LABELS = tuple(category.label for category in Category)
+"""By value."""
+
+
 @dataclass(frozen=True)
 class Attribution:
     """One row a block, in the order of the BlockTable.

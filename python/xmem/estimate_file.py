@@ -9,6 +9,7 @@ from pathlib import Path
 
 from xmem.errors import TraceError
 from xmem.estimate_result import Estimate
+from xmem.files import write_whole
 
 _BEGINNING = re.compile(rb'\s*\{\s*"schema_version"\s*:')
 _BEGINNING_BYTES = 256
@@ -45,3 +46,12 @@ def read_estimate(path: str | os.PathLike[str]) -> Estimate:
         raise TraceError(f"this estimate is damaged (no UTF-8); {_WRITE_IT}", name, error.start) from None
     except TraceError as error:
         raise TraceError(error.message, name) from None
+
+
+def write_estimate(path: str | os.PathLike[str], estimate: Estimate) -> None:
+    """Write an estimate, or leave everything as it was.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    write_whole(path, f"{json.dumps(estimate.to_json(), indent=2)}\n".encode())

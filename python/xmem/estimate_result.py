@@ -75,6 +75,9 @@ class Peak:
     requested_bytes: int = -1
 
 
+SLACK = "allocator_slack"
+"""What stands for a category of the bytes of blocks beyond the rounding to 512 bytes."""
+
 SMALLER_PATHS = "(smaller)"
 """In place of the phase and module of the paths that a breakdown has merged."""
 

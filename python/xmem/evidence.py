@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xmem.alloc_conf import AllocatorOptions
-from xmem.attribution import Attribution, Category, Phase, trains
+from xmem.attribution import CATEGORY_LABELS, Attribution, Phase, trains
 from xmem.blocks import CPU, BlockTable
 from xmem.devices import Device
 from xmem.estimate_result import (
+    SLACK,
     SMALLER_PATHS,
     Bounds,
     Breakdown,
@@ -35,11 +36,10 @@ from xmem.orchestration.policy import Recorded
 from xmem.orchestration.recurrent import recurrent_calls
 from xmem.orchestration.workload import Workload
 from xmem.simulation import DeviceAction, Replay, RequestKind, Requests
+from xmem.stretches import highest_of_stretches
 from xmem.trace import Trace
 
 _GRANULE_BYTES = 512  # the caching allocator's rounding, kMinBlockSize
-_CATEGORIES = [category.label for category in Category]
-_SLACK = "allocator_slack"
 _MOST_LINES = 5
 _MOST_PATHS = 1000
 _CURVE_POINTS = 200
@@ -86,11 +86,11 @@ class Witness:
         taken = taken_bytes(self.workload, self.requests, replay)
         rows = self.holders.alive_at(replay.peak_allocated.request)
         held, rounded = replay.placement.size_bytes[rows], taken[rows]
-        categories = _sums(self.workload.category[rows], rounded, _CATEGORIES)
+        categories = _sums(self.workload.category[rows], rounded, CATEGORY_LABELS)
         slack = int((held - rounded).sum())
         holders = self.holders
         return Breakdown(
-            category=categories | ({_SLACK: slack} if slack else {}),
+            category=categories | ({SLACK: slack} if slack else {}),
             category_peaks=self._category_peaks(taken),
             module=_sums(holders.module[rows], held, holders.modules, OUTSIDE_OF_MODULES),
             operator=_sums(holders.operator[rows], held, holders.operators, OUTSIDE_OF_OPERATORS),
@@ -100,16 +100,13 @@ class Witness:
 
     def curve(self, replay: Replay) -> Curve:
         """The memory over the run, at most ``_CURVE_POINTS`` instants of it, both peaks among them."""
-        count = len(self.requests)
-        peaks = (replay.peak_allocated.request, replay.peak_reserved.request)
-        # The highest of each stretch, so that what is left out lies below what is shown.
-        bounds = np.unique(np.linspace(0, count, _CURVE_POINTS - 1).astype(np.int64))
         allocated = replay.timeline.allocated_bytes
-        highest = [
-            begin + int(np.argmax(allocated[begin:end]))
-            for begin, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
-        ]
-        at = np.array(sorted({*highest, *(peak for peak in peaks if peak >= 0)}), np.int64)
+        peaks = (replay.peak_allocated.request, replay.peak_reserved.request)
+        shown = {
+            *highest_of_stretches(allocated, _CURVE_POINTS - len(peaks)).tolist(),
+            *(peak for peak in peaks if peak >= 0),
+        }
+        at = np.array(sorted(shown), np.intp)
         return Curve(
             time_ns=tuple(self.requests.time_ns[at].tolist()),
             allocated_bytes=tuple(allocated[at].tolist()),
@@ -155,7 +152,7 @@ class Witness:
         category = self.workload.category[block]
         peaks = {
             label: int(np.cumsum(np.where(category == value, change, 0)).max())
-            for value, label in enumerate(_CATEGORIES)
+            for value, label in enumerate(CATEGORY_LABELS)
         }
         return {label: peak for label, peak in peaks.items() if peak > 0}
 
@@ -179,16 +176,7 @@ def paths_of(
         taken: int64 bytes of each of the rows.
         slack: int64 bytes of each of the rows beyond these.
     """
-    key = rows * 0
-    for column, size in (
-        (holders.category, len(_CATEGORIES)),
-        (holders.phase, len(Phase)),
-        (holders.persistent, 2),
-        (holders.module + 1, len(holders.modules) + 1),
-        (holders.operator + 1, len(holders.operators) + 1),
-        (holders.line + 1, len(holders.lines) + 1),
-    ):
-        key = key * size + column[rows]
+    key = holders.path_key(with_persistence=True)[rows]
     _, first, which, blocks = np.unique(key, return_index=True, return_inverse=True, return_counts=True)
     bytes_of = np.zeros(len(first), np.int64)
     slack_of = np.zeros(len(first), np.int64)
@@ -197,7 +185,7 @@ def paths_of(
     order = np.argsort(-(bytes_of + slack_of), kind="stable")
     found = [
         PathBytes(
-            category=_CATEGORIES[holders.category[row]],
+            category=CATEGORY_LABELS[holders.category[row]],
             phase=Phase(int(holders.phase[row])).label,
             persistent=bool(holders.persistent[row]),
             module=holders.module_name(row),
@@ -231,7 +219,7 @@ def _merged(
         if not of_it.any():
             continue
         yield PathBytes(
-            category=_CATEGORIES[value],
+            category=CATEGORY_LABELS[value],
             phase=SMALLER_PATHS,
             persistent=outlives,
             module=SMALLER_PATHS,
@@ -291,7 +279,7 @@ def _recurrent_layers(context: Recorded) -> Iterator[str]:
 
 
 def _sums(
-    keys: NDArray[np.integer], bytes_: NDArray[np.int64], names: list[str], missing: str = ""
+    keys: NDArray[np.integer], bytes_: NDArray[np.int64], names: Sequence[str], missing: str = ""
 ) -> dict[str, int]:
     """Bytes by name, most first; keys of -1 count under the name for what is missing."""
     totals: dict[str, int] = {}

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from xmem.errors import ConfigError
+
 
 @contextmanager
 def writing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
@@ -46,3 +48,16 @@ def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
     """
     with writing(path) as file:
         file.write(data)
+
+
+@contextmanager
+def naming(what: str) -> Iterator[None]:
+    """Say of a file that cannot be written in the block what the user called it, such as ``-o out.json``.
+
+    Raises:
+        ConfigError: In place of an ``OSError``.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(what, f"a file that can be written ({error.strerror})") from error

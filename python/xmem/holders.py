@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from xmem.attribution import Attribution, Phase
+from xmem.attribution import Attribution, Category, Phase
 from xmem.blocks import NEVER
 from xmem.orchestration.workload import Workload
 from xmem.simulation import RequestKind, Requests
@@ -56,6 +57,26 @@ class Holders:
     def alive_at(self, request: int) -> NDArray[np.intp]:
         """Rows of the workload that are allocated after a request."""
         return np.flatnonzero((self.alloc_request <= request) & (self.free_request > request))
+
+    def path_key(self, *, with_persistence: bool) -> NDArray[np.int64]:
+        """A number a row, the same for rows that are alike in all that is known of their holders.
+
+        Args:
+            with_persistence: Whether rows that are persistent differ from those that are not.
+        """
+        key = np.zeros(len(self), np.int64)
+        columns: list[tuple[NDArray[Any], int]] = [
+            (self.category, len(Category)),
+            (self.phase, len(Phase)),
+            (self.module, len(self.modules)),
+            (self.operator, len(self.operators)),
+            (self.line, len(self.lines)),
+        ]
+        if with_persistence:
+            columns.append((self.persistent, 2))
+        for column, size in columns:
+            key = key * (size + 1) + column.astype(np.int64) + 1  # -1, none, is 0
+        return key
 
     def module_name(self, row: int) -> str | None:
         """The module of a row, None where there is none."""

@@ -6,7 +6,6 @@ Every pytest run loads this module, so it imports what it needs only where a tes
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -197,9 +196,11 @@ def _keep(estimate: Estimate, folder: Path, test: str, number: int) -> None:
     """Write an estimate to a file of its own: names of tests may be alike without their punctuation."""
     readable = re.sub(r"[^\w.-]+", "_", test)[-_NAME_LENGTH:].strip("_")
     digest = hashlib.sha256(f"{test}\0{number}".encode()).hexdigest()[:8]
+    from xmem.estimate_file import write_estimate
+
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{readable}-{digest}.json").write_text(json.dumps(estimate.to_json(), indent=2) + "\n")
+        write_estimate(folder / f"{readable}-{digest}.json", estimate)
     except OSError as error:
         raise pytest.UsageError(f"--xmem-report={folder} cannot be written: {error.strerror}") from error
 

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -204,6 +204,12 @@ class Trace:
                 self.path,
             )
         return cast("dict[str, Any]", metadata)
+
+    @property
+    def line_notes(self) -> Mapping[str, Mapping[str, str]]:
+        """``function`` and ``text`` of source lines (``PATH:LINE``), of those that the capture noted."""
+        notes: Mapping[str, Mapping[str, str]] = (self.metadata or {}).get("lines", {})
+        return notes
 
     @property
     def counts(self) -> dict[str, int]:

@@ -6,16 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
+from command_line import xmem_fast
 from whatif.nested_sample import nested
-from xmem.cli.main import app
-
-
-def xmem_fast(*arguments: str | Path) -> Result:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments], prog_name="xmem-fast")
-    assert "Traceback" not in result.output
-    return result
 
 
 @pytest.fixture

@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import pytest
-from typer.testing import CliRunner, Result
 
 import xmem
 import xmem.observation
 import xmem.phantom.ledger
+from command_line import xmem_fast
 from estimate_samples import DOES_NOT_FIT, FITS, NO_GPU
 from xmem.capture import PhantomMachine, TorchBuild
-from xmem.cli.main import app
 from xmem.errors import CaptureError, TraceError
 from xmem.estimate_result import Estimate
 from xmem.phantom.ledger import ProcessRecord
@@ -28,12 +27,6 @@ from xmem.pipeline import Analysis
 from xmem.testing.trace_builder import TraceBuilder
 
 SCRIPT = ["python", "train.py"]
-
-
-def xmem_fast(*arguments: str) -> Result:
-    result = CliRunner().invoke(app, list(arguments), prog_name="xmem-fast")
-    assert "Traceback" not in result.output
-    return result
 
 
 @dataclass

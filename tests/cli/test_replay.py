@@ -8,16 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
+from command_line import xmem_fast
 from snapshot_samples import MIB, snapshot, write
-from xmem.cli.main import app
-
-
-def xmem_fast(*arguments: str | Path) -> Result:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments], prog_name="xmem-fast")
-    assert "Traceback" not in result.output
-    return result
 
 
 def test_agreement(tmp_path: Path) -> None:

@@ -6,17 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
+from command_line import xmem_fast
 from scaling.models import run_at, scratch
 from training_sample import MIB
-from xmem.cli.main import app
-
-
-def xmem_fast(*arguments: str | Path) -> Result:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments], prog_name="xmem-fast")
-    assert "Traceback" not in result.output
-    return result
 
 
 @pytest.fixture

@@ -6,19 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
+from command_line import xmem_fast
 from xmem.alloc_conf import parse
-from xmem.cli.main import app
 from xmem.testing.trace_builder import TraceBuilder
 
 MIB = 1 << 20
-
-
-def xmem_fast(*arguments: str | Path) -> Result:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments], prog_name="xmem-fast")
-    assert "Traceback" not in result.output
-    return result
 
 
 @pytest.fixture

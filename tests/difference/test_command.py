@@ -10,20 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
+from command_line import xmem_fast
 from training_sample import MIB, training
-from xmem.cli.main import app
 
 needs_jinja2 = pytest.mark.skipif(
     importlib.util.find_spec("jinja2") is None, reason="jinja2 is not installed"
 )
-
-
-def xmem_fast(*arguments: str | Path) -> Result:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments], prog_name="xmem-fast")
-    assert "Traceback" not in result.output
-    return result
 
 
 @pytest.fixture

@@ -22,11 +22,11 @@ from typer.testing import CliRunner
 import xmem
 from training_sample import training
 from xmem.advice import advise
+from xmem.breakdown.composition import categories_at, composition_at
 from xmem.cli.main import app
 from xmem.errors import ConfigError
 from xmem.reports.html import page_of, write_page
 from xmem.reports.html.bricks import bricks_around_peak
-from xmem.reports.html.composition import categories_at, composition_at
 from xmem.reports.html.curve import iterations_of, phases_of, shown_requests
 from xmem.reports.html.packing import json_for_script, pack_units
 from xmem.reports.html.segment_map import FREE, segment_map_of
@@ -108,7 +108,7 @@ def test_drawn_instants_hold_the_ends_and_every_peak(analysis: xmem.Analysis) ->
 
 def test_compositions_add_up_to_what_is_allocated_at_every_instant(analysis: xmem.Analysis) -> None:
     shown, requests = shown_requests(analysis.replay), analysis.stages.requests
-    composition = composition_at(shown, requests, analysis.replay, analysis.holders)
+    composition = composition_at(shown, requests, analysis.replay, analysis.holders, most_modules=60)
     allocated = analysis.replay.timeline.allocated_bytes[shown]
     assert np.array_equal(composition.by_category.sum(axis=0), allocated)
     assert np.array_equal(composition.by_module.sum(axis=0), allocated)

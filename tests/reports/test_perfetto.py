@@ -77,7 +77,7 @@ def test_stretches_are_shown_by_their_highest(points: int, monkeypatch: pytest.M
     monkeypatch.setattr(perfetto, "_MOST_POINTS", points)
     random = np.random.default_rng(points)
     gauges = [random.integers(0, 10_000, 1000), random.integers(0, 10_000, 1000)]
-    shown = perfetto._highest_of_stretches(gauges)
+    shown = perfetto._shown_requests(*gauges)
     assert len(shown) <= points
     assert shown[-1] == 999
     for gauge in gauges:

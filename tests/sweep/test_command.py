@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
+from command_line import xmem_fast
 from sweep_results import rows_of
-from xmem.cli.main import app
 from xmem.sweep import read_spec
 from xmem.sweep.store import Store
 
@@ -33,12 +32,6 @@ gpu = ["t4", "h100", "300MiB", "a10", "v100-32gb"]
 """
 
 COMMAND = [sys.executable, "-m", "xmem.cli.main", "sweep"]
-
-
-def xmem_fast(*arguments: str | Path) -> Result:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments], prog_name="xmem-fast")
-    assert "Traceback" not in result.output
-    return result
 
 
 def grid(batches: int) -> str:

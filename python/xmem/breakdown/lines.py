@@ -8,12 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from xmem.attribution import Category, Phase
+from xmem.attribution import CATEGORY_LABELS, Category, Phase
 from xmem.breakdown.execution import Delta, Execution, execution_of
 from xmem.pipeline import Analysis
 from xmem.source_lines import file_and_number
-
-_CATEGORIES = [category.label for category in Category]
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,7 @@ def bytes_by_line(analysis: Analysis) -> list[LineBytes]:
     held = np.zeros((len(holders.lines), len(Category)), np.int64)
     np.add.at(held, (holders.line[rows], holders.category[rows]), analysis.replay.placement.size_bytes[rows])
     category = {
-        name: {_CATEGORIES[value]: int(bytes_[value]) for value in np.argsort(-bytes_) if bytes_[value]}
+        name: {CATEGORY_LABELS[value]: int(bytes_[value]) for value in np.argsort(-bytes_) if bytes_[value]}
         for name, bytes_ in zip(holders.lines, held, strict=True)
     }
     changes: dict[bool, dict[str, Delta]] = {False: {}, True: {}}
@@ -62,7 +60,7 @@ def bytes_by_line(analysis: Analysis) -> list[LineBytes]:
         in_backward = execution.phase == Phase.BACKWARD
         for backward, by_name in changes.items():
             by_name.update(_changes(execution, in_backward == backward))
-    notes = (analysis.stages.trace.metadata or {}).get("lines", {})
+    notes = analysis.stages.trace.line_notes
     names = dict.fromkeys((*category, *changes[False], *changes[True]))
     found = []
     for name in names:

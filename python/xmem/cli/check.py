@@ -22,7 +22,7 @@ from xmem.cli.capture import CaptureSettings, capture_noting
 from xmem.cli.exit_codes import ExitCode
 from xmem.errors import ConfigError, TraceError, XmemError
 from xmem.estimate_file import is_estimate_file, read_estimate
-from xmem.files import write_whole
+from xmem.files import naming, write_whole
 from xmem.gate import (
     Baseline,
     Metric,
@@ -417,7 +417,8 @@ def _give(outcomes: Sequence[Outcome], written_as: CheckFormat, file: Path | Non
             if outcome.error is not None:
                 output.note(str(outcome.error))
     if file is not None:
-        _write(f"-o {file}", lambda: write_whole(file, _written(outcomes, written_as).encode()))
+        with naming(f"-o {file}"):
+            write_whole(file, _written(outcomes, written_as).encode())
     if on_github:
         _append_step_summary(outcomes)
     raise typer.Exit(_status(outcomes))
@@ -456,15 +457,5 @@ def _append_step_summary(outcomes: Sequence[Outcome]) -> None:
         return
     from xmem.reports.gate import github
 
-    def append() -> None:
-        with Path(summary).open("a", encoding="utf-8") as file:
-            file.write(github.step_summary(outcomes))
-
-    _write(f"GITHUB_STEP_SUMMARY={summary}", append)
-
-
-def _write(what: str, write: Callable[[], None]) -> None:
-    try:
-        write()
-    except OSError as error:
-        raise ConfigError(what, f"a file that can be written ({error.strerror})") from error
+    with naming(f"GITHUB_STEP_SUMMARY={summary}"), Path(summary).open("a", encoding="utf-8") as file:
+        file.write(github.step_summary(outcomes))

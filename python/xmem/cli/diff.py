@@ -10,7 +10,7 @@ import typer
 from xmem.cli import job, options, output
 from xmem.cli.exit_codes import ExitCode
 from xmem.errors import ConfigError
-from xmem.files import write_whole
+from xmem.files import naming, write_whole
 from xmem.gate import parse_growth
 
 if TYPE_CHECKING:
@@ -59,6 +59,10 @@ def diff(
 
     if before == after == "-":
         raise ConfigError("- for both runs", "at most one from standard input")
+    if html is not None:
+        from xmem.reports.difference.page import require_packages
+
+        require_packages()
     limit = None if fail_on_growth is None else parse_growth(fail_on_growth)
     target = options.target_options(gpu, capacity, alloc_conf, torch_version, cudnn)
     estimates = [job.estimate_in(source) for source in (before, after)]
@@ -94,7 +98,5 @@ def _analyze(source: str, target: options.TargetOptions) -> Analysis:
 def _write_html(compared: Difference, path: Path, before: str, after: str) -> None:
     from xmem.reports.difference.page import page_of
 
-    try:
+    with naming(f"--html {path}"):
         write_whole(path, page_of(compared, before=before, after=after).encode())
-    except OSError as error:
-        raise ConfigError(f"--html {path}", f"a file that can be written ({error.strerror})") from error

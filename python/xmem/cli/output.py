@@ -12,7 +12,7 @@ import typer
 
 from xmem.cli.exit_codes import ExitCode
 from xmem.errors import ConfigError
-from xmem.files import write_whole
+from xmem.files import naming
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -114,17 +114,20 @@ def give_analysis(
         typer.Exit: Always; the status says whether the job fits.
         ConfigError: A file cannot be written; the estimate has been printed all the same.
     """
+    from xmem.estimate_file import write_estimate
+
     estimate = analysis.estimate
     try:
         _print(estimate, as_json=as_json, explain=explain, request=request, upper=upper)
     finally:  # whoever reads the text may have seen enough; the files were asked for all the same
         if output is not None:
-            _write((json.dumps(estimate.to_json(), indent=2) + "\n").encode(), output, "-o")
+            with naming(f"-o {output}"):
+                write_estimate(output, estimate)
         if page is not None:
-            from xmem.reports.html import page_of
+            from xmem.reports.html import write_page
 
-            text = page_of(analysis, advised=advice_for_page(analysis) if with_advice else None)
-            _write(text.encode(), page, "--html")
+            with naming(f"--html {page}"):
+                write_page(analysis, page, advised=advice_for_page(analysis) if with_advice else None)
             note(f"{page}: a page to open in a browser")
     raise typer.Exit(ExitCode.DOES_NOT_FIT if estimate.fits is False else ExitCode.DONE)
 
@@ -159,10 +162,3 @@ def advice_for_page(analysis: Analysis) -> Advised:
     from xmem.advice import advise
 
     return advise(analysis, budget_s=_PAGE_ADVICE_S)
-
-
-def _write(data: bytes, path: Path, option: str) -> None:
-    try:
-        write_whole(path, data)
-    except OSError as error:
-        raise ConfigError(f"{option} {path}", f"a file that can be written ({error.strerror})") from error

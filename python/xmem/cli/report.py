@@ -16,7 +16,7 @@ from xmem.cli import job, options, output
 from xmem.cli.exit_codes import ExitCode
 from xmem.errors import ConfigError
 from xmem.estimate_result import Estimate
-from xmem.files import writing
+from xmem.files import naming, writing
 from xmem.units import format_bytes
 
 if TYPE_CHECKING:
@@ -179,11 +179,8 @@ def _output(file: Path | None) -> Iterator[IO[bytes]]:
     if file is None:
         yield sys.stdout.buffer
         return
-    try:
-        with writing(file) as out:
-            yield out
-    except OSError as error:
-        raise ConfigError(f"-o {file}", f"a file that can be written ({error.strerror})") from error
+    with naming(f"-o {file}"), writing(file) as out:
+        yield out
 
 
 def _write(

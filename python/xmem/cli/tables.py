@@ -12,15 +12,12 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from xmem.attribution import Category, Phase, attribute
+from xmem.attribution import CATEGORY_LABELS, PHASE_LABELS, attribute
 from xmem.blocks import NEVER, pair_blocks
 from xmem.pipeline import run_stages
 from xmem.simulation import BlockState, RequestKind
 from xmem.source_lines import user_line
 from xmem.trace import SPAN_KINDS, Trace
-
-PHASES = [phase.label for phase in Phase]
-CATEGORIES = [category.label for category in Category]
 
 
 class Names(Protocol):
@@ -108,9 +105,9 @@ def _blocks(trace: Trace) -> Columns:
         "alloc_ns": Column(blocks.alloc_ns),
         "free_ns": Column(np.where(blocks.free_ns == NEVER, -1, blocks.free_ns)),
         "device_type": Column(blocks.device_type),
-        "category": Column(attribution.category, CATEGORIES),
+        "category": Column(attribution.category, CATEGORY_LABELS),
         "iteration": Column(attribution.iteration),
-        "phase": Column(attribution.phase, PHASES),
+        "phase": Column(attribution.phase, PHASE_LABELS),
         "operator": Column(operator, trace.names),
         "module": Column(attribution.module, attribution.modules),
         "source_line": Column(attribution.source_line, [*map(user_line, attribution.lines)]),
@@ -127,9 +124,9 @@ def _sequence(trace: Trace) -> Columns:
         "size_bytes": Column(requests.size_bytes[requests.block]),
         "allocated_bytes": Column(timeline.allocated_bytes),
         "reserved_bytes": Column(timeline.reserved_bytes),
-        "category": Column(workload.category[requests.block], CATEGORIES),
+        "category": Column(workload.category[requests.block], CATEGORY_LABELS),
         "iteration": Column(workload.iteration[requests.block]),
-        "phase": Column(workload.phase[requests.block], PHASES),
+        "phase": Column(workload.phase[requests.block], PHASE_LABELS),
     }
 
 

@@ -11,7 +11,7 @@ import typer
 from xmem.cli import options, output
 from xmem.cli.text_table import format_table
 from xmem.errors import ConfigError
-from xmem.files import write_whole
+from xmem.files import naming, write_whole
 from xmem.units import format_bytes
 
 if TYPE_CHECKING:
@@ -193,10 +193,8 @@ def _write_pages(card: Scorecard, html: Path | None, docs: Path | None, explanat
 
 
 def _write(path: Path, text: str) -> None:
-    try:
+    with naming(f"{path}"):
         write_whole(path, text.encode())
-    except OSError as error:
-        raise ConfigError(f"{path}", f"a file that can be written ({error.strerror})") from error
     output.note(f"wrote {path}")
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from xmem.difference.names import pattern
-from xmem.difference.paths import SLACK
 from xmem.difference.result import Cause, PathChange
+from xmem.estimate_result import SLACK
 from xmem.units import format_change
 
 _MOST = 8

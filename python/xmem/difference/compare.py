@@ -9,12 +9,13 @@ from xmem.difference.blocks import block_changes
 from xmem.difference.causes import causes
 from xmem.difference.instants import instants
 from xmem.difference.names import align_lines, align_modules, unwrapped
-from xmem.difference.paths import SLACK, Common, Path, Run, aligned_paths
+from xmem.difference.paths import Common, Path, Run, aligned_paths
 from xmem.difference.result import Difference, PathChange, Setting, SizeChange
-from xmem.estimate_result import Estimate
+from xmem.estimate_result import SLACK, Estimate
 from xmem.holders import NO_LINE, OUTSIDE_OF_MODULES, OUTSIDE_OF_OPERATORS
 from xmem.pipeline import Analysis
 from xmem.units import format_bytes
+from xmem.words import point
 
 _SLACK_NAME = "(allocator slack)"
 
@@ -78,7 +79,7 @@ def _settings(before: Estimate, after: Estimate) -> Iterator[Setting]:
         "alloc_conf": lambda run: run.target.alloc_conf or None,
         "context": lambda run: _size_text(run.context_bytes),
         "what_if": lambda run: ", ".join(run.what_if) or None,
-        "at": lambda run: None if run.scaling is None else _point(run.scaling.at),
+        "at": lambda run: None if run.scaling is None else point(run.scaling.at),
         "policies_off": lambda run: ", ".join(p.name for p in run.policies if not p.applied) or None,
         "command": lambda run: shlex.join(run.trace.command) or None,
         "iterations": lambda run: str(run.trace.iterations),
@@ -101,10 +102,6 @@ def _way(run: Estimate) -> str:
     if run.measured is not None:
         return "phantom GPU"
     return "GPU" if not any(policy.name == "drop_host_memory" for policy in run.policies) else "CPU"
-
-
-def _point(at: Mapping[str, int]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in at.items())
 
 
 def _size_text(size_bytes: int) -> str | None:

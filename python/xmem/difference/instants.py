@@ -8,8 +8,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from xmem.difference.paths import SLACK, Common, Path, Rows
+from xmem.difference.paths import Common, Path, Rows
 from xmem.difference.result import Instant, SizeChange
+from xmem.estimate_result import SLACK
 
 _FoundBy = Literal["path", "operator", "phase"]
 

@@ -32,6 +32,14 @@ def pattern(module: str) -> str:
     return _NUMBER.sub("*", module)
 
 
+def by_pattern(modules: Iterable[str]) -> dict[str, list[str]]:
+    """Modules that differ by numbers in their paths, under their pattern; one alone under its path."""
+    groups: dict[str, list[str]] = defaultdict(list)
+    for module in modules:
+        groups[pattern(module)].append(module)
+    return {name if len(group) > 1 else group[0]: group for name, group in groups.items()}
+
+
 def align_modules(before: Activity, after: Activity) -> dict[str, str]:
     """The modules of the second run that stand for those of the first, level by level from the root.
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,11 +14,9 @@ from numpy.typing import NDArray
 from xmem.attribution import Category, Phase
 from xmem.difference.names import Activity, align_lines, align_modules, unwrapped
 from xmem.difference.result import PathChange, Renamed
-from xmem.estimate_result import Estimate
+from xmem.estimate_result import SLACK, Estimate
 from xmem.evidence import taken_bytes
 from xmem.pipeline import Analysis
-
-SLACK = "allocator_slack"
 
 
 class Path(NamedTuple):
@@ -75,16 +73,7 @@ class Rows:
     def __init__(self, analysis: Analysis) -> None:
         self.analysis = analysis
         self.holders = holders = analysis.holders
-        key = np.zeros(len(holders), np.int64)
-        columns: tuple[tuple[NDArray[Any], int], ...] = (
-            (holders.category, len(Category)),
-            (holders.phase, len(Phase)),
-            (holders.module, len(holders.modules)),
-            (holders.operator, len(holders.operators)),
-            (holders.line, len(holders.lines)),
-        )
-        for column, size in columns:
-            key = key * (size + 1) + column.astype(np.int64) + 1  # -1, none, is 0
+        key = holders.path_key(with_persistence=False)
         _, first, path = np.unique(key, return_index=True, return_inverse=True)
         self.path: NDArray[np.int64] = path.reshape(-1).astype(np.int64)
         modules = [unwrapped(module) for module in holders.modules]
@@ -199,11 +188,7 @@ class _Activities:
 
 
 def _line_notes(run: Run) -> Mapping[str, Mapping[str, str]]:
-    """Function and text of each line, where the run was captured with them."""
-    if run.rows is None:
-        return {}
-    notes: Mapping[str, Mapping[str, str]] = (run.rows.analysis.stages.trace.metadata or {}).get("lines", {})
-    return notes
+    return {} if run.analysis is None else run.analysis.stages.trace.line_notes
 
 
 def _activities(run: Run, *, whole: bool, noted: bool) -> _Activities:

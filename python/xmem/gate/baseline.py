@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from xmem.errors import ConfigError, TraceError
-from xmem.estimate_file import read_estimate
+from xmem.errors import TraceError
+from xmem.estimate_file import read_estimate, write_estimate
 from xmem.estimate_result import Estimate
-from xmem.files import write_whole
+from xmem.files import naming
 
 
 @dataclass(frozen=True)
@@ -56,8 +55,6 @@ def write_baseline(path: Path, estimate: Estimate) -> None:
         trace=replace(estimate.trace, bytes=-1),
         timings_s={},
     )
-    try:
+    with naming(f"the baseline {path}"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, (json.dumps(lasting.to_json(), indent=2) + "\n").encode())
-    except OSError as error:
-        raise ConfigError(f"the baseline {path}", f"a file that can be written ({error.strerror})") from error
+        write_estimate(path, lasting)

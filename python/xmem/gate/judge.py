@@ -13,6 +13,7 @@ from xmem.estimate_result import Estimate
 from xmem.gate.baseline import Baseline
 from xmem.gate.limits import Limits, Metric
 from xmem.units import format_bytes
+from xmem.words import at_instant
 
 if TYPE_CHECKING:
     from xmem.difference import Difference
@@ -199,8 +200,8 @@ def _does_not_fit(estimate: Estimate, limits: Limits) -> Finding | None:
         if oom is not None:
             where = f" at {oom.source_line}" if oom.source_line else ""
             message += (
-                f", and runs out in iteration {oom.iteration}, {oom.phase.replace('_', ' ')}{where}, asking "
-                f"for {format_bytes(oom.requested_bytes)}"
+                f", and runs out {at_instant(oom.iteration, oom.phase)}{where}, asking for "
+                f"{format_bytes(oom.requested_bytes)}"
             )
             line = oom.source_line or line
         return Finding(Rule.DOES_NOT_FIT, message, _held(estimate, Limits()), line)
@@ -256,16 +257,10 @@ def _added(
 
 def _alike(modules: Mapping[str, int]) -> dict[str, int]:
     """The layers of a list together: ``GPT.blocks.*.mlp``."""
-    from xmem.difference.names import pattern
+    from xmem.difference.names import by_pattern
 
-    groups: dict[str, list[str]] = {}
-    for module, size in modules.items():
-        if size:
-            groups.setdefault(pattern(module), []).append(module)
-    return {
-        name if len(group) > 1 else group[0]: sum(modules[module] for module in group)
-        for name, group in groups.items()
-    }
+    changed = by_pattern(module for module, size in modules.items() if size)
+    return {name: sum(modules[module] for module in group) for name, group in changed.items()}
 
 
 def _subject(estimate: Estimate, limits: Limits) -> str:

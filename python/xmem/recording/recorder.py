@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_format
 import os
 import shutil
 import sys
@@ -20,6 +19,7 @@ from xmem import alloc_conf as allocator_settings
 from xmem.capture.capture import own_version
 from xmem.devices import find_device
 from xmem.errors import CaptureError, ConfigError, XmemError
+from xmem.estimate_file import write_estimate
 from xmem.estimate_result import Estimate
 from xmem.files import write_whole
 from xmem.pipeline import Analysis, analyze
@@ -184,8 +184,7 @@ class Recorder:
             XmemError: There is no recording.
             OSError: The file cannot be written.
         """
-        text = json_format.dumps(self.estimate.to_json(), indent=2)
-        write_whole(path, f"{text}\n".encode())
+        write_estimate(path, self.estimate)
 
     def write_html(self, path: StrPath) -> None:
         """Write the report as one page.

@@ -69,7 +69,7 @@ def origins_of(analysis: Analysis) -> Origins:
         users.category,
     ]
     first, which = _distinct(parts)
-    frames = _Frames(operators, packages, users, (stages.trace.metadata or {}).get("lines", {}))
+    frames = _Frames(operators, packages, users, stages.trace.line_notes)
     stacks = [
         (
             *frames.of_operators(operator),

@@ -14,8 +14,10 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xmem.attribution import Category, Phase
+from xmem.attribution import CATEGORY_LABELS, Category, Phase
+from xmem.breakdown.composition import categories_at
 from xmem.simulation import RequestKind
+from xmem.stretches import highest_of_stretches
 from xmem.trace import SPAN_KINDS
 from xmem.units import format_bytes
 
@@ -96,13 +98,14 @@ def _metadata(kind: str, thread: int, name: str) -> _Event:
 
 def _counters(analysis: Analysis, holders: Holders, clock: _Clock) -> Iterator[_Event]:
     requests, gauges = analysis.stages.requests, analysis.replay.timeline
-    shown = _highest_of_stretches([gauges.allocated_bytes, gauges.reserved_bytes])
+    shown = _shown_requests(gauges.allocated_bytes, gauges.reserved_bytes)
     columns = {
         "allocated": gauges.allocated_bytes[shown].tolist(),
         "active": gauges.active_bytes[shown].tolist(),
         "reserved": gauges.reserved_bytes[shown].tolist(),
     }
-    held = {label: column[shown].tolist() for label, column in _held_by_category(analysis, holders)}
+    by_category = categories_at(shown, requests, analysis.replay, holders)
+    held = {label: row.tolist() for label, row in zip(CATEGORY_LABELS, by_category, strict=True) if row.any()}
     times_us = [clock.us(time_ns) for time_ns in requests.time_ns[shown].tolist()]
     for name, values in columns.items():
         for ts, value in zip(times_us, values, strict=True):
@@ -117,34 +120,13 @@ def _counters(analysis: Analysis, holders: Holders, clock: _Clock) -> Iterator[_
         }
 
 
-def _held_by_category(analysis: Analysis, holders: Holders) -> Iterator[tuple[str, NDArray[np.int64]]]:
-    """The bytes in use of each category after each request; they sum to the allocated bytes."""
-    requests = analysis.stages.requests
-    change = np.zeros(len(requests), np.int64)
-    for kind, sign in ((RequestKind.ALLOC, 1), (RequestKind.FREE, -1)):
-        rows = np.flatnonzero(requests.kind == kind)
-        change[rows] = sign * np.maximum(analysis.replay.placement.size_bytes[requests.block[rows]], 0)
-    of_block = np.isin(requests.kind, (RequestKind.ALLOC, RequestKind.FREE))
-    category = np.where(of_block, holders.category[np.where(of_block, requests.block, 0)], 0)
-    for value in Category:
-        of_it = category == value
-        if change[of_it].any():
-            yield value.label, np.cumsum(np.where(of_it, change, 0))
-
-
-def _highest_of_stretches(gauges: list[NDArray[np.int64]]) -> NDArray[np.intp]:
-    """Requests to show: all of a short run, else of each stretch the highest of every gauge and the last."""
+def _shown_requests(*gauges: NDArray[np.int64]) -> NDArray[np.intp]:
+    """All of a short run, else where each gauge is highest in its stretches, and the last."""
     count = len(gauges[0])
     if count <= _MOST_POINTS:
         return np.arange(count)
-    width = -(-count // (_MOST_POINTS // (len(gauges) + 1)))
-    begins = np.arange(0, count, width)
-    shown = [np.minimum(begins + width, count) - 1]
-    for gauge in gauges:
-        padded = np.full(len(begins) * width, -1, np.int64)
-        padded[:count] = gauge
-        shown.append(begins + np.argmax(padded.reshape(-1, width), axis=1))
-    return np.unique(np.concatenate(shown))
+    highest = [highest_of_stretches(gauge, (_MOST_POINTS - 1) // len(gauges)) for gauge in gauges]
+    return np.unique(np.concatenate([*highest, [count - 1]]))
 
 
 def _steps(analysis: Analysis, holders: Holders, clock: _Clock) -> Iterator[_Event]:

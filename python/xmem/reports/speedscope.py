@@ -6,7 +6,7 @@ The file format is described at https://www.speedscope.app/file-format-schema.js
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 from xmem.estimate_result import SMALLER_PATHS, Estimate, PathBytes
@@ -37,13 +37,11 @@ def write_speedscope(source: Analysis | Estimate, file: IO[bytes]) -> int:
         ConfigError: An estimate without what is asked for.
     """
     paths = peak_paths(source)
-    functions = {} if isinstance(source, Estimate) else _functions(source)
+    notes = {} if isinstance(source, Estimate) else source.stages.trace.line_notes
     frames: dict[_Frame, int] = {}
     profiles = [
         _profile("by category, module, operator and line", map(_holder_frames, paths), paths, frames),
-        _profile(
-            "by file, function and line", [_line_frames(path, functions) for path in paths], paths, frames
-        ),
+        _profile("by file, function and line", [_line_frames(path, notes) for path in paths], paths, frames),
     ]
     document = {
         "$schema": _SCHEMA,
@@ -57,23 +55,17 @@ def write_speedscope(source: Analysis | Estimate, file: IO[bytes]) -> int:
     return len(paths)
 
 
-def _functions(analysis: Analysis) -> dict[str, Any]:
-    """What a capture noted of each source line."""
-    notes: dict[str, Any] = (analysis.stages.trace.metadata or {}).get("lines", {})
-    return notes
-
-
 def _holder_frames(path: PathBytes) -> list[_Frame]:
     *holder, line = stack_of(path)
     return [*((name, "", 0) for name in holder), _line_frame(line)]
 
 
-def _line_frames(path: PathBytes, functions: dict[str, Any]) -> list[_Frame]:
+def _line_frames(path: PathBytes, notes: Mapping[str, Mapping[str, str]]) -> list[_Frame]:
     if path.source_line is None:
         missing = SMALLER_PATHS if path.module == SMALLER_PATHS else NO_LINE
         return [(missing, "", 0), (path.category, "", 0)]
     name, _ = file_and_number(path.source_line)
-    function = functions.get(path.source_line, {}).get("function", "")
+    function = notes.get(path.source_line, {}).get("function", "")
     return [
         (name, name, 0),
         *([(function, name, 0)] if function else []),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xmem.attribution import Category, Phase
+from xmem.attribution import CATEGORY_LABELS, PHASE_LABELS
 from xmem.blocks import NEVER
 from xmem.errors import ConfigError
 from xmem.estimate_result import Estimate
@@ -103,8 +103,8 @@ def _blocks(analysis: Analysis) -> Table:
         Column("alloc_request", holders.alloc_request, missing=requests),
         Column("free_request", holders.free_request, missing=requests),
         Column("iteration", workload.iteration, missing=-1),
-        Column("phase", holders.phase, [phase.label for phase in Phase]),
-        Column("category", holders.category, [category.label for category in Category]),
+        Column("phase", holders.phase, PHASE_LABELS),
+        Column("category", holders.category, CATEGORY_LABELS),
         Column("persistent", holders.persistent),
         Column("module", holders.module, holders.modules),
         Column("tensor", workload.tensor, tensors["name"]),

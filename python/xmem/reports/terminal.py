@@ -12,7 +12,8 @@ from rich.text import Text
 from xmem.estimate_result import Estimate, OutOfMemory, PolicyRecord, Verdict
 from xmem.holders import NO_LINE, OUTSIDE_OF_MODULES
 from xmem.reports.sparkline import sparkline
-from xmem.units import format_bytes
+from xmem.units import format_bytes, format_change
+from xmem.words import at_instant, instant, point, spaced
 
 _TOP = 5
 _MAX_WIDTH = 100
@@ -39,7 +40,7 @@ def render(estimate: Estimate, console: Console, *, explain: bool = False) -> No
     console.print()
     _print_peak(estimate, console)
     _print_card(estimate, console)
-    categories = {_words(name): size for name, size in estimate.breakdown.category.items()}
+    categories = {spaced(name): size for name, size in estimate.breakdown.category.items()}
     _print_shares("At the peak, by category", categories, console, top=len(categories))
     _print_shares(
         "Top modules",
@@ -92,12 +93,7 @@ def _headline(estimate: Estimate) -> Text:
 def _place(oom: OutOfMemory) -> str:
     line = f", at {oom.source_line}" if oom.source_line else ""
     operator = f" ({oom.operator})" if oom.operator else ""
-    return f"{'in ' if oom.iteration >= 0 else ''}{_instant(oom.iteration, oom.phase)}{line}{operator}"
-
-
-def _instant(iteration: int, phase: str) -> str:
-    where = f"iteration {iteration}" if iteration >= 0 else "outside of iterations"
-    return where if phase == "other" else f"{where}, {_words(phase)}"
+    return f"{at_instant(oom.iteration, oom.phase)}{line}{operator}"
 
 
 def _print_peak(estimate: Estimate, console: Console) -> None:
@@ -116,7 +112,7 @@ def _print_peak(estimate: Estimate, console: Console) -> None:
         "  persistent": _persistent(estimate),
         "  bounds": f"{least} with perfect reuse, {most} without any",
         "Interval": _interval(estimate),
-        "Where": _instant(peak.iteration, peak.phase),
+        "Where": instant(peak.iteration, peak.phase),
         "  module": peak.module,
         "  operator": peak.operator,
         "  source line": peak.source_line,
@@ -151,7 +147,7 @@ def _scaling(estimate: Estimate) -> str | None:
     scaling = estimate.scaling
     if scaling is None:
         return None
-    text = f"{_point(scaling.at)}, fitted from {'; '.join(map(_point, scaling.fitted_from))}"
+    text = f"{point(scaling.at)}, fitted from {'; '.join(map(point, scaling.fitted_from))}"
     least, most = scaling.peak_reserved_least_bytes, scaling.peak_reserved_most_bytes
     if least < most:
         text += (
@@ -159,10 +155,6 @@ def _scaling(estimate: Estimate) -> str | None:
             f"{scaling.blocks_uncertain:,} blocks follow no polynomial or are not in every run"
         )
     return text
-
-
-def _point(point: Mapping[str, int]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in point.items())
 
 
 def _measured(estimate: Estimate) -> str | None:
@@ -207,7 +199,7 @@ def _print_card(estimate: Estimate, console: Console) -> None:
         begin, end = round(so_far * scale), round((so_far + part.bytes) * scale)
         so_far += part.bytes
         bar = Text(" " * (2 + begin) + block * (end - begin), "cyan")
-        table.add_row(f"  {_words(part.name)}", format_bytes(part.bytes), *([bar] if bars else []))
+        table.add_row(f"  {spaced(part.name)}", format_bytes(part.bytes), *([bar] if bars else []))
     total = Text("  " + block * _WATERFALL_WIDTH, "bold cyan")
     table.add_row("  device peak", format_bytes(estimate.device_peak_bytes), *([total] if bars else []))
     console.print(table)
@@ -295,11 +287,11 @@ def _margin(verdict: Verdict) -> str:
 
 
 def _corrections(estimate: Estimate) -> list[str]:
-    return [
-        f"{policy.name}: {_signed(policy.bytes_changed)} in {_count(policy.blocks_changed, 'block')}"
-        for policy in estimate.policies
-        if policy.blocks_changed
-    ]
+    return [f"{policy.name}: {_correction(policy)}" for policy in estimate.policies if policy.blocks_changed]
+
+
+def _correction(policy: PolicyRecord) -> str:
+    return f"{format_change(policy.bytes_changed)} in {_count(policy.blocks_changed, 'block')}"
 
 
 def _print_policies(estimate: Estimate, console: Console) -> None:
@@ -312,11 +304,8 @@ def _print_policies(estimate: Estimate, console: Console) -> None:
         _print_policy("as recorded", format_bytes(recorded), "", console)
     for policy in policies:
         if policy.blocks_changed:
-            at_peak = "not known" if policy.bytes_at_peak is None else _signed(policy.bytes_at_peak)
-            over_all = (
-                f"{_signed(policy.bytes_changed)} in {_count(policy.blocks_changed, 'block')} of the run"
-            )
-            _print_policy(_policy_name(policy), at_peak, over_all, console)
+            at_peak = "not known" if policy.bytes_at_peak is None else format_change(policy.bytes_at_peak)
+            _print_policy(_policy_name(policy), at_peak, f"{_correction(policy)} of the run", console)
     if known:
         _print_policy("as estimated", format_bytes(final), "requested by tensors", console)
     console.print()
@@ -341,7 +330,7 @@ def _problems(estimate: Estimate) -> list[str]:
         return f", first at byte {first_byte_offset:,}" if first_byte_offset >= 0 else ""
 
     return [
-        f"{_words(problem.kind)} ({_words(problem.severity)}), {problem.count:,} x"
+        f"{spaced(problem.kind)} ({spaced(problem.severity)}), {problem.count:,} x"
         f"{place(problem.first_byte_offset)}: {problem.message}"
         for problem in estimate.diagnostics
     ]
@@ -388,14 +377,6 @@ def _bar_character(console: Console) -> str:
 
 def _has_unicode(console: Console) -> bool:
     return console.encoding.lower().startswith("utf")
-
-
-def _words(name: str) -> str:
-    return name.replace("_", " ")
-
-
-def _signed(size_bytes: int) -> str:
-    return f"{'+' if size_bytes > 0 else ''}{format_bytes(size_bytes)}"
 
 
 def _count(number: int, noun: str) -> str:

@@ -23,7 +23,6 @@ from xmem.orchestration.policy import Recorded
 from xmem.orchestration.workload import Workload, concatenated, made_by_policy
 from xmem.trace import SPAN_KINDS
 
-_ITERATION = SPAN_KINDS.index("iteration")
 _MODULE = SPAN_KINDS.index("module")
 
 

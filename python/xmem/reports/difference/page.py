@@ -9,16 +9,18 @@ from pathlib import Path
 
 from xmem.difference import Difference, SizeChange
 from xmem.difference.causes import factor
-from xmem.errors import ConfigError
+from xmem.reports import offline_page
 from xmem.reports.difference.words import (
-    SIZE_NAMES,
     grouped_modules,
     headline,
+    in_words,
     instant_in_words,
+    named_sizes,
     place,
     renamed_in_words,
 )
 from xmem.units import format_bytes, format_change
+from xmem.words import spaced
 
 _FOLDER = Path(__file__).parent
 _MOST_ROWS = 40
@@ -58,6 +60,15 @@ class _Table:
         return round(abs(change.change_bytes) / (largest or 1) * 100, 2)
 
 
+def require_packages() -> None:
+    """Check before the work that a page can be made.
+
+    Raises:
+        ConfigError: jinja2 is missing.
+    """
+    offline_page.require_packages("an HTML page", ("jinja2",))
+
+
 def page_of(difference: Difference, *, before: str, after: str) -> str:
     """The comparison as the text of an HTML page.
 
@@ -69,28 +80,14 @@ def page_of(difference: Difference, *, before: str, after: str) -> str:
     Raises:
         ConfigError: jinja2 is missing.
     """
-    try:
-        import jinja2
-    except ModuleNotFoundError:
-        raise ConfigError("--html without jinja2", "it installed: pip install 'xmem-fast[report]'") from None
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_FOLDER),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    environment.filters |= {"size": format_bytes, "change": format_change, "sign": _sign}
-    environment.globals |= {"factor": factor}
-    sizes = [
-        SizeChange(label, size.before_bytes, size.after_bytes)
-        for name, label in SIZE_NAMES.items()
-        for size in [difference.size(name)]
-    ]
+    require_packages()
+    environment = offline_page.environment(_FOLDER)
+    environment.filters["sign"] = _sign
+    environment.globals["factor"] = factor
     tables = [
-        _Table("Sizes", sizes),
-        _Table("By category", [_spaced(change) for change in difference.category]),
-        _Table("By phase of birth", [_spaced(change) for change in difference.phase]),
+        _Table("Sizes", named_sizes(difference)),
+        _Table("By category", in_words(difference.category)),
+        _Table("By phase of birth", in_words(difference.phase)),
         _Table("By module", _changed(grouped_modules(difference.module)), "name"),
         _Table("By source line", _changed(difference.source_line), "name"),
         _Table("By operator", _changed(difference.operator), "name"),
@@ -100,7 +97,7 @@ def page_of(difference: Difference, *, before: str, after: str) -> str:
         before=before,
         after=after,
         headline=headline(difference),
-        style=(_FOLDER / "page.css").read_text(encoding="utf-8"),
+        style=offline_page.style(_FOLDER / "page.css"),
         waterfall=list(_waterfall(difference)),
         tables=tables,
         peak_before=place(difference.peak_before),
@@ -125,7 +122,7 @@ def _waterfall(difference: Difference) -> Iterator[_Bar]:
 
     yield bar("device peak before", format_bytes(device.before_bytes), "total", 0, device.before_bytes)
     for step, begin, end in zip(steps, ends[:-1], ends[1:], strict=True):
-        label = _WATERFALL_NAMES.get(step.name, step.name.replace("_", " "))
+        label = _WATERFALL_NAMES.get(step.name, spaced(step.name))
         yield bar(label, format_change(step.change_bytes), _sign(step.change_bytes), begin, end)
     yield bar("device peak after", format_bytes(device.after_bytes), "total", 0, device.after_bytes)
 
@@ -136,7 +133,3 @@ def _sign(change_bytes: int) -> str:
 
 def _changed(changes: Iterable[SizeChange]) -> list[SizeChange]:
     return [change for change in changes if change.change_bytes]
-
-
-def _spaced(change: SizeChange) -> SizeChange:
-    return SizeChange(change.name.replace("_", " "), change.before_bytes, change.after_bytes)

@@ -12,19 +12,21 @@ from rich.text import Text
 from xmem.difference import Difference, SizeChange
 from xmem.difference.causes import factor
 from xmem.reports.difference.words import (
-    SIZE_NAMES,
     elided,
     grouped_modules,
     headline,
+    in_words,
     instant_in_words,
+    named_sizes,
     place,
     renamed_in_words,
 )
 from xmem.units import format_bytes, format_change
+from xmem.words import spaced
 
 _TOP = 8
 _MIN_WIDTH_FOR_ALL = 70
-_STYLES = {"worse": " red", "better": " green", "same": ""}
+_STYLES = {"bad": " red", "good": " green", "same": ""}
 
 
 def render(difference: Difference, console: Console) -> None:
@@ -34,17 +36,8 @@ def render(difference: Difference, console: Console) -> None:
     console.print()
     _print_settings(difference, console)
     _print_list("Why", [cause.text for cause in difference.causes], console)
-    sizes = [
-        SizeChange(label, size.before_bytes, size.after_bytes)
-        for name, label in SIZE_NAMES.items()
-        for size in [difference.size(name)]
-    ]
-    _print_sizes("Sizes", sizes, console)
-    categories = [
-        SizeChange(change.name.replace("_", " "), change.before_bytes, change.after_bytes)
-        for change in difference.category
-    ]
-    _print_sizes("At the peak, by category", categories, console)
+    _print_sizes("Sizes", named_sizes(difference), console)
+    _print_sizes("At the peak, by category", in_words(difference.category), console)
     _print_changed("Modules", grouped_modules(difference.module), console)
     _print_changed("Source lines", difference.source_line, console)
     _print_blocks(difference, console)
@@ -61,7 +54,7 @@ def _print_settings(difference: Difference, console: Console) -> None:
         table.add_column(side, overflow="fold")
     for setting in difference.settings:
         before, after = elided(setting)
-        table.add_row(setting.name.replace("_", " "), Text(before), Text(after))
+        table.add_row(spaced(setting.name), Text(before), Text(after))
     _print_table(table, console)
 
 
@@ -97,7 +90,7 @@ def _print_blocks(difference: Difference, console: Console) -> None:
             "-" if size is None else format_bytes(size) for size in (change.before_bytes, change.after_bytes)
         )
         who = " ".join(filter(None, (change.module, change.operator, change.source_line)))
-        what = f"{change.category.replace('_', ' ')} {who}"
+        what = f"{spaced(change.category)} {who}"
         rows.append([what, f"{change.blocks:,}", *sizes, _signed(change.change_bytes)])
     if rows:
         _print_figures("Blocks at the peak", ("blocks", "before", "after", "change"), rows, console)

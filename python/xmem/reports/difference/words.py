@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Literal
 
 from xmem.difference import Difference, Instant, Setting, SizeChange
-from xmem.difference.names import pattern
+from xmem.difference.names import by_pattern
 from xmem.estimate_result import Peak
 from xmem.units import format_bytes
+from xmem.words import spaced
 
-SIZE_NAMES = {
+_SIZE_NAMES = {
     "device_peak": "Device peak",
     "context": "  CUDA context",
     "peak_reserved": "  reserved",
@@ -29,7 +29,7 @@ class Headline:
 
     lead: str
     rest: str
-    tone: Literal["worse", "better", "same"]
+    tone: Literal["bad", "good", "same"]
 
 
 def headline(difference: Difference) -> Headline:
@@ -49,29 +49,38 @@ def headline(difference: Difference) -> Headline:
     return Headline(
         f"{'Grew' if change > 0 else 'Shrank'} by {format_bytes(abs(change))}{share}",
         f"{before} of GPU memory before, {after} after{verdict}",
-        "worse" if change > 0 else "better",
+        "bad" if change > 0 else "good",
     )
+
+
+def named_sizes(difference: Difference) -> list[SizeChange]:
+    """The sizes of both runs under their names in words, indented below what they are part of."""
+    sizes = ((label, difference.size(name)) for name, label in _SIZE_NAMES.items())
+    return [SizeChange(label, size.before_bytes, size.after_bytes) for label, size in sizes]
+
+
+def in_words(changes: Iterable[SizeChange]) -> list[SizeChange]:
+    """Changes of categories or phases under their names in words."""
+    return [SizeChange(spaced(change.name), change.before_bytes, change.after_bytes) for change in changes]
 
 
 def grouped_modules(modules: Sequence[SizeChange]) -> list[SizeChange]:
     """Modules that differ by numbers in their paths as one row each, most change first."""
-    groups: dict[str, list[SizeChange]] = defaultdict(list)
-    for module in modules:
-        groups[pattern(module.name)].append(module)
+    by_name = {module.name: module for module in modules}
     rows = [
         SizeChange(
-            f"{name} ({len(group)})" if len(group) > 1 else group[0].name,
-            sum(module.before_bytes for module in group),
-            sum(module.after_bytes for module in group),
+            f"{name} ({len(group)})" if len(group) > 1 else name,
+            sum(by_name[module].before_bytes for module in group),
+            sum(by_name[module].after_bytes for module in group),
         )
-        for name, group in groups.items()
+        for name, group in by_pattern(by_name).items()
     ]
     return sorted(rows, key=lambda row: (-abs(row.change_bytes), -row.after_bytes))
 
 
 def place(peak: Peak | Instant) -> str:
     """``backward, aten::mm at train.py:59 (GPT.head)``."""
-    words = peak.phase.replace("_", " ")
+    words = spaced(peak.phase)
     if peak.operator:
         words += f", {peak.operator}"
     if peak.source_line:

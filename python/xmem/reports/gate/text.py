@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.text import Text
 
 from xmem.gate import Finding, Metric, Outcome, Rule
-from xmem.units import format_bytes
+from xmem.units import format_bytes, format_change
+from xmem.words import spaced
 
 TOP = 3
 """Rows of a kind that are shown."""
@@ -68,7 +69,7 @@ def facts(outcome: Outcome) -> str:
         parts.append("fits" if verdict.fits else "does not fit")
     if outcome.baseline is not None:
         change_bytes = outcome.estimated_bytes - outcome.baseline_bytes
-        parts.append(f"{_signed(change_bytes)} against {outcome.baseline.path}")
+        parts.append(f"{format_change(change_bytes)} against {outcome.baseline.path}")
     if limits.metric is Metric.DEVICE_PEAK and verdict is None:
         parts.append("no GPU named: without the CUDA context")
     return ", ".join(parts)
@@ -76,9 +77,9 @@ def facts(outcome: Outcome) -> str:
 
 def shown_rows(finding: Finding) -> list[tuple[str, list[tuple[str, str]]]]:
     """Rows to show of each kind: its name in words, and sizes with names, largest first."""
-    sign = _signed if finding.rule is Rule.GREW else format_bytes
+    sign = format_change if finding.rule is Rule.GREW else format_bytes
     return [
-        (words, [(sign(size), _words(name) if kind == "category" else name) for name, size in rows])
+        (words, [(sign(size), spaced(name) if kind == "category" else name) for name, size in rows])
         for kind, words in _KINDS.items()
         if (rows := list(finding.bytes_by.get(kind, {}).items())[:TOP])
     ]
@@ -94,11 +95,3 @@ def _print_holders(finding: Finding, console: Console) -> None:
 
 def _print(text: Text, console: Console) -> None:
     console.print(text, soft_wrap=True, highlight=False)
-
-
-def _words(category: str) -> str:
-    return category.replace("_", " ").replace("cuda", "CUDA")
-
-
-def _signed(size_bytes: int) -> str:
-    return f"{'+' if size_bytes >= 0 else ''}{format_bytes(size_bytes)}"

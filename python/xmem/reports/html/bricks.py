@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from xmem.reports.html.composition import categories_at
+from xmem.breakdown.composition import categories_at
 
 if TYPE_CHECKING:
     from xmem.holders import Holders

@@ -31,8 +31,6 @@ class Span(NamedTuple):
 
 def shown_requests(replay: Replay) -> NDArray[np.intp]:
     """The requests whose instants are drawn, ascending: both ends, the peaks, and what gives the shape."""
-    from tsdownsample import MinMaxLTTBDownsampler
-
     timeline = replay.timeline
     count = len(timeline.allocated_bytes)
     gauges = {"allocated": timeline.allocated_bytes, "reserved": timeline.reserved_bytes}
@@ -40,16 +38,21 @@ def shown_requests(replay: Replay) -> NDArray[np.intp]:
         gauges["active"] = timeline.active_bytes
     chosen = [np.array([0, count - 1], np.intp)]
     for name, gauge in gauges.items():
-        points = _POINTS[name]
         steps = np.flatnonzero(np.diff(gauge)) + 1
-        if len(steps) <= points:
-            chosen.append(steps)
-        else:
-            found = MinMaxLTTBDownsampler().downsample(gauge.astype(np.float64), n_out=points)
-            chosen.append(found.astype(np.intp))
+        chosen.append(steps if len(steps) <= _POINTS[name] else shape_of(gauge, _POINTS[name]))
     peaks = (replay.peak_allocated, replay.peak_active, replay.peak_reserved, replay.peak_requested)
     chosen.append(np.array([peak.request for peak in peaks if peak.request >= 0], np.intp))
     return np.unique(np.concatenate(chosen))
+
+
+def shape_of(gauge: NDArray[np.int64], points: int) -> NDArray[np.intp]:
+    """So many rows of a longer column, ascending, that keep the shape of its curve."""
+    from tsdownsample import MinMaxLTTBDownsampler
+
+    found: NDArray[np.intp] = (
+        MinMaxLTTBDownsampler().downsample(gauge.astype(np.float64), n_out=points).astype(np.intp)
+    )
+    return found
 
 
 def iterations_of(requests: Requests, workload: Workload) -> list[Span]:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from xmem.attribution import Category, Phase
+from xmem.attribution import CATEGORY_LABELS, PHASE_LABELS
+from xmem.breakdown.composition import Composition, composition_at
 from xmem.holders import OUTSIDE_OF_MODULES
 from xmem.reports.html.bricks import Bricks, bricks_around_peak
-from xmem.reports.html.composition import Composition, composition_at
 from xmem.reports.html.curve import Span, iterations_of, phases_of, shown_requests
 from xmem.reports.html.packing import UNIT_BYTES, NamesUsed, pack, pack_units
 from xmem.reports.html.segment_map import FREE, SegmentMap, segment_map_of
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from xmem.holders import Holders
     from xmem.pipeline import Analysis
 
+_MOST_MODULES = 60
 _MODULES_LISTED = 15
 _OTHER_MODULES = "(other modules)"
 
@@ -68,7 +69,7 @@ def drawing_of(analysis: Analysis, holders: Holders) -> Drawing:
     stages, replay = analysis.stages, analysis.replay
     requests = stages.requests
     shown = shown_requests(replay)
-    composition = composition_at(shown, requests, replay, holders)
+    composition = composition_at(shown, requests, replay, holders, most_modules=_MOST_MODULES)
     peak = int(np.searchsorted(shown, replay.peak_allocated.request))
     modules = [
         *(holders.modules[module] for module in composition.modules),
@@ -88,8 +89,8 @@ def drawing_of(analysis: Analysis, holders: Holders) -> Drawing:
     data = {
         "unit_bytes": UNIT_BYTES,
         "requests": len(requests),
-        "categories": [category.label for category in Category],
-        "phase_labels": [phase.label for phase in Phase],
+        "categories": CATEGORY_LABELS,
+        "phase_labels": PHASE_LABELS,
         "stack": [int(category) for category in STACKED],
         "free": FREE,
         "peak": peak,
@@ -120,7 +121,7 @@ def drawing_of(analysis: Analysis, holders: Holders) -> Drawing:
             capacity_bytes=usable_bytes,
         ),
         at_peak=AtPeak(
-            _parts([category.label for category in Category], composition.by_category[:, peak]),
+            _parts(CATEGORY_LABELS, composition.by_category[:, peak]),
             _parts(modules, composition.by_module[:, peak])[:_MODULES_LISTED],
         ),
         categories=[category.label for category in STACKED if composition.by_category[int(category)].any()],

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xmem.units import format_bytes
+from xmem.words import spaced
 
 if TYPE_CHECKING:
     from xmem.estimate_result import Estimate
@@ -124,7 +125,7 @@ def _facts(estimate: Estimate) -> Iterator[tuple[str, str, str]]:
         share = largest[1] / max(estimate.peak_allocated_bytes, 1)
         yield (
             "most of it",
-            largest[0].replace("_", " "),
+            spaced(largest[0]),
             f"{format_bytes(largest[1])}, {share:.0%} of the peak",
         )
 
@@ -174,7 +175,7 @@ def _by(estimate: Estimate) -> str:
 
 
 def _place(iteration: int, phase: str) -> str:
-    named = "" if phase == "other" else phase.replace("_", " ")
+    named = "" if phase == "other" else spaced(phase)
     if iteration < 0:
         return f"in {named}" if named else "outside of all iterations"
     return f"in {named} of iteration {iteration}" if named else f"in iteration {iteration}"

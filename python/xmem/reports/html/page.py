@@ -6,21 +6,18 @@ import base64
 import hashlib
 import importlib.util
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from xmem.errors import ConfigError
-from xmem.files import write_whole
+from xmem.files import naming, write_whole
+from xmem.reports import offline_page
 from xmem.reports.html.drawing import drawing_of
 from xmem.reports.html.facts import card_of, facts_of
 from xmem.reports.html.module_rows import module_rows_of
 from xmem.reports.html.packing import json_for_script
 from xmem.reports.html.source_view import source_view_of
-from xmem.units import format_bytes
 
 if TYPE_CHECKING:
-    import jinja2
     from markupsafe import Markup
 
     from xmem.advice import Advised
@@ -37,12 +34,7 @@ def require_packages() -> None:
     Raises:
         ConfigError: Some are missing.
     """
-    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ConfigError(
-            f"an HTML report without {', '.join(missing)}",
-            "the packages of its extra: pip install 'xmem-fast[report]'",
-        )
+    offline_page.require_packages("an HTML report", _NEEDED)
 
 
 def write_page(analysis: Analysis, path: str | os.PathLike[str], *, advised: Advised | None = None) -> None:
@@ -57,10 +49,8 @@ def write_page(analysis: Analysis, path: str | os.PathLike[str], *, advised: Adv
         ConfigError: The packages of the extra ``report`` are missing, or the file cannot be written.
     """
     page = page_of(analysis, advised=advised)
-    try:
+    with naming(os.fspath(path)):
         write_whole(path, page.encode())
-    except OSError as error:
-        raise ConfigError(os.fspath(path), f"a file that can be written ({error.strerror})") from error
 
 
 def page_of(analysis: Analysis, *, advised: Advised | None = None) -> str:
@@ -68,12 +58,13 @@ def page_of(analysis: Analysis, *, advised: Advised | None = None) -> str:
     require_packages()
     holders = analysis.holders
     drawing = drawing_of(analysis, holders)
-    style, library = _uplot()
+    plot_style, library = _uplot()
     scripts = [library, *(_text(f"static/{name}") for name in _SCRIPTS)]
     markup = _markup()
-    return _template().render(
+    template = offline_page.environment(_FOLDER / "templates").get_template("page.html.j2")
+    return template.render(
         **facts_of(analysis.estimate),
-        style=markup(style + _text("static/page.css")),
+        style=markup(plot_style + offline_page.style(_FOLDER / "static" / "page.css")),
         scripts=[markup(script) for script in scripts],
         script_hashes=[markup(_hash(script)) for script in scripts],
         data=markup(json_for_script(drawing.data)),
@@ -112,35 +103,6 @@ def _markup() -> type[Markup]:
     from markupsafe import Markup
 
     return Markup
-
-
-def _template() -> jinja2.Template:
-    import jinja2
-
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_FOLDER / "templates"),
-        bytecode_cache=_bytecode_cache(),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    environment.filters["bytes"] = format_bytes
-    environment.filters["words"] = lambda label: label.replace("_", " ")
-    return environment.get_template("page.html.j2")
-
-
-def _bytecode_cache() -> jinja2.BytecodeCache | None:
-    """Keeps the compiled template beside this module's own byte code, which is a third of the time of a page.
-
-    None where Python keeps none either.
-    """
-    import jinja2
-
-    folder = Path(importlib.util.cache_from_source(__file__)).parent
-    if sys.dont_write_bytecode or not os.access(folder, os.W_OK):
-        return None
-    return jinja2.FileSystemBytecodeCache(str(folder))
 
 
 def _uplot() -> tuple[str, str]:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from xmem.attribution import Category
+from xmem.reports.html.curve import Span, shape_of
 from xmem.units import format_bytes
-
-if TYPE_CHECKING:
-    from xmem.reports.html.curve import Span
 
 STACKED = (
     Category.PARAMETER,
@@ -135,10 +133,7 @@ def static_plot(
 def _thinned(total: NDArray[np.int64], peak: int) -> NDArray[np.intp]:
     if len(total) <= _MOST_POINTS:
         return np.arange(len(total))
-    from tsdownsample import MinMaxLTTBDownsampler
-
-    found = MinMaxLTTBDownsampler().downsample(total.astype(np.float64), n_out=_MOST_POINTS)
-    return np.unique(np.append(found.astype(np.intp), peak))
+    return np.unique(np.append(shape_of(total, _MOST_POINTS), peak))
 
 
 def _steps(across: NDArray[np.float64], heights: NDArray[np.int64], top: float, *, closed: bool) -> str:

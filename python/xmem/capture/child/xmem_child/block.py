@@ -15,7 +15,6 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -302,16 +301,6 @@ class _Lines(Observation):
             self._recording.saw(args, sys._getframe())
             self._recording.saw(kwargs, sys._getframe())
         return super().__torch_function__(func, types, args, kwargs)
-
-    @contextmanager
-    def reentered(self) -> Iterator[None]:
-        """The mode for user code that torch calls back from inside a call of its own."""
-        self._spans.flush()
-        try:
-            with self.entered():
-                yield
-        finally:
-            self._spans.flush()
 
 
 def _allocations() -> Iterator[MemoryChange]:

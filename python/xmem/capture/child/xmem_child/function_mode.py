@@ -15,6 +15,7 @@ import torch
 import torch.overrides
 
 from .patches import Patches
+from .spans import SpanRecorder
 
 # Reading these allocates nothing and says nothing about the device.
 _QUERY_PROPERTIES = """
@@ -40,7 +41,15 @@ _LAST_THREADS = 64
 
 
 class FollowingMode(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
-    """A function mode of which one object serves all threads, so it keeps no state of a call."""
+    """A function mode of which one object serves all threads, so it keeps no state of a call.
+
+    Args:
+        spans: Where the calls that it sees are noted.
+    """
+
+    def __init__(self, spans: SpanRecorder) -> None:
+        super().__init__()
+        self._spans = spans
 
     @contextmanager
     def entered(self) -> Iterator[None]:
@@ -50,6 +59,16 @@ class FollowingMode(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
         else:
             with self:
                 yield
+
+    @contextmanager
+    def reentered(self) -> Iterator[None]:
+        """The mode for user code that torch calls back from inside a call of its own."""
+        self._spans.flush()
+        try:
+            with self.entered():
+                yield
+        finally:
+            self._spans.flush()
 
     @contextmanager
     def left(self) -> Iterator[None]:

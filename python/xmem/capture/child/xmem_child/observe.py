@@ -37,9 +37,8 @@ class Observation(FollowingMode):
     through it."""
 
     def __init__(self, session: InputObserver, handlers: Mapping[Any, Handler]) -> None:
-        super().__init__()
+        super().__init__(session.spans)
         self._session = session
-        self._spans = session.spans
         self._queries = queries()
         self._handlers = handlers
         self._moves = {torch.Tensor.to, torch.Tensor.cuda}

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -47,9 +46,8 @@ class Redirection(FollowingMode):
     """The mode; one object serves all threads, as it keeps no state of its own."""
 
     def __init__(self, session: Session) -> None:
-        super().__init__()
+        super().__init__(session.spans)
         self._session = session
-        self._spans = session.spans
         self._constructors = torch.utils._device._device_constructors()
         self._handlers = self._handler_table()
 
@@ -64,16 +62,6 @@ class Redirection(FollowingMode):
         if handler is None:
             return func(*args, **(kwargs or {}))
         return handler(func, args, kwargs or {})
-
-    @contextmanager
-    def reentered(self) -> Iterator[None]:
-        """The mode for user code that torch calls back from inside a call of its own."""
-        self._spans.flush()
-        try:
-            with self.entered():
-                yield
-        finally:
-            self._spans.flush()
 
     def _handler_table(self) -> dict[Any, Handler | None]:
         tensor = torch.Tensor

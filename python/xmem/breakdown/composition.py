@@ -1,4 +1,4 @@
-"""Who holds the memory at each drawn instant: by category and by module, all of it."""
+"""Who holds the memory at each of some instants: by category and by module, all of it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,10 @@ if TYPE_CHECKING:
     from xmem.holders import Holders
     from xmem.simulation import Replay, Requests
 
-MOST_MODULES = 60
-
 
 @dataclass(frozen=True)
 class Composition:
-    """Bytes of the blocks alive after each drawn request; the rows of either table sum to what is allocated.
+    """Bytes of the blocks alive after each request; the rows of either table sum to what is allocated.
 
     Attributes:
         by_category: int64, a row a `Category`, a column an instant.
@@ -34,11 +32,19 @@ class Composition:
 
 
 def composition_at(
-    shown: NDArray[np.intp], requests: Requests, replay: Replay, holders: Holders
+    instants: NDArray[np.intp], requests: Requests, replay: Replay, holders: Holders, *, most_modules: int
 ) -> Composition:
-    """Compose what is alive after each of the shown requests, which are ascending."""
-    changes = _changes_up_to(shown, requests, replay)
-    largest = _largest_modules(replay, holders)
+    """Compose what is alive at some instants.
+
+    Args:
+        instants: Requests, ascending; what is alive after each.
+        requests: The sequence that was replayed.
+        replay: Of them.
+        holders: Of their blocks.
+        most_modules: So many of the largest have a row of their own.
+    """
+    changes = _changes_up_to(instants, requests, replay)
+    largest = _largest_modules(replay, holders, most_modules)
     row_of_module = np.full(len(holders.modules) + 1, len(largest), np.int64)
     row_of_module[largest] = np.arange(len(largest))
     row_of_module[-1] = len(largest) + 1  # what module -1 finds
@@ -50,10 +56,10 @@ def composition_at(
 
 
 def categories_at(
-    shown: NDArray[np.intp], requests: Requests, replay: Replay, holders: Holders
+    instants: NDArray[np.intp], requests: Requests, replay: Replay, holders: Holders
 ) -> NDArray[np.int64]:
-    """Bytes alive after each of the shown requests: a row a `Category`, a column an instant."""
-    return _changes_up_to(shown, requests, replay).summed(holders.category, len(Category))
+    """Bytes alive after requests, which are ascending: int64, a row a `Category`, a column an instant."""
+    return _changes_up_to(instants, requests, replay).summed(holders.category, len(Category))
 
 
 @dataclass(frozen=True)
@@ -72,24 +78,24 @@ class _Changes:
         return np.cumsum(changed, axis=1).astype(np.int64)
 
 
-def _changes_up_to(shown: NDArray[np.intp], requests: Requests, replay: Replay) -> _Changes:
-    kind = requests.kind[: shown[-1] + 1]
+def _changes_up_to(instants: NDArray[np.intp], requests: Requests, replay: Replay) -> _Changes:
+    kind = requests.kind[: instants[-1] + 1]
     request = np.flatnonzero((kind == RequestKind.ALLOC) | (kind == RequestKind.FREE))
     block = requests.block[request]
     sign = np.where(kind[request] == RequestKind.ALLOC, 1, -1)
     size_bytes = np.maximum(replay.placement.size_bytes[block], 0)
     return _Changes(
-        block, (sign * size_bytes).astype(np.float64), np.searchsorted(shown, request), len(shown)
+        block, (sign * size_bytes).astype(np.float64), np.searchsorted(instants, request), len(instants)
     )
 
 
-def _largest_modules(replay: Replay, holders: Holders) -> NDArray[np.intp]:
+def _largest_modules(replay: Replay, holders: Holders, count: int) -> NDArray[np.intp]:
     """Those that hold most at the peak, then those that allocate most."""
     size = np.maximum(replay.placement.size_bytes, 0)
     inside = holders.module >= 0
-    count = len(holders.modules)
-    total = np.bincount(holders.module[inside], size[inside], count)
+    modules = len(holders.modules)
+    total = np.bincount(holders.module[inside], size[inside], modules)
     alive = holders.alive_at(replay.peak_allocated.request)
     alive = alive[inside[alive]]
-    held = np.bincount(holders.module[alive], size[alive], count)
-    return np.lexsort((-total, -held))[: min(MOST_MODULES, count)]
+    held = np.bincount(holders.module[alive], size[alive], modules)
+    return np.lexsort((-total, -held))[:count]
