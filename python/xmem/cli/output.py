@@ -12,7 +12,7 @@ import typer
 
 from xmem.cli.exit_codes import ExitCode
 from xmem.errors import ConfigError
-from xmem.files import naming
+from xmem.files import naming, write_whole
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -124,10 +124,11 @@ def give_analysis(
             with naming(f"-o {output}"):
                 write_estimate(output, estimate)
         if page is not None:
-            from xmem.reports.html import write_page
+            from xmem.reports.html import page_of
 
+            text = page_of(analysis, advised=advice_for_page(analysis) if with_advice else None)
             with naming(f"--html {page}"):
-                write_page(analysis, page, advised=advice_for_page(analysis) if with_advice else None)
+                write_whole(page, text.encode())
             note(f"{page}: a page to open in a browser")
     raise typer.Exit(ExitCode.DOES_NOT_FIT if estimate.fits is False else ExitCode.DONE)
 
