@@ -17,12 +17,14 @@ _WRITE_IT = "write it with `xmem-fast estimate TRACE -o FILE`"
 
 
 def is_estimate_file(path: str | os.PathLike[str]) -> bool:
-    """Whether the file is an estimate, told by its first key."""
+    """Whether the file is an estimate, told by its first key; a pipe, which can be read only once, is none."""
+    if not Path(path).is_file():
+        return False  # nor is an address, or a path that the reader of traces has the words for
     try:
         with Path(path).open("rb") as file:
             return _BEGINNING.match(file.read(_BEGINNING_BYTES)) is not None
     except OSError:
-        return False  # an address, standard input, or a file that the reader of traces has the words for
+        return False
 
 
 def read_estimate(path: str | os.PathLike[str]) -> Estimate:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import types
 from dataclasses import dataclass, field, replace
 from importlib import metadata
@@ -19,6 +20,7 @@ import xmem.observation
 import xmem.phantom.ledger
 from command_line import xmem_fast
 from estimate_samples import DOES_NOT_FIT, FITS, NO_GPU
+from training_sample import training
 from xmem.capture import PhantomMachine, TorchBuild
 from xmem.errors import CaptureError, TraceError
 from xmem.estimate_result import Estimate
@@ -181,6 +183,18 @@ class TestEstimate:
         result = xmem_fast(command, str(file))
         assert result.exit_code == 3
         assert f"an estimate, not a trace; show it with `xmem-fast report {file}`" in result.stderr
+
+
+def test_a_named_pipe_is_read_from_its_beginning(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for command in ("estimate", "diff", "report"):
+        others = {"diff": [str(training().write(tmp_path / "trace.json"))], "report": ["--format", "tree"]}
+        writer = threading.Thread(target=pipe.write_bytes, args=(training().bytes(),))
+        writer.start()
+        result = xmem_fast(command, str(pipe), *others.get(command, []))
+        writer.join()
+        assert (result.exit_code, result.stderr) == (0, "")
 
 
 class TestRun:
