@@ -17,7 +17,7 @@ _WRITE_IT = "write it with `xmem-fast estimate TRACE -o FILE`"
 
 
 def is_estimate_file(path: str | os.PathLike[str]) -> bool:
-    """Whether the file is an estimate, told by its first key; a pipe, which can be read only once, is none."""
+    """Whether the file is an estimate, told by its first key; pipes, which are read only once, are none."""
     if not Path(path).is_file():
         return False  # nor is an address, or a path that the reader of traces has the words for
     try:
