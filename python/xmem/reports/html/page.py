@@ -16,6 +16,7 @@ from xmem.reports.html.facts import card_of, facts_of
 from xmem.reports.html.module_rows import module_rows_of
 from xmem.reports.html.packing import json_for_script
 from xmem.reports.html.source_view import source_view_of
+from xmem.reports.html.static_plot import FRAME
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -69,6 +70,7 @@ def page_of(analysis: Analysis, *, advised: Advised | None = None) -> str:
         script_hashes=[markup(_hash(script)) for script in scripts],
         data=markup(json_for_script(drawing.data)),
         plot=drawing.plot,
+        frame=FRAME,
         instant=drawing.at_peak,
         stack=drawing.categories,
         has_active=drawing.data["curve"]["active"] is not None,
