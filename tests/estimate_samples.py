@@ -28,12 +28,18 @@ RTX_3060_BYTES = 12_622_168_064
 
 
 def _path(
-    module: str, bytes_: int, *, phase: str = "forward", line: int = 83, slack_bytes: int = 0
+    module: str,
+    bytes_: int,
+    *,
+    phase: str = "forward",
+    line: int = 83,
+    slack_bytes: int = 0,
+    persistent: bool = False,
 ) -> PathBytes:
     return PathBytes(
         category="activation",
         phase=phase,
-        persistent=False,
+        persistent=persistent,
         module=module,
         operator="aten::mm",
         source_line=f"examples/train_gpt2.py:{line}",
@@ -80,7 +86,7 @@ FITS = Estimate(
         source_line={"examples/train_gpt2.py:83": 2000 * MIB, "examples/train_gpt2.py:122": 1200 * MIB},
         paths=(
             _path("GPT.head", 1184 * MIB, slack_bytes=16 * MIB),
-            _path("GPT.token_embedding", 500 * MIB, phase="backward"),
+            _path("GPT.token_embedding", 500 * MIB, phase="backward", persistent=True),
             _path("GPT.encoder.some_very_deeply_nested.module.projection", 300 * MIB),
             *(_path(f"GPT.blocks.{layer}.attention", 200 * MIB, line=122) for layer in range(6)),
         ),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from xmem.errors import TraceError
@@ -115,8 +115,8 @@ class Breakdown:
         category: Also has ``allocator_slack``, the bytes of blocks beyond the rounding to 512 bytes.
         category_peaks: The most that each category held at any one time, which need not be at the peak.
         paths: The same bytes by all of it at once, most first; ``bytes`` and ``slack_bytes`` of all sum to
-            them. Beyond 1,000 paths the smallest are one a category (``SMALLER_PATHS``). Empty in estimates
-            of earlier versions.
+            them. Beyond 1,000 paths the smallest are one a category (``SMALLER_PATHS``), persistent ones
+            apart. Empty in estimates of earlier versions.
     """
 
     category: Mapping[str, int]
@@ -125,6 +125,13 @@ class Breakdown:
     operator: Mapping[str, int]
     source_line: Mapping[str, int]
     paths: tuple[PathBytes, ...] = ()
+
+    @property
+    def persistent_bytes(self) -> int | None:
+        """What outlives the iteration that made it, slack included; None in estimates of earlier versions."""
+        if not self.paths:
+            return None
+        return sum(path.bytes + path.slack_bytes for path in self.paths if path.persistent)
 
 
 @dataclass(frozen=True)
@@ -420,9 +427,9 @@ class Estimate:
     interval: Interval | None
     verdict: Verdict | None
     peak: Peak
-    breakdown: Breakdown
+    breakdown: Breakdown = field(repr=False)
     target: Target
-    policies: tuple[PolicyRecord, ...]
+    policies: tuple[PolicyRecord, ...] = field(repr=False)
     assumptions: tuple[str, ...]
     simulation: SimulationSummary
     measured: Measured | None
@@ -432,9 +439,9 @@ class Estimate:
     trace: TraceSummary
     timings_s: Mapping[str, float]
     convolution_workspaces: ConvolutionWorkspaces | None = None
-    curve: Curve | None = None
-    card: tuple[CardPart, ...] = ()
-    largest_blocks: tuple[LargeBlock, ...] = ()
+    curve: Curve | None = field(default=None, repr=False)
+    card: tuple[CardPart, ...] = field(default=(), repr=False)
+    largest_blocks: tuple[LargeBlock, ...] = field(default=(), repr=False)
 
     @property
     def fits(self) -> bool | None:

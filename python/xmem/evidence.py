@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -200,20 +201,27 @@ def paths_of(
     rest = order[_MOST_PATHS:]
     return (
         *found,
-        *_merged(holders.category[rows[first[rest]]], bytes_of[rest], slack_of[rest], blocks[rest]),
+        *_merged(holders, rows[first[rest]], bytes_of[rest], slack_of[rest], blocks[rest]),
     )
 
 
 def _merged(
-    category: NDArray[np.uint8], taken: NDArray[np.int64], slack: NDArray[np.int64], blocks: NDArray[np.intp]
+    holders: Holders,
+    rows: NDArray[np.intp],
+    taken: NDArray[np.int64],
+    slack: NDArray[np.int64],
+    blocks: NDArray[np.intp],
 ) -> Iterator[PathBytes]:
-    """The smallest paths as one a category."""
-    for value in np.unique(category):
-        of_it = category == value
+    """The smallest paths as one a category, what is persistent apart."""
+    category, persistent = holders.category[rows], holders.persistent[rows]
+    for value, outlives in product(np.unique(category).tolist(), (False, True)):
+        of_it = (category == value) & (persistent == outlives)
+        if not of_it.any():
+            continue
         yield PathBytes(
             category=CATEGORY_LABELS[value],
             phase=SMALLER_PATHS,
-            persistent=False,
+            persistent=outlives,
             module=SMALLER_PATHS,
             operator=None,
             source_line=None,

@@ -174,8 +174,29 @@ class TestEstimate:
         assert result.stderr == "xmem-fast: trace.json, byte 1,234: the file is cut off; copy it again\n"
         assert result.stdout == ""
 
+    @pytest.mark.parametrize("command", ["estimate", "advise"])
+    def test_an_estimate_is_no_trace(self, command: str, tmp_path: Path) -> None:
+        file = tmp_path / "estimate.json"
+        file.write_text(json.dumps(FITS.to_json()))
+        result = xmem_fast(command, str(file))
+        assert result.exit_code == 3
+        assert f"an estimate, not a trace; show it with `xmem-fast report {file}`" in result.stderr
+
 
 class TestRun:
+    @pytest.mark.parametrize("option", ["-o", "--html"])
+    def test_places_of_files_are_checked_before_the_script_runs(
+        self, option: str, stages: FakeStages, tmp_path: Path
+    ) -> None:
+        for place, says in (
+            (tmp_path, "a file that can be written (Is a directory)"),
+            (tmp_path / "no" / "file", f"a file in a folder that exists, not {tmp_path / 'no'}"),
+        ):
+            result = xmem_fast("run", option, str(place), "--", *SCRIPT)
+            assert result.exit_code == 2
+            assert f"{option} {place}: expected {says}" in result.stderr
+        assert stages.captures == []
+
     def test_captures_then_estimates(self, stages: FakeStages) -> None:
         result = xmem_fast("run", "--gpu", "rtx-3060", "--", *SCRIPT, "--lr", "0.1")
         assert result.exit_code == 0

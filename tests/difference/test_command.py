@@ -57,6 +57,12 @@ def test_json_is_one_object_whatever_the_sides_are(small: Path, large: Path) -> 
     assert all(change == changes[0] for change in changes)
 
 
+def test_standard_input_is_one_run_only() -> None:
+    result = xmem_fast("diff", "-", "-")
+    assert result.exit_code == 2
+    assert "- for both runs: expected at most one from standard input" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("limit", "status"),
     [("19MiB", 1), ("20MiB", 0), ("1%", 1), ("1000%", 0), ("0", 1), ("0%", 1)],

@@ -283,13 +283,6 @@ def test_settings_are_refused_before_the_block_runs(options: dict[str, Any]) -> 
         xmem.record(**options)
 
 
-def test_a_block_without_memory_says_so() -> None:
-    with xmem.record() as recorder:
-        pass
-    with pytest.raises(xmem.XmemError, match="no \\[memory\\] events"):
-        _ = recorder.estimate
-
-
 def test_importing_xmem_does_not_import_torch() -> None:
     code = (
         "import sys, xmem; xmem.record, xmem.memory_tracker; xmem.record(gpu='rtx-3060');"
@@ -305,3 +298,19 @@ def test_a_script_that_is_captured_may_record_itself(tmp_path: Path) -> None:
     )
     result = capture([sys.executable, str(script)], tmp_path / "trace.json", iterations=2)
     assert result.iterations == 2
+
+
+def test_a_block_without_tensors_says_so(tmp_path: Path) -> None:
+    with xmem.record() as recorder:
+        pass
+    assert not recorder.is_recorded
+    with pytest.raises(xmem.XmemError, match="no recording: the block made no tensor and used none"):
+        _ = recorder.estimate
+    with pytest.raises(xmem.XmemError, match="made no tensor"), xmem.record(json=tmp_path / "estimate.json"):
+        pass
+
+
+def test_estimates_do_not_name_the_trace_that_goes_with_the_recorder(job: dict[str, Any]) -> None:
+    with xmem.record() as recorder:
+        job["train"](*job["build"](), 1)
+    assert recorder.estimate.trace.path == ""

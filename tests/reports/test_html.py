@@ -253,6 +253,16 @@ def test_a_missing_package_is_named_with_what_to_install(
         page_of(small)
 
 
+def test_slack_is_told_where_categories_of_the_page_have_it_and_those_of_the_estimate_do_not() -> None:
+    analysis = xmem.analyze(training().bytes())
+    categories = dict(analysis.estimate.breakdown.category)
+    assert "allocator_slack" not in categories
+    assert "are slack, of blocks" not in page_of(analysis)
+    breakdown = replace(analysis.estimate.breakdown, category={**categories, "allocator_slack": 3 << 20})
+    told = page_of(replace(analysis, estimate=replace(analysis.estimate, breakdown=breakdown)))
+    assert "3.00 MiB of them at the peak are slack, of blocks" in told
+
+
 def test_the_command_writes_the_page_and_says_where(tmp_path: Path) -> None:
     trace, page = training().write(tmp_path / "trace.json"), tmp_path / "page.html"
     result = CliRunner().invoke(app, ["estimate", str(trace), "--json", "--html", str(page)])
@@ -266,7 +276,8 @@ def test_a_page_that_cannot_be_written_is_a_usage_error(tmp_path: Path) -> None:
     trace = training().write(tmp_path / "trace.json")
     result = CliRunner().invoke(app, ["estimate", str(trace), "--html", str(tmp_path / "no" / "page.html")])
     assert result.exit_code == 2
-    assert "a file that can be written" in result.stderr
+    page = tmp_path / "no" / "page.html"
+    assert f"--html {page}: expected a file that can be written" in result.stderr
 
 
 # --- in a browser ---

@@ -301,13 +301,14 @@ def test_a_full_disk_under_stdout(command: tuple[str, ...], tmp_path: Path) -> N
 @needs_command
 @pytest.mark.parametrize("arguments", [("--json",), ()])
 def test_a_reader_that_has_gone_is_no_error_of_ours(arguments: tuple[str, ...], tmp_path: Path) -> None:
-    trace = training().write(tmp_path / "trace.json")
+    trace, output = training().write(tmp_path / "trace.json"), tmp_path / "estimate.json"
     read_end, write_end = os.pipe()
     os.close(read_end)
     try:
-        assert run("estimate", trace, *arguments, stdout=write_end) == (BROKEN_PIPE, "")
+        assert run("estimate", trace, "-o", output, *arguments, stdout=write_end) == (BROKEN_PIPE, "")
     finally:
         os.close(write_end)
+    assert json.loads(output.read_text())["peak_reserved_bytes"] > 0
 
 
 @needs_command

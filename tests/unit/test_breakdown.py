@@ -62,10 +62,14 @@ def test_paths_sum_to_the_peak() -> None:
 
 
 def test_many_paths_are_merged_and_still_sum_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    persistent = analysis().estimate.breakdown.persistent_bytes
     monkeypatch.setattr("xmem.evidence._MOST_PATHS", 2)
     estimate = analysis().estimate
     paths = estimate.breakdown.paths
     assert {path.module for path in paths[2:]} == {"(smaller)"}
+    assert estimate.breakdown.persistent_bytes == persistent
+    assert persistent is not None
+    assert 0 < persistent < estimate.peak_allocated_bytes
     assert sum(path.bytes + path.slack_bytes for path in paths) == estimate.peak_allocated_bytes
 
 

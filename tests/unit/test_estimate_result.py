@@ -9,7 +9,7 @@ import pytest
 
 from estimate_samples import DOES_NOT_FIT, FITS, NO_GPU
 from xmem.errors import TraceError
-from xmem.estimate_result import Estimate, Measured, RankPeak
+from xmem.estimate_result import Curve, Estimate, Measured, RankPeak
 
 
 def test_json_keys_in_order() -> None:
@@ -138,3 +138,13 @@ def test_other_ranks_fit_below_the_size_or_when_they_need_no_more(ranks, usable,
 def test_measured_survives_json() -> None:
     estimate = replace(FITS, measured=measured((90, 70), (60, 50)))
     assert Estimate.from_json(json.loads(json.dumps(estimate.to_json()))) == estimate
+
+
+def test_what_is_seen_in_a_console_leaves_out_tables_and_curves() -> None:
+    curve = Curve(tuple(range(200)), (1,) * 200, (2,) * 200)
+    text = repr(replace(FITS, curve=curve))
+    assert "device_peak_bytes=" in text
+    assert "fits=True" in text
+    assert not any(
+        f"{name}=" in text for name in ("breakdown", "policies", "curve", "card", "largest_blocks")
+    )

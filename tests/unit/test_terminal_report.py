@@ -17,6 +17,7 @@ Fits on RTX 3060 12 GB: needs 3.43 GiB of 11.76 GiB, 8.32 GiB to spare
 
 Peak          3.29 GiB reserved + 146.00 MiB CUDA context
   in blocks   3.12 GiB allocated, 3.11 GiB requested by tensors
+  persistent  500.00 MiB outlives its iteration, 2.64 GiB does not
   bounds      3.11 GiB with perfect reuse, 40.00 GiB without any
 Interval      3.32 GiB to 3.81 GiB, each with 0.9 confidence; 20 measured runs
               (cpu, other)
@@ -77,6 +78,7 @@ fails in iteration 0, forward, at model.py:41 (aten::convolution)
 
 Peak          3.29 GiB reserved + 146.00 MiB CUDA context
   in blocks   3.12 GiB allocated, 3.11 GiB requested by tensors
+  persistent  500.00 MiB outlives its iteration, 2.64 GiB does not
   bounds      3.11 GiB with perfect reuse, 40.00 GiB without any
 Interval      3.32 GiB to 3.81 GiB, each with 0.9 confidence; 20 measured runs
               (cpu, other)
@@ -141,6 +143,7 @@ Needs 3.43 GiB of GPU memory; name a GPU with --gpu for a verdict
 
 Peak          3.29 GiB reserved + 146.00 MiB CUDA context
   in blocks   3.12 GiB allocated, 3.11 GiB requested by tensors
+  persistent  500.00 MiB outlives its iteration, 2.64 GiB does not
   bounds      3.11 GiB with perfect reuse, 40.00 GiB without any
 Interval      3.32 GiB to 3.81 GiB, each with 0.9 confidence; 20 measured runs
               (cpu, other)

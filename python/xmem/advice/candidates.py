@@ -111,12 +111,15 @@ class _AtPeak:
         for bytes_, pattern in sorted(known, reverse=True)[:_MOST_MODULES]:
             count = sum(_pattern(path, numbered=numbered) == pattern for path in called)
             first = of_pattern[pattern]
+            line = self.lines.of_call(first)
+            beside = None if line is not None else self.lines.beside_call(first)
             yield Candidate(
                 remedy="checkpoint",
                 what_if=f"checkpoint={pattern}",
                 stake_bytes=bytes_,
-                where=self.lines.of_call(first) or pattern,
-                change=self._checkpointed(first, pattern),
+                where=line or (beside[1] if beside is not None else pattern),
+                change=("" if beside is None else f"here or {beside[0]}, ")
+                + self._checkpointed(first, pattern),
                 cost=f"{_count(count, 'forward pass', 'forward passes')} run twice in each iteration",
             )
 
@@ -233,16 +236,19 @@ class _AtPeak:
 
     def loss(self) -> Iterator[Candidate]:
         """The cross entropy in chunks."""
-        alloc_ns = self.workload.alloc_ns[self.rows]
-        stake_bytes, last = 0, -1
+        workload = self.workload
+        alloc_ns = workload.alloc_ns[self.rows]
+        stake_bytes, line = 0, -1
         for loss in losses(self._nodes):
             for span in (loss.forward, loss.backward):
                 inside = self.rows[(alloc_ns >= span.begin_ns) & (alloc_ns < span.end_ns)]
-                stake_bytes += int(self.workload.size_bytes[inside].sum())
-                last = int(inside[-1]) if len(inside) else last
-        if last < 0:
+                stake_bytes += int(workload.size_bytes[inside].sum())
+            begins, ends = loss.forward.begin_ns, loss.forward.end_ns
+            made = np.flatnonzero((workload.alloc_ns >= begins) & (workload.alloc_ns < ends))
+            if len(made):  # what is made last is the loss; before it are the logits
+                line = int(workload.source_line[made[np.argmax(workload.alloc_ns[made])]])
+        if not stake_bytes:
             return
-        line = self.workload.source_line[last]
         names = self.run.recorded.attribution.lines
         yield Candidate(
             remedy="chunk_loss",
@@ -268,10 +274,21 @@ class _AtPeak:
             remedy="precision",
             what_if="precision=bf16-autocast",
             stake_bytes=int(self.workload.size_bytes[activation].sum()) // 2,
-            where=root,
+            where=None if root is None else self._first_line_after(root) or root,
             change='compute model and loss under torch.autocast("cuda", torch.bfloat16)',
             cost="bfloat16's precision in matrix products",
         )
+
+    def _first_line_after(self, module: str) -> str | None:
+        """The line that goes on with what a module has returned: that of the loss."""
+        workload, attribution = self.workload, self.run.recorded.attribution
+        events, call = self.run.recorded.trace.events, self.lines.calls_of_modules[module]
+        later = (workload.phase == Phase.FORWARD) & (workload.alloc_ns >= events.end_ns[call])
+        rows = np.flatnonzero(later & (workload.module < 0) & (workload.source_line >= 0))
+        if not len(rows):
+            return None
+        first = rows[np.argmin(workload.alloc_ns[rows])]
+        return user_line(attribution.lines[workload.source_line[first]]) or None
 
 
 @cache

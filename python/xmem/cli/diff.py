@@ -57,6 +57,8 @@ def diff(
     """
     from xmem.difference import difference
 
+    if before == after == "-":
+        raise ConfigError("- for both runs", "at most one from standard input")
     if html is not None:
         from xmem.reports.difference.page import require_packages
 
@@ -71,14 +73,16 @@ def diff(
         for source, estimate in zip((before, after), estimates, strict=True)
     ]
     compared = difference(*sides)
-    if as_json:
-        output.print_json(compared.to_json())
-    else:
-        from xmem.reports.difference.terminal import render
+    try:
+        if as_json:
+            output.print_json(compared.to_json())
+        else:
+            from xmem.reports.difference.terminal import render
 
-        render(compared, output.console())
-    if html is not None:
-        _write_html(compared, html, before, after)
+            render(compared, output.console())
+    finally:  # as of an estimate: who has read enough wants the page all the same
+        if html is not None:
+            _write_html(compared, html, before, after)
     device = compared.size("device_peak")
     if limit is not None and device.change_bytes > limit.allowed_bytes(device.before_bytes):
         output.note(f"the device peak grew by more than {limit}")

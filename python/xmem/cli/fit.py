@@ -68,6 +68,7 @@ def fit(
     Exit status: 0 done, 1 a checked run differs by more than 0.5%, 2 usage, 3 bad input or failed capture.
     """
     target = options.target_options(gpu, capacity, None, None)
+    output.require_places({"-o": model})
     settings = CaptureSettings(
         mode=mode,
         no_gpu=no_gpu,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from xmem.cli.reading import reading
-from xmem.errors import ConfigError
+from xmem.errors import ConfigError, TraceError
+from xmem.estimate_file import is_estimate_file, read_estimate
 
 if TYPE_CHECKING:
     from xmem.estimate_result import Estimate
@@ -29,7 +30,9 @@ def observed(source: str, at: str | None) -> Observation:
             raise ConfigError(f"the model {source} without --at", f"--at with its dimensions: {example}")
         return model.at(parse_point(at))
     if at is not None:
-        raise ConfigError(f"--at {at} of {source}", "a fitted model: xmem-fast fit makes one")
+        raise ConfigError(f"--at {at} of {source}", "a file that is a fitted model: xmem-fast fit makes one")
+    if is_estimate_file(source):
+        raise TraceError(f"an estimate, not a trace; show it with `xmem-fast report {source}`", source)
     with reading(source) as progress:
         return observe(source, progress=progress)
 
@@ -40,6 +43,4 @@ def estimate_in(source: str) -> Estimate | None:
     Raises:
         TraceError: It is an estimate of another version, or a damaged one.
     """
-    from xmem.estimate_file import is_estimate_file, read_estimate
-
     return read_estimate(source) if is_estimate_file(source) else None

@@ -69,6 +69,24 @@ def require_page(page: Path | None) -> None:
         require_packages()
 
 
+def require_places(files: Mapping[str, Path | None]) -> None:
+    """Check before a script is captured, which may take long, that there is a place for its results.
+
+    Args:
+        files: By option, what it names; None where it was not given.
+
+    Raises:
+        ConfigError: A folder is missing, or in the way.
+    """
+    for option, file in files.items():
+        if file is None:
+            continue
+        if file.is_dir():
+            raise ConfigError(f"{option} {file}", "a file that can be written (Is a directory)")
+        if not file.parent.is_dir():
+            raise ConfigError(f"{option} {file}", f"a file in a folder that exists, not {file.parent}")
+
+
 def give_analysis(
     analysis: Analysis,
     *,
@@ -99,6 +117,24 @@ def give_analysis(
     from xmem.estimate_file import write_estimate
 
     estimate = analysis.estimate
+    try:
+        _print(estimate, as_json=as_json, explain=explain, request=request, upper=upper)
+    finally:  # whoever reads the text may have seen enough; the files were asked for all the same
+        if output is not None:
+            with naming(f"-o {output}"):
+                write_estimate(output, estimate)
+        if page is not None:
+            from xmem.reports.html import write_page
+
+            with naming(f"--html {page}"):
+                write_page(analysis, page, advised=advice_for_page(analysis) if with_advice else None)
+            note(f"{page}: a page to open in a browser")
+    raise typer.Exit(ExitCode.DOES_NOT_FIT if estimate.fits is False else ExitCode.DONE)
+
+
+def _print(
+    estimate: Estimate, *, as_json: bool, explain: bool, request: Scheduler | None, upper: bool
+) -> None:
     if as_json:
         print_json(estimate.to_json())
     elif request is not None:
@@ -111,15 +147,6 @@ def give_analysis(
         render(estimate, console(), explain=explain)
         if estimate.fits is False and estimate.trace.path:
             note(f"what would save memory: {_advise_command(estimate)}")
-    if output is not None:
-        with naming(f"-o {output}"):
-            write_estimate(output, estimate)
-    if page is not None:
-        from xmem.reports.html import write_page
-
-        write_page(analysis, page, advised=advice_for_page(analysis) if with_advice else None)
-        note(f"{page}: a page to open in a browser")
-    raise typer.Exit(ExitCode.DOES_NOT_FIT if estimate.fits is False else ExitCode.DONE)
 
 
 def _advise_command(estimate: Estimate) -> str:

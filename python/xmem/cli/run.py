@@ -57,6 +57,7 @@ def run(
     level = options.confidence_or_default(confidence)
     options.require_policies(without_policy)
     output.require_page(page)
+    output.require_places({"-o": output_file, "--html": page})
     settings = CaptureSettings(
         mode=mode,
         no_gpu=no_gpu,

@@ -8,6 +8,7 @@ import sys
 import tempfile
 import threading
 import weakref
+from dataclasses import replace
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -38,6 +39,7 @@ _OLDEST_TORCH = (2, 6)
 _NOT_YET = "the block has not ended yet; ask for results after it"
 _FAILED = "the block ended with an exception, so that its recording was discarded"
 _NESTED = "another recording was running already; only the outermost one records"
+_EMPTY = "the block made no tensor and used none"
 _CAPTURED = "the whole script is being captured; its trace has this block too"
 
 # The profiler records one block of a process at a time.
@@ -48,7 +50,8 @@ class Recorder:
     """A recording of the block that it is the context of; see ``record``.
 
     After the block: ``estimate``, ``analysis``, ``trace_path``, and the ``write_`` methods. They raise
-    ``XmemError`` where there is no recording, because the block failed or lay inside of another recording.
+    ``XmemError`` where there is no recording, because the block failed, lay inside of another recording or
+    had no tensors.
     """
 
     def __init__(
@@ -111,7 +114,7 @@ class Recorder:
                 self._keep(recording)
         finally:
             _one_at_a_time.release()
-        if self.is_recorded:
+        if is_wanted:
             if self._json is not None:
                 self.write_json(self._json)
             if self._html is not None:
@@ -146,7 +149,9 @@ class Recorder:
         Raises:
             XmemError: There is no recording, or it holds no memory.
         """
-        return analyze(self.trace_path, gpu=self._gpu, capacity=self._capacity, alloc_conf=self._alloc_conf)
+        made = analyze(self.trace_path, gpu=self._gpu, capacity=self._capacity, alloc_conf=self._alloc_conf)
+        # The trace goes with this object: its name would tell nobody anything.
+        return replace(made, estimate=replace(made.estimate, trace=replace(made.estimate.trace, path="")))
 
     @property
     def estimate(self) -> Estimate:
@@ -200,12 +205,15 @@ class Recorder:
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         raw, trace = folder / "raw.json", folder / "trace.json"
         try:
-            _complete(recording.finish(raw), trace)
+            has_memory = _complete(recording.finish(raw), trace)
             raw.unlink()
         except (OSError, RuntimeError) as error:
             raise CaptureError(
                 f"the recording could not be written ({error}); free disk space in {tempfile.gettempdir()}"
             ) from error
+        if not has_memory:
+            self._missing = _EMPTY
+            return
         self._trace = trace
         self._missing = None
 
@@ -288,8 +296,12 @@ def _is_on_gpu(device: RecordedDevice) -> bool:
     return has_gpu and device != "cpu"
 
 
-def _complete(recorded: Recorded, trace: Path) -> None:
-    """Turn what the profiler wrote into a whole trace: metadata, spans, and memory that is older."""
+def _complete(recorded: Recorded, trace: Path) -> bool:
+    """Turn what the profiler wrote into a whole trace: metadata, spans, and memory that is older.
+
+    Returns:
+        Whether the trace holds any memory.
+    """
     profiled = read_trace(recorded.file.path)
     memory = changes_before(recorded, profiled)
     if "measured" in recorded.metadata:
@@ -298,3 +310,4 @@ def _complete(recorded: Recorded, trace: Path) -> None:
             {"rank": 0, "process": recorded.process, "devices": devices}
         ]
     recorded.file.complete(trace, recorded.metadata, recorded.spans, recorded.process, memory)
+    return len(profiled.memory) > 0 or len(memory) > 0

@@ -109,6 +109,7 @@ def _print_peak(estimate: Estimate, console: Console) -> None:
         "Measured": _measured(estimate),
         "Peak": f"{reserved} reserved + {context} CUDA context",
         "  in blocks": f"{allocated} allocated, {requested} requested by tensors",
+        "  persistent": _persistent(estimate),
         "  bounds": f"{least} with perfect reuse, {most} without any",
         "Interval": _interval(estimate),
         "Where": instant(peak.iteration, peak.phase),
@@ -121,6 +122,15 @@ def _print_peak(estimate: Estimate, console: Console) -> None:
             _print_field(label, value, console)
     _print_curve(estimate, console)
     console.print()
+
+
+def _persistent(estimate: Estimate) -> str | None:
+    """What an iteration leaves to the next, and what it does not."""
+    persistent = estimate.breakdown.persistent_bytes
+    if persistent is None:
+        return None
+    transient = format_bytes(estimate.peak_allocated_bytes - persistent)
+    return f"{format_bytes(persistent)} outlives its iteration, {transient} does not"
 
 
 def _interval(estimate: Estimate) -> str | None:

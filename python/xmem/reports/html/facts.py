@@ -37,6 +37,7 @@ def facts_of(estimate: Estimate) -> dict[str, Any]:
             f"{format_bytes(estimate.peak_allocated_bytes)} allocated "
             f"{_place(estimate.peak.iteration, estimate.peak.phase)}{_by(estimate)}."
         ),
+        "slack_text": _slack_text(estimate),
         "interval_text": _interval_text(estimate),
         "changed_policies": [
             policy for policy in estimate.policies if policy.blocks_changed or not policy.applied
@@ -106,7 +107,12 @@ def _facts(estimate: Estimate) -> Iterator[tuple[str, str, str]]:
         format_bytes(estimate.peak_reserved_bytes),
         f"{estimate.simulation.segments:,} segments",
     )
-    yield "allocated at the peak", format_bytes(estimate.peak_allocated_bytes), ""
+    persistent = estimate.breakdown.persistent_bytes
+    yield (
+        "allocated at the peak",
+        format_bytes(estimate.peak_allocated_bytes),
+        "" if persistent is None else f"{format_bytes(persistent)} of it outlives its iteration",
+    )
     yield (
         "peak",
         _place(estimate.peak.iteration, estimate.peak.phase),
@@ -129,6 +135,16 @@ def _between(estimate: Estimate) -> str:
     if interval is None:
         return ""
     return f"{format_bytes(interval.low_bytes)} to {format_bytes(interval.high_bytes)}"
+
+
+def _slack_text(estimate: Estimate) -> str | None:
+    slack = estimate.breakdown.category.get("allocator_slack", 0)
+    if not slack:
+        return None
+    return (
+        f"Bytes are those of whole blocks. {format_bytes(slack)} of them at the peak are slack, of blocks "
+        "that the allocator did not split; the estimate counts it as a category of its own."
+    )
 
 
 def _interval_text(estimate: Estimate) -> str:
