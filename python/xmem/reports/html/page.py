@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from xmem.files import naming, write_whole
+from xmem.files import write_whole
 from xmem.reports import offline_page
 from xmem.reports.html.drawing import drawing_of
 from xmem.reports.html.facts import card_of, facts_of
@@ -47,15 +47,14 @@ def write_page(analysis: Analysis, path: str | os.PathLike[str], *, advised: Adv
         advised: What would make the job take less; without it the page has no advice.
 
     Raises:
-        ConfigError: The packages of the extra ``report`` are missing, or the file cannot be written.
+        ConfigError: The packages of the extra ``report`` are missing.
+        OSError: The file cannot be written.
     """
-    page = page_of(analysis, advised=advised)
-    with naming(os.fspath(path)):
-        write_whole(path, page.encode())
+    write_whole(path, page_of(analysis, advised=advised).encode())
 
 
 def page_of(analysis: Analysis, *, advised: Advised | None = None) -> str:
-    """The report as the text of an HTML page; the arguments and errors are those of ``write_page``."""
+    """The report as the text of an HTML page; see ``write_page``."""
     require_packages()
     holders = analysis.holders
     drawing = drawing_of(analysis, holders)
