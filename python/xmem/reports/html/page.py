@@ -54,7 +54,11 @@ def write_page(analysis: Analysis, path: str | os.PathLike[str], *, advised: Adv
 
 
 def page_of(analysis: Analysis, *, advised: Advised | None = None) -> str:
-    """The report as the text of an HTML page; see ``write_page``."""
+    """The report as the text of an HTML page; arguments are those of ``write_page``.
+
+    Raises:
+        ConfigError: The packages of the extra ``report`` are missing.
+    """
     require_packages()
     holders = analysis.holders
     drawing = drawing_of(analysis, holders)
