@@ -52,6 +52,13 @@ def test_where_it_runs_out_of_memory_is_the_line_to_look_at():
     assert finding.place == ("model.py", 41)
 
 
+def test_a_model_that_does_not_fit_fails_outside_of_iterations():
+    simulation = DOES_NOT_FIT.simulation
+    early = replace(simulation, oom=replace(simulation.oom, iteration=-1, phase="other"))
+    finding = judge("resnet", "t.json", replace(DOES_NOT_FIT, simulation=early), Limits()).findings[0]
+    assert ", and runs out outside of iterations at " in finding.message
+
+
 def test_the_categories_of_an_overrun_sum_to_the_figure():
     for metric in Metric:
         finding = judge("gpt2", "t.json", GPT2, Limits(budget_bytes=1, metric=metric)).findings[0]

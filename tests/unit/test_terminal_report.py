@@ -12,9 +12,7 @@ from estimate_samples import DOES_NOT_FIT, FITS, NO_GPU
 from xmem.estimate_result import Breakdown, Estimate
 from xmem.reports.terminal import render
 
-FITS_TEXT = """\
-Fits on RTX 3060 12 GB: needs 3.43 GiB of 11.76 GiB, 8.32 GiB to spare
-
+EVIDENCE_TEXT = """\
 Peak          3.29 GiB reserved + 146.00 MiB CUDA context
   in blocks   3.12 GiB allocated, 3.11 GiB requested by tensors
   persistent  500.00 MiB outlives its iteration, 2.64 GiB does not
@@ -59,6 +57,15 @@ Largest blocks
   392.00 MiB  saved for backward by GPT.head from examples/train_gpt2.py:83
               until its backward
 
+"""
+
+FITS_TEXT = (
+    """\
+Fits on RTX 3060 12 GB: needs 3.43 GiB of 11.76 GiB, 8.32 GiB to spare
+
+"""
+    + EVIDENCE_TEXT
+    + """\
 Margin        8.32 GiB free, 71% of the GPU
 
 Corrected for CUDA
@@ -71,55 +78,16 @@ Assumed
 
 Timings       read 125.0 ms, attribute 30.0 ms, simulate 4.0 ms
 """
+)
 
-DOES_NOT_FIT_TEXT = """\
+DOES_NOT_FIT_TEXT = (
+    """\
 Does not fit on RTX 4060 8 GB: needs 3.43 GiB of 2.93 GiB, short by 514.00 MiB,
 fails in iteration 0, forward, at model.py:41 (aten::convolution)
 
-Peak          3.29 GiB reserved + 146.00 MiB CUDA context
-  in blocks   3.12 GiB allocated, 3.11 GiB requested by tensors
-  persistent  500.00 MiB outlives its iteration, 2.64 GiB does not
-  bounds      3.11 GiB with perfect reuse, 40.00 GiB without any
-Interval      3.32 GiB to 3.81 GiB, each with 0.9 confidence; 20 measured runs
-              (cpu, other)
-Where         iteration 1, backward
-  module      GPT.head
-  operator    aten::mm
-  source line examples/train_gpt2.py:83
-Allocated     ▁█▃
-Reserved      ▁██
-
-The number on the card
-  context               146.00 MiB  █
-  tensors                 3.11 GiB   █████████████████████████████
-  rounding               20.00 MiB
-  fragmentation         128.00 MiB                                ██
-  cached                 40.00 MiB
-  device peak             3.43 GiB  ████████████████████████████████
-
-At the peak, by category
-  activation                                      1.56 GiB   50.0%  ██████
-  optimizer state                               784.00 MiB   24.5%  ███
-  gradient                                      400.00 MiB   12.5%  ██
-  parameter                                     400.00 MiB   12.5%  ██
-  allocator slack                                16.00 MiB    0.5%
-
-Top modules                                                  forward    backward
-  GPT.head                              1.17 GiB   37.5%    1.17 GiB
-  GPT.token_embedding                 500.00 MiB   15.6%              500.00 MiB
-  GPT.encoder.some…module.projection  300.00 MiB    9.4%  300.00 MiB
-  GPT.blocks.0.attention              200.00 MiB    6.2%  200.00 MiB
-  GPT.blocks.1.attention              200.00 MiB    6.2%  200.00 MiB
-  and 4 more with 800.00 MiB together
-
-Top source lines                                             forward    backward
-  examples/train_gpt2.py:83             1.95 GiB   62.5%    1.46 GiB  500.00 MiB
-  examples/train_gpt2.py:122            1.17 GiB   37.5%    1.17 GiB
-
-Largest blocks
-  392.00 MiB  saved for backward by GPT.head from examples/train_gpt2.py:83
-              until its backward
-
+"""
+    + EVIDENCE_TEXT
+    + """\
 Margin        514.00 MiB missing, 17% of the GPU
 
 Corrected for CUDA
@@ -137,6 +105,7 @@ Problems in the trace
 
 Timings       read 125.0 ms, attribute 30.0 ms, simulate 4.0 ms
 """
+)
 
 NO_GPU_TEXT = """\
 Needs 3.43 GiB of GPU memory; name a GPU with --gpu for a verdict

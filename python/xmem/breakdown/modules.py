@@ -10,13 +10,11 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from xmem.attribution import Category, Phase
+from xmem.attribution import CATEGORY_LABELS, Category, Phase
 from xmem.breakdown.execution import Delta, Execution, execution_of
 from xmem.evidence import taken_bytes
 from xmem.holders import OUTSIDE_OF_MODULES
 from xmem.pipeline import Analysis
-
-_CATEGORIES = [category.label for category in Category]
 
 Int64 = NDArray[np.int64]
 
@@ -148,7 +146,7 @@ class ModuleNode:
 
 def _by_category(row: Int64) -> dict[str, int]:
     order = np.argsort(-row, kind="stable")
-    return {_CATEGORIES[category]: int(row[category]) for category in order.tolist() if row[category]}
+    return {CATEGORY_LABELS[category]: int(row[category]) for category in order.tolist() if row[category]}
 
 
 def module_tree(analysis: Analysis) -> ModuleTree:

@@ -3,54 +3,24 @@
 from __future__ import annotations
 
 import glob
-import json
-import os
-import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from enum import StrEnum
-from functools import cache
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from xmem.cli import job as job_input
-from xmem.cli import options, output
-from xmem.cli.capture import CaptureSettings, capture_noting
-from xmem.cli.exit_codes import ExitCode
-from xmem.errors import ConfigError, TraceError, XmemError
-from xmem.estimate_file import is_estimate_file, read_estimate
-from xmem.files import naming, write_whole
-from xmem.gate import (
-    Baseline,
-    Metric,
-    Outcome,
-    failed_outcome,
-    judge,
-    parse_growth,
-    read_baseline,
-    write_baseline,
-)
-from xmem.gate.spec import Asked, CommandToCapture, Job, find_spec, limits_of, read_jobs
+from xmem.cli import options
+from xmem.cli.check_answer import CheckFormat, give
+from xmem.cli.check_jobs import checks_of, outcomes_of, update_baselines
+from xmem.errors import ConfigError, TraceError
+from xmem.gate import Metric, parse_growth
+from xmem.gate.spec import Asked, Job, find_spec, limits_of, read_jobs
 from xmem.units import parse_bytes
-
-if TYPE_CHECKING:
-    from xmem.estimate_result import Estimate
-    from xmem.observation import Observation
 
 _SUFFIXES = (".gz", ".zst", ".json")
 _WILDCARDS = frozenset("*?[")
-
-
-class CheckFormat(StrEnum):
-    """How the answer is written."""
-
-    TEXT = "text"
-    JSON = "json"
-    GITHUB = "github"
-    SARIF = "sarif"
 
 
 def check(
@@ -167,11 +137,11 @@ def check(
         )
 
     jobs = _jobs_of_file(config, only) if not inputs else _jobs_of_inputs(inputs, config, only, at)
-    checks = _checks([replace(job, asked=overridden(job.asked)) for job in jobs], update=update_baseline)
-    outcomes = [outcome for of_job in checks for outcome in _outcomes(of_job)]
+    checks = checks_of([replace(job, asked=overridden(job.asked)) for job in jobs], update=update_baseline)
+    outcomes = [outcome for of_job in checks for outcome in outcomes_of(of_job)]
     if update_baseline:
-        _update_baselines(outcomes, [entry for of_job in checks for entry in of_job])
-    _give(outcomes, written_as, output_file)
+        update_baselines(outcomes, [entry for of_job in checks for entry in of_job])
+    give(outcomes, written_as, output_file)
 
 
 def _jobs_of_inputs(
@@ -218,244 +188,3 @@ def _jobs_of_file(config: Path | None, only: list[str] | None) -> list[Job]:
     if unknown:
         raise ConfigError(f"--job {unknown[0]}", f"one of {', '.join(names)}")
     return [job for job in jobs if job.name in only]
-
-
-@dataclass(frozen=True)
-class _Check:
-    """One job on one GPU, or on none.
-
-    Attributes:
-        job: What is checked.
-        gpu: Name as given.
-        baseline_file: Where its baseline is kept, None when there is none.
-        baseline: What is in it, None when it is to be written.
-    """
-
-    job: Job
-    gpu: str | None
-    baseline_file: Path | None
-    baseline: Baseline | None
-
-    @property
-    def target(self) -> options.TargetOptions:
-        asked = self.job.asked
-        return options.target_options(self.gpu, None, asked.alloc_conf, asked.torch_version)
-
-
-def _checks(jobs: Sequence[Job], *, update: bool) -> list[list[_Check]]:
-    """What is to be done for each job; everything that can be wrong is said now, before minutes of capture.
-
-    Raises:
-        ConfigError: A job is held to nothing, or a setting cannot be meant.
-        TraceError: A baseline cannot be read.
-    """
-    found = []
-    for job in jobs:
-        options.confidence_or_default(job.asked.confidence)
-        limits_of(budget=None, metric=job.asked.limits.metric, max_growth=None, upper=job.asked.limits.upper)
-        if update and job.asked.baseline is None:
-            raise ConfigError(f"--update-baseline of {job.name}", "--baseline with it")
-        held = job.asked.limits.budget_bytes is not None or job.asked.gpus or job.asked.baseline is not None
-        if not held and not _is_estimate(job.source):
-            raise ConfigError(f"{job.name} without a limit", "--budget, --gpu or --baseline")
-        checks = []
-        for gpu in job.asked.gpus or (None,):
-            file = _baseline_file(job, gpu)
-            baseline = None if file is None or update else read_baseline(file)
-            checks.append(_Check(job, gpu, file, baseline))
-            checks[-1].target  # noqa: B018 - checks the names
-        found.append(checks)
-    files = Counter(entry.baseline_file for checks in found for entry in checks if entry.baseline_file)
-    if files and files.most_common(1)[0][1] > 1:
-        shared = files.most_common(1)[0][0]
-        raise ConfigError(f"the baseline {shared} of several checks", "a folder, with a file for each")
-    return found
-
-
-def _baseline_file(job: Job, gpu: str | None) -> Path | None:
-    place = job.asked.baseline
-    if place is None or (place.suffix == ".json" and not place.is_dir()):
-        return place
-    name = job.name.replace("/", "_")
-    if gpu is not None and len(job.asked.gpus) > 1:
-        from xmem.devices import find_device
-
-        name += f"-{find_device(gpu).slug}"
-    return place / f"{name}.json"
-
-
-def _is_estimate(source: str | CommandToCapture) -> bool:
-    return isinstance(source, str) and is_estimate_file(source)
-
-
-def _outcomes(checks: Sequence[_Check]) -> Iterator[Outcome]:
-    """Judge a job on all of its GPUs; one that cannot be read or captured does not keep the others back."""
-    job = checks[0].job
-    with tempfile.TemporaryDirectory(prefix="xmem-") as folder:
-        estimate = _estimator(job, Path(folder))
-        for entry in checks:
-            try:
-                needed = estimate(entry)
-                yield judge(job.name, str(job.source), needed, job.asked.limits, entry.baseline)
-            except ConfigError:
-                raise
-            except XmemError as error:
-                yield failed_outcome(job.name, str(job.source), job.asked.limits, error)
-
-
-def _estimator(job: Job, folder: Path) -> Callable[[_Check], Estimate]:
-    """How this kind of job is estimated, reading or capturing once wherever once is enough."""
-    source = job.source
-    if isinstance(source, CommandToCapture):
-        captured = _Captured(source, folder)
-        return lambda entry: _without_path(_estimate(captured.observation(entry.target), entry))
-    if is_estimate_file(source):
-        return lambda entry: _written_estimate(source, entry)
-    observed = cache(lambda: job_input.observed(source, job.at))
-    return lambda entry: _estimate(observed(), entry)
-
-
-def _estimate(observation: Observation, entry: _Check) -> Estimate:
-    import xmem
-
-    confidence = options.confidence_or_default(entry.job.asked.confidence)
-    return xmem.estimate(observation, confidence=confidence, **entry.target)
-
-
-def _without_path(estimate: Estimate) -> Estimate:
-    """The trace of a command is not kept."""
-    return replace(estimate, trace=replace(estimate.trace, path=""))
-
-
-@dataclass
-class _Captured:
-    """A command's run; on phantom GPUs one for each GPU, since PyTorch asks the GPU what it can do."""
-
-    command: CommandToCapture
-    folder: Path
-    last: Observation | None = None
-
-    def observation(self, target: options.TargetOptions) -> Observation:
-        from xmem.job_settings import phantom_notes
-
-        if self.last is None or phantom_notes(self.last.recorded.trace):
-            self.last = self._capture(target)
-        return self.last
-
-    def _capture(self, target: options.TargetOptions) -> Observation:
-        trace = self.folder / "trace.json"
-        settings = CaptureSettings(
-            mode=options.CaptureMode(self.command.mode),
-            iterations=self.command.iterations,
-            timeout=self.command.timeout_s,
-        )
-        # The script must not print into our results.
-        capture_noting(list(self.command.arguments), trace, settings, target, as_json=True)
-        return job_input.observed(str(trace), None)
-
-
-def _written_estimate(source: str, entry: _Check) -> Estimate:
-    """An estimate that was made before, if it answers what is asked.
-
-    Raises:
-        ConfigError: It is for another GPU, other settings or another confidence.
-        TraceError: It cannot be read.
-    """
-    estimate, asked = read_estimate(source), entry.job.asked
-    if entry.gpu is not None:
-        from xmem.devices import find_device
-
-        slug = find_device(entry.gpu).slug
-        if slug != estimate.target.gpu:
-            raise ConfigError(
-                f"--gpu {entry.gpu} of {source}, an estimate for {estimate.target.gpu or 'no GPU'}",
-                "the trace that it was made from, which can be estimated for any GPU",
-            )
-    if asked.alloc_conf is not None or asked.torch_version is not None:
-        raise ConfigError(
-            f"--alloc-conf or --torch of {source}, an estimate", "the trace that it was made from"
-        )
-    limits, interval = asked.limits, estimate.interval
-    if asked.confidence is not None and (interval is None or interval.confidence != asked.confidence):
-        made = "no interval" if interval is None else f"an interval of confidence {interval.confidence:g}"
-        raise ConfigError(
-            f"--confidence {asked.confidence:g} of {source}", f"that of the estimate, which has {made}"
-        )
-    if limits.budget_bytes is None and entry.baseline_file is None and estimate.verdict is None:
-        raise ConfigError(f"{entry.job.name} without a limit", "--budget or --baseline")
-    return estimate
-
-
-def _update_baselines(outcomes: Sequence[Outcome], checks: Sequence[_Check]) -> None:
-    for outcome, entry in zip(outcomes, checks, strict=True):
-        if outcome.estimate is not None and entry.baseline_file is not None:
-            write_baseline(entry.baseline_file, outcome.estimate)
-            output.note(f"wrote {entry.baseline_file}")
-
-
-def _give(outcomes: Sequence[Outcome], written_as: CheckFormat, file: Path | None) -> None:
-    """Write the answer, and end the command with its status.
-
-    Raises:
-        typer.Exit: Always.
-        ConfigError: A file cannot be written; the answer has been printed all the same.
-    """
-    from xmem.reports.gate import text
-
-    on_github = written_as is CheckFormat.GITHUB or (
-        file is not None and os.environ.get("GITHUB_ACTIONS") == "true"
-    )
-    if file is not None or written_as in (CheckFormat.TEXT, CheckFormat.GITHUB):
-        text.render(outcomes, output.console())
-        if on_github:
-            from xmem.reports.gate import github
-
-            typer.echo(github.commands(outcomes), nl=False)
-    else:
-        typer.echo(_written(outcomes, written_as), nl=False)
-        for outcome in outcomes:
-            if outcome.error is not None:
-                output.note(str(outcome.error))
-    if file is not None:
-        with naming(f"-o {file}"):
-            write_whole(file, _written(outcomes, written_as).encode())
-    if on_github:
-        _append_step_summary(outcomes)
-    raise typer.Exit(_status(outcomes))
-
-
-def _status(outcomes: Sequence[Outcome]) -> ExitCode:
-    if any(outcome.estimate is None for outcome in outcomes):
-        return ExitCode.BAD_INPUT
-    return ExitCode.DONE if all(outcome.passed for outcome in outcomes) else ExitCode.DOES_NOT_FIT
-
-
-def _written(outcomes: Sequence[Outcome], written_as: CheckFormat) -> str:
-    """The answer as the contents of a file."""
-    if written_as is CheckFormat.JSON:
-        value = {
-            "schema_version": 1,
-            "passed": all(outcome.passed for outcome in outcomes),
-            "checks": [outcome.to_json() for outcome in outcomes],
-        }
-        return json.dumps(value, indent=2) + "\n"
-    if written_as is CheckFormat.SARIF:
-        from importlib import metadata
-
-        from xmem.reports.gate.sarif import sarif_log
-
-        return json.dumps(sarif_log(outcomes, metadata.version("xmem-fast")), indent=2) + "\n"
-    from xmem.reports.gate import github, text
-
-    written = text.plain(outcomes)
-    return written + github.commands(outcomes) if written_as is CheckFormat.GITHUB else written
-
-
-def _append_step_summary(outcomes: Sequence[Outcome]) -> None:
-    summary = os.environ.get("GITHUB_STEP_SUMMARY")
-    if not summary:
-        return
-    from xmem.reports.gate import github
-
-    with naming(f"GITHUB_STEP_SUMMARY={summary}"), Path(summary).open("a", encoding="utf-8") as file:
-        file.write(github.step_summary(outcomes))

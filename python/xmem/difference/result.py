@@ -161,7 +161,7 @@ class Difference:
         fits_after: Of the second.
         peak_before: Where the first run has its peak of allocated bytes.
         peak_after: Where the second has.
-        peak_moved: Whether that is another place of the script: phase, operator, module or line.
+        peak_moved: Whether that is another place of the script: phase, operator or line.
         category: Bytes at the peak of allocated memory; the changes of each of these tables sum to that of
             ``peak_allocated``.
         phase: By phase of birth; empty where an estimate does not say.

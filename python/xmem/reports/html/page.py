@@ -9,13 +9,14 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from xmem.files import naming, write_whole
+from xmem.files import write_whole
 from xmem.reports import offline_page
 from xmem.reports.html.drawing import drawing_of
 from xmem.reports.html.facts import card_of, facts_of
 from xmem.reports.html.module_rows import module_rows_of
 from xmem.reports.html.packing import json_for_script
 from xmem.reports.html.source_view import source_view_of
+from xmem.reports.html.static_plot import FRAME
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -46,15 +47,18 @@ def write_page(analysis: Analysis, path: str | os.PathLike[str], *, advised: Adv
         advised: What would make the job take less; without it the page has no advice.
 
     Raises:
-        ConfigError: The packages of the extra ``report`` are missing, or the file cannot be written.
+        ConfigError: The packages of the extra ``report`` are missing.
+        OSError: The file cannot be written.
     """
-    page = page_of(analysis, advised=advised)
-    with naming(os.fspath(path)):
-        write_whole(path, page.encode())
+    write_whole(path, page_of(analysis, advised=advised).encode())
 
 
 def page_of(analysis: Analysis, *, advised: Advised | None = None) -> str:
-    """The report as the text of an HTML page; the arguments and errors are those of ``write_page``."""
+    """The report as the text of an HTML page; arguments are those of ``write_page``.
+
+    Raises:
+        ConfigError: The packages of the extra ``report`` are missing.
+    """
     require_packages()
     holders = analysis.holders
     drawing = drawing_of(analysis, holders)
@@ -69,6 +73,7 @@ def page_of(analysis: Analysis, *, advised: Advised | None = None) -> str:
         script_hashes=[markup(_hash(script)) for script in scripts],
         data=markup(json_for_script(drawing.data)),
         plot=drawing.plot,
+        frame=FRAME,
         instant=drawing.at_peak,
         stack=drawing.categories,
         has_active=drawing.data["curve"]["active"] is not None,

@@ -25,9 +25,21 @@ STACKED = (
 )
 """Categories from the bottom of a stack to its top: the longest lived first."""
 
-WIDTH, HEIGHT = 960, 300
-_LEFT, _RIGHT, _TOP, _BOTTOM = 70, 10, 16, 24
 _MOST_POINTS = 400
+
+
+class Frame(NamedTuple):
+    """The drawing in its own units, and the edges of the plot in it; y grows downwards."""
+
+    width: int
+    height: int
+    left: int
+    right: int
+    top: int
+    bottom: int
+
+
+FRAME = Frame(width=960, height=300, left=70, right=950, top=16, bottom=276)
 
 
 class SizeTick(NamedTuple):
@@ -60,7 +72,7 @@ class Area(NamedTuple):
 
 
 class StaticPlot(NamedTuple):
-    """Shapes in a coordinate system of ``WIDTH`` by ``HEIGHT``."""
+    """Shapes in the units of ``FRAME``."""
 
     areas: list[Area]
     reserved: str
@@ -95,18 +107,18 @@ def static_plot(
         top = max(top, float(capacity_bytes))
     top *= 1.04
     low, high = float(x[0]), float(x[-1])
-    wide = (WIDTH - _LEFT - _RIGHT) / ((high - low) or 1.0)
+    wide = (FRAME.right - FRAME.left) / ((high - low) or 1.0)
 
     unit, per_unit = ("s", 1.0) if high - low >= 2 else ("ms", 1e3) if high - low >= 2e-3 else ("µs", 1e6)
 
     def across(value: float) -> float:
-        return round(_LEFT + (value - low) * wide, 1)
+        return round(FRAME.left + (value - low) * wide, 1)
 
     def up(bytes_: float) -> float:
-        return round(HEIGHT - _BOTTOM - bytes_ / top * (HEIGHT - _TOP - _BOTTOM), 1)
+        return round(FRAME.bottom - bytes_ / top * (FRAME.bottom - FRAME.top), 1)
 
     kept = _thinned(by_category.sum(axis=0), peak)
-    across_all = np.round(_LEFT + (x - low) * wide, 1)
+    across_all = np.round(FRAME.left + (x - low) * wide, 1)
     stacked = np.cumsum(by_category[[int(category) for category in STACKED]], axis=0)
     areas = [
         Area(category.label, _steps(across_all[kept], heights[kept], top, closed=True))
@@ -138,8 +150,8 @@ def _thinned(total: NDArray[np.int64], peak: int) -> NDArray[np.intp]:
 
 def _steps(across: NDArray[np.float64], heights: NDArray[np.int64], top: float, *, closed: bool) -> str:
     """A path of steps: each value holds until the next instant."""
-    bottom = HEIGHT - _BOTTOM
-    rise = np.round(bottom - heights / top * (HEIGHT - _TOP - _BOTTOM), 1)
+    bottom = FRAME.bottom
+    rise = np.round(bottom - heights / top * (FRAME.bottom - FRAME.top), 1)
     turns = np.concatenate([[True], rise[1:] != rise[:-1]])
     steps = "".join(
         f"H{x:g}V{y:g}" for x, y in zip(across[turns].tolist(), rise[turns].tolist(), strict=True)

@@ -1,0 +1,206 @@
+"""The jobs that ``check`` is asked about, each on its GPUs: estimated, judged, and kept as baselines."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from xmem.cli import job as job_input
+from xmem.cli import options, output
+from xmem.cli.capture import CaptureSettings, capture_noting
+from xmem.errors import ConfigError, XmemError
+from xmem.estimate_file import is_estimate_file, read_estimate
+from xmem.gate import Baseline, Outcome, failed_outcome, judge, read_baseline, write_baseline
+from xmem.gate.spec import CommandToCapture, Job, limits_of
+
+if TYPE_CHECKING:
+    from xmem.estimate_result import Estimate
+    from xmem.observation import Observation
+
+
+@dataclass(frozen=True)
+class Check:
+    """One job on one GPU, or on none.
+
+    Attributes:
+        job: What is checked.
+        gpu: Name as given.
+        baseline_file: Where its baseline is kept, None when there is none.
+        baseline: What is in it, None when it is to be written.
+    """
+
+    job: Job
+    gpu: str | None
+    baseline_file: Path | None
+    baseline: Baseline | None
+
+    @property
+    def target(self) -> options.TargetOptions:
+        """What its estimate is for.
+
+        Raises:
+            ConfigError: A name or a setting cannot be meant.
+        """
+        asked = self.job.asked
+        return options.target_options(self.gpu, None, asked.alloc_conf, asked.torch_version)
+
+
+def checks_of(jobs: Sequence[Job], *, update: bool) -> list[list[Check]]:
+    """What is to be done for each job; everything that can be wrong is said now, before minutes of capture.
+
+    Raises:
+        ConfigError: A job is held to nothing, or a setting cannot be meant.
+        TraceError: A baseline cannot be read.
+    """
+    found = []
+    for job in jobs:
+        options.confidence_or_default(job.asked.confidence)
+        limits_of(budget=None, metric=job.asked.limits.metric, max_growth=None, upper=job.asked.limits.upper)
+        if update and job.asked.baseline is None:
+            raise ConfigError(f"--update-baseline of {job.name}", "--baseline with it")
+        held = job.asked.limits.budget_bytes is not None or job.asked.gpus or job.asked.baseline is not None
+        if not held and not _is_estimate(job.source):
+            raise ConfigError(f"{job.name} without a limit", "--budget, --gpu or --baseline")
+        checks = []
+        for gpu in job.asked.gpus or (None,):
+            file = _baseline_file(job, gpu)
+            baseline = None if file is None or update else read_baseline(file)
+            checks.append(Check(job, gpu, file, baseline))
+            checks[-1].target  # noqa: B018 - checks the names
+        found.append(checks)
+    files = Counter(entry.baseline_file for checks in found for entry in checks if entry.baseline_file)
+    if files and files.most_common(1)[0][1] > 1:
+        shared = files.most_common(1)[0][0]
+        raise ConfigError(f"the baseline {shared} of several checks", "a folder, with a file for each")
+    return found
+
+
+def _baseline_file(job: Job, gpu: str | None) -> Path | None:
+    place = job.asked.baseline
+    if place is None or (place.suffix == ".json" and not place.is_dir()):
+        return place
+    name = job.name.replace("/", "_")
+    if gpu is not None and len(job.asked.gpus) > 1:
+        from xmem.devices import find_device
+
+        name += f"-{find_device(gpu).slug}"
+    return place / f"{name}.json"
+
+
+def _is_estimate(source: str | CommandToCapture) -> bool:
+    return isinstance(source, str) and is_estimate_file(source)
+
+
+def outcomes_of(checks: Sequence[Check]) -> Iterator[Outcome]:
+    """Judge a job on all of its GPUs; one that cannot be read or captured does not keep the others back."""
+    job = checks[0].job
+    with tempfile.TemporaryDirectory(prefix="xmem-") as folder:
+        estimate = _estimator(job, Path(folder))
+        for entry in checks:
+            try:
+                needed = estimate(entry)
+                yield judge(job.name, str(job.source), needed, job.asked.limits, entry.baseline)
+            except ConfigError:
+                raise
+            except XmemError as error:
+                yield failed_outcome(job.name, str(job.source), job.asked.limits, error)
+
+
+def _estimator(job: Job, folder: Path) -> Callable[[Check], Estimate]:
+    """How this kind of job is estimated, reading or capturing once wherever once is enough."""
+    source = job.source
+    if isinstance(source, CommandToCapture):
+        captured = _Captured(source, folder)
+        return lambda entry: _without_path(_estimate(captured.observation(entry.target), entry))
+    if is_estimate_file(source):
+        return lambda entry: _written_estimate(source, entry)
+    observed = cache(lambda: job_input.observed(source, job.at))
+    return lambda entry: _estimate(observed(), entry)
+
+
+def _estimate(observation: Observation, entry: Check) -> Estimate:
+    import xmem
+
+    confidence = options.confidence_or_default(entry.job.asked.confidence)
+    return xmem.estimate(observation, confidence=confidence, **entry.target)
+
+
+def _without_path(estimate: Estimate) -> Estimate:
+    """The trace of a command is not kept."""
+    return replace(estimate, trace=replace(estimate.trace, path=""))
+
+
+@dataclass
+class _Captured:
+    """A command's run; on phantom GPUs one for each GPU, since PyTorch asks the GPU what it can do."""
+
+    command: CommandToCapture
+    folder: Path
+    last: Observation | None = None
+
+    def observation(self, target: options.TargetOptions) -> Observation:
+        from xmem.job_settings import phantom_notes
+
+        if self.last is None or phantom_notes(self.last.recorded.trace):
+            self.last = self._capture(target)
+        return self.last
+
+    def _capture(self, target: options.TargetOptions) -> Observation:
+        trace = self.folder / "trace.json"
+        settings = CaptureSettings(
+            mode=options.CaptureMode(self.command.mode),
+            iterations=self.command.iterations,
+            timeout=self.command.timeout_s,
+        )
+        # The script must not print into our results.
+        capture_noting(list(self.command.arguments), trace, settings, target, as_json=True)
+        return job_input.observed(str(trace), None)
+
+
+def _written_estimate(source: str, entry: Check) -> Estimate:
+    """An estimate that was made before, if it answers what is asked.
+
+    Raises:
+        ConfigError: It is for another GPU, other settings or another confidence.
+        TraceError: It cannot be read.
+    """
+    estimate, asked = read_estimate(source), entry.job.asked
+    if entry.gpu is not None:
+        from xmem.devices import find_device
+
+        slug = find_device(entry.gpu).slug
+        if slug != estimate.target.gpu:
+            raise ConfigError(
+                f"--gpu {entry.gpu} of {source}, an estimate for {estimate.target.gpu or 'no GPU'}",
+                "the trace that it was made from, which can be estimated for any GPU",
+            )
+    if asked.alloc_conf is not None or asked.torch_version is not None:
+        raise ConfigError(
+            f"--alloc-conf or --torch of {source}, an estimate", "the trace that it was made from"
+        )
+    limits, interval = asked.limits, estimate.interval
+    if asked.confidence is not None and (interval is None or interval.confidence != asked.confidence):
+        made = "no interval" if interval is None else f"an interval of confidence {interval.confidence:g}"
+        raise ConfigError(
+            f"--confidence {asked.confidence:g} of {source}", f"that of the estimate, which has {made}"
+        )
+    if limits.budget_bytes is None and entry.baseline_file is None and estimate.verdict is None:
+        raise ConfigError(f"{entry.job.name} without a limit", "--budget or --baseline")
+    return estimate
+
+
+def update_baselines(outcomes: Sequence[Outcome], checks: Sequence[Check]) -> None:
+    """Keep the estimates of the checks that have an answer, each in the file of its own.
+
+    Raises:
+        ConfigError: A file cannot be written.
+    """
+    for outcome, entry in zip(outcomes, checks, strict=True):
+        if outcome.estimate is not None and entry.baseline_file is not None:
+            write_baseline(entry.baseline_file, outcome.estimate)
+            output.note(f"wrote {entry.baseline_file}")
