@@ -6,7 +6,7 @@
 its own; the median of each is compared. The page is opened in a new headless Chromium (Debian: chromium;
 dependency group: browser) and asked when, from the start of the navigation, it was ready for people
 ("interactive": everything drawn) and first painted. Traces of any size come from `bench/make_trace.py`: 5.4
-million events make 650,000 blocks.
+million events make a million blocks.
 """
 
 from __future__ import annotations
