@@ -79,7 +79,7 @@ class _Story:
         """Who made it and where; a named tensor's owner is in its name."""
         category = Category(int(self.workload.category[row]))
         module, operator = self.holders.module_name(row), self.holders.operator_name(row)
-        if self._tensor_name(row) is None:
+        if self._tensor_name(row) is None and category != Category.INPUT:
             in_backward = self.workload.phase[row] == Phase.BACKWARD
             if category in (Category.TEMPORARY, Category.WORKSPACE) and operator:
                 yield f"of {operator}"

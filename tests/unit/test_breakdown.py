@@ -123,6 +123,16 @@ def test_the_largest_blocks_in_words() -> None:
     assert "saved for backward by Net.fc from train.py:7 until its backward" in words
 
 
+def test_a_batch_is_its_line_s_and_no_operator_s() -> None:
+    trace = training()
+    for t in (10, 110):
+        trace.line("train.py", 5, t + 5.1, t + 5.9).operator("aten::to", t + 5.2, t + 5.8)
+        trace.alloc(0x88, 2 * MIB, t + 5.5).tensor("input", "train.py:5", 0x88, 2 * MIB, t + 6)
+        trace.free(0x88, t + 95)
+    words = [block.words for block in xmem.analyze(trace.bytes()).estimate.largest_blocks]
+    assert "batch from train.py:5 until it is freed in the same iteration" in words
+
+
 def test_the_card_is_the_device_peak() -> None:
     estimate = analysis().estimate
     parts = {part.name: part.bytes for part in estimate.card}
