@@ -115,13 +115,15 @@ def holders_of(
         workload.source_line, attribution.lines, package_line if show_packages else user_line
     )
     alloc_request, free_request = _lifetimes(requests, len(workload))
+    begins = iteration_begins(workload)
+    before_iterations = workload.alloc_ns < begins[0] if len(begins) else np.zeros(len(workload), np.bool_)
     return Holders(
         category=workload.category,
-        phase=np.where(_before_iterations(workload), np.uint8(Phase.OTHER), workload.phase),
+        phase=np.where(before_iterations, np.uint8(Phase.OTHER), workload.phase),
         module=module,
         operator=operator,
         line=line,
-        persistent=_persistent(workload),
+        persistent=_persistent(workload, begins),
         alloc_request=alloc_request,
         free_request=free_request,
         modules=modules,
@@ -142,15 +144,8 @@ def iteration_begins(workload: Workload) -> NDArray[np.int64]:
     count = int(workload.iteration.max(initial=-1)) + 1
     begins = np.full(count + 1, NEVER, np.int64)
     np.minimum.at(begins, workload.iteration, workload.alloc_ns)  # -1, outside of all, is the last entry
-    return np.minimum.accumulate(begins[:count][::-1])[
-        ::-1
-    ]  # an iteration without blocks begins with the next
-
-
-def _before_iterations(workload: Workload) -> NDArray[np.bool_]:
-    """Blocks of the set-up: a copy to the GPU is no forward pass."""
-    before: NDArray[np.bool_] = workload.alloc_ns < iteration_begins(workload).min(initial=NEVER)
-    return before if workload.iteration.max(initial=-1) >= 0 else np.zeros(len(workload), np.bool_)
+    # An iteration without blocks begins with the next.
+    return np.minimum.accumulate(begins[:count][::-1])[::-1]
 
 
 def _name(names: Sequence[str], index: int) -> str | None:
@@ -202,9 +197,8 @@ def _lifetimes(requests: Requests, blocks: int) -> tuple[NDArray[np.int64], NDAr
     return alloc_request, free_request
 
 
-def _persistent(workload: Workload) -> NDArray[np.bool_]:
+def _persistent(workload: Workload, begins: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Whether a block is alive when the iteration after its own begins, or at the end of the run."""
-    begins = iteration_begins(workload)
     next_begin = np.append(begins, NEVER)[workload.iteration + 1]
     persistent: NDArray[np.bool_] = (workload.free_ns == NEVER) | (workload.free_ns > next_begin)
     return persistent

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from xmem.attribution import Attribution, Category, Phase
 from xmem.blocks import NEVER
@@ -99,14 +101,17 @@ class _Story:
 
     def _when(self, row: int) -> str:
         """In which part of the step it dies, and of which iteration where that is not its own."""
-        begins = iteration_begins(self.workload)
-        iteration = int(np.searchsorted(begins, self.workload.free_ns[row], side="right")) - 1
+        iteration = int(np.searchsorted(self._begins, self.workload.free_ns[row], side="right")) - 1
         phase = self._free_phase(row)
         place = f" {_IN_PHASE[phase]}" if phase in _IN_PHASE else ""
         same = iteration == self.workload.iteration[row]
         if not place and same:
             return " in the same iteration"
         return place if same else f"{place}{' of' if place else ' in'} iteration {iteration}"
+
+    @cached_property
+    def _begins(self) -> NDArray[np.int64]:
+        return iteration_begins(self.workload)
 
     def _is_saved(self, row: int) -> bool:
         return (

@@ -17,7 +17,7 @@ import pytest
 
 if TYPE_CHECKING:
     from xmem.estimate_result import Estimate
-    from xmem.gate import Limits
+    from xmem.gate.limits import Limits
     from xmem.recording import Recorder
 
 _MARK = "xmem_budget"
@@ -209,7 +209,8 @@ def _hold(item: pytest.Item, estimate: Estimate, budget: _Budget) -> None:
     """Fail the test when the estimate is over."""
     __tracebackhide__ = True
     from xmem.errors import XmemError
-    from xmem.gate import judge, read_baseline, write_baseline
+    from xmem.gate.baseline import read_baseline, write_baseline
+    from xmem.gate.judge import judge
 
     baseline = None
     try:

@@ -12,6 +12,7 @@ import pytest
 
 import xmem
 from xmem.blocks import NEVER
+from xmem.breakdown.execution import execution_of
 from xmem.breakdown.modules import module_tree
 
 from .conftest import Captured, needs_torch, run_capture
@@ -89,7 +90,8 @@ def test_the_breakdown_explains_every_byte(demo: tuple[str, Captured]) -> None:
 
 def test_each_module_holds_what_its_named_parameters_say(demo: tuple[str, Captured]) -> None:
     script, run = demo
-    root = module_tree(xmem.analyze(run.result.path, gpu="rtx-3060")).root
+    analysis = xmem.analyze(run.result.path, gpu="rtx-3060")
+    root = module_tree(analysis, execution_of(analysis)).root
     model = model_of(script)
     states = {"train_gpt2.py": 2, "train_resnet.py": 1}[script]
     found = {node.path: node for node in root.walk()}

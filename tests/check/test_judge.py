@@ -9,7 +9,9 @@ import pytest
 from check.samples import GPT2, NO_GPU, TOO_LARGE, grown, on_ranks, shifted
 from estimate_samples import DOES_NOT_FIT, MIB
 from xmem.errors import ConfigError
-from xmem.gate import Baseline, Growth, Limits, Metric, Rule, judge, parse_growth
+from xmem.gate.baseline import Baseline
+from xmem.gate.judge import Rule, judge
+from xmem.gate.limits import Growth, Limits, Metric, parse_growth
 
 
 def rules(outcome) -> list[Rule]:

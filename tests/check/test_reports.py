@@ -10,7 +10,9 @@ from jsonschema import Draft202012Validator
 
 from check.samples import GPT2, TOO_LARGE, grown
 from xmem.errors import CaptureError
-from xmem.gate import Baseline, Limits, Outcome, Rule, failed_outcome, judge
+from xmem.gate.baseline import Baseline
+from xmem.gate.judge import Outcome, Rule, failed_outcome, judge
+from xmem.gate.limits import Limits
 from xmem.reports.gate import github
 from xmem.reports.gate.sarif import sarif_log
 

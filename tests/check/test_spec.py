@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from xmem.errors import ConfigError
-from xmem.gate import Growth, Limits, Metric
+from xmem.gate.limits import Growth, Limits, Metric
 from xmem.gate.spec import CommandToCapture, find_spec, read_jobs
 
 

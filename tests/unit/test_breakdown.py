@@ -11,7 +11,7 @@ import pytest
 import xmem
 from training_sample import MIB, training
 from xmem.attribution import Category, Phase
-from xmem.breakdown.execution import Delta, enclosing_spans, innermost
+from xmem.breakdown.execution import Delta, enclosing_spans, execution_of, innermost
 from xmem.breakdown.lines import bytes_by_line
 from xmem.breakdown.modules import ModuleNode, module_tree
 from xmem.errors import TraceError
@@ -75,7 +75,7 @@ def test_many_paths_are_merged_and_still_sum_up(monkeypatch: pytest.MonkeyPatch)
 
 def test_the_tree_of_modules() -> None:
     found = analysis()
-    root = module_tree(found).root
+    root = module_tree(found, execution_of(found)).root
     assert root.bytes == found.estimate.peak_allocated_bytes
     assert sum(child.bytes for child in root.children) == root.bytes
     layer = node(root, "Net.fc")
@@ -94,7 +94,7 @@ def test_the_tree_of_modules() -> None:
 
 def test_deltas_of_a_changed_script_are_not_known() -> None:
     found = xmem.analyze(training().bytes(), what_if=["zero_grad=after_step"])
-    root = module_tree(found).root
+    root = module_tree(found, execution_of(found)).root
     assert root.forward is None
     assert root.backward is None
     assert root.bytes == found.estimate.peak_allocated_bytes
@@ -102,7 +102,7 @@ def test_deltas_of_a_changed_script_are_not_known() -> None:
 
 def test_lines() -> None:
     found = analysis()
-    lines = {line.line: line for line in bytes_by_line(found)}
+    lines = {line.line: line for line in bytes_by_line(found, execution_of(found))}
     assert lines[7].file == "train.py"
     assert lines[7].forward == Delta(3 * MIB, lines[7].forward.reserved_bytes)  # type: ignore[union-attr]
     assert lines[7].bytes == found.estimate.breakdown.source_line["train.py:7"]
@@ -112,7 +112,7 @@ def test_lines() -> None:
 def test_lines_tell_their_function_and_text_where_the_trace_does() -> None:
     notes = {"train.py:7": {"function": "train", "text": "loss = model(x)"}}
     found = xmem.analyze(training().with_metadata(lines=notes).bytes())
-    line = next(line for line in bytes_by_line(found) if line.line == 7)
+    line = next(line for line in bytes_by_line(found, execution_of(found)) if line.line == 7)
     assert (line.function, line.text) == ("train", "loss = model(x)")
 
 
@@ -197,10 +197,10 @@ def test_recordings_of_gpus_are_broken_down_too() -> None:
         except TraceError:
             continue
         told += 1
-        root = module_tree(found).root
+        root = module_tree(found, execution_of(found)).root
         assert root.bytes == found.estimate.peak_allocated_bytes
         paths = found.estimate.breakdown.paths
         assert sum(entry.bytes + entry.slack_bytes for entry in paths) == root.bytes
         assert sum(part.bytes for part in found.estimate.card) == found.estimate.device_peak_bytes
-        assert sum(line.bytes for line in bytes_by_line(found)) <= root.bytes
+        assert sum(line.bytes for line in bytes_by_line(found, execution_of(found))) <= root.bytes
     assert told == len(list(TRACES.glob("*.json.gz"))) - 2

@@ -9,6 +9,6 @@ that is applied to the recorded run and replayed (``trial``).
 """
 
 from xmem.advice.result import Advice, Advised, Combination
-from xmem.advice.search import advise
+from xmem.advice.search import PAGE_BUDGET_S, advise
 
-__all__ = ["Advice", "Advised", "Combination", "advise"]
+__all__ = ["PAGE_BUDGET_S", "Advice", "Advised", "Combination", "advise"]

@@ -19,6 +19,8 @@ from xmem.tuning import single_settings
 from xmem.whatif import Run, parse_whatif
 
 DEFAULT_BUDGET_S = 10.0
+PAGE_BUDGET_S = 3.0
+"""For the advice on a page, which is waited for: of a large run only the remedies with most at stake."""
 _WORTHWHILE = 0.005  # of the peak; a remedy that adds less to a combination is not taken into it
 _ORDER = (
     "set_to_none",

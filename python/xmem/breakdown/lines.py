@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xmem.attribution import CATEGORY_LABELS, Category, Phase
-from xmem.breakdown.execution import Delta, Execution, execution_of
+from xmem.breakdown.execution import Delta, Execution
 from xmem.pipeline import Analysis
 from xmem.source_lines import file_and_number
 
@@ -43,8 +43,13 @@ class LineBytes:
         return sum(self.category.values())
 
 
-def bytes_by_line(analysis: Analysis) -> list[LineBytes]:
-    """The source lines that hold memory at the peak or change it, most at the peak first."""
+def bytes_by_line(analysis: Analysis, execution: Execution | None) -> list[LineBytes]:
+    """The source lines that hold memory at the peak or change it, most at the peak first.
+
+    Args:
+        analysis: The run.
+        execution: What ran in it, of ``execution_of``.
+    """
     holders = analysis.holders
     rows = holders.alive_at(analysis.replay.peak_allocated.request)
     rows = rows[holders.line[rows] >= 0]
@@ -55,7 +60,6 @@ def bytes_by_line(analysis: Analysis) -> list[LineBytes]:
         for name, bytes_ in zip(holders.lines, held, strict=True)
     }
     changes: dict[bool, dict[str, Delta]] = {False: {}, True: {}}
-    execution = execution_of(analysis)
     if execution is not None:
         in_backward = execution.phase == Phase.BACKWARD
         for backward, by_name in changes.items():

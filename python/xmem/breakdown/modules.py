@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xmem.attribution import CATEGORY_LABELS, Category, Phase
-from xmem.breakdown.execution import Delta, Execution, execution_of
+from xmem.breakdown.execution import Delta, Execution
 from xmem.evidence import taken_bytes
 from xmem.holders import OUTSIDE_OF_MODULES
 from xmem.pipeline import Analysis
@@ -149,9 +149,13 @@ def _by_category(row: Int64) -> dict[str, int]:
     return {CATEGORY_LABELS[category]: int(row[category]) for category in order.tolist() if row[category]}
 
 
-def module_tree(analysis: Analysis) -> ModuleTree:
-    """The modules of a run that hold or change memory, below a root that holds all allocated at the peak."""
-    execution = execution_of(analysis)
+def module_tree(analysis: Analysis, execution: Execution | None) -> ModuleTree:
+    """The modules of a run that hold or change memory, below a root that holds all allocated at the peak.
+
+    Args:
+        analysis: The run.
+        execution: What ran in it, of ``execution_of``.
+    """
     paths = _Paths()
     own = _own_peak(paths, analysis)
     own["tensor_bytes"] = _own_tensors(paths, analysis)

@@ -7,17 +7,18 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from xmem.cli import options
 from xmem.cli.check_answer import CheckFormat, give
-from xmem.cli.check_jobs import checks_of, outcomes_of, update_baselines
 from xmem.errors import ConfigError, TraceError
-from xmem.gate import Metric, parse_growth
-from xmem.gate.spec import Asked, Job, find_spec, limits_of, read_jobs
+from xmem.gate.limits import Metric, parse_growth
 from xmem.units import parse_bytes
+
+if TYPE_CHECKING:
+    from xmem.gate.spec import Job
 
 _SUFFIXES = (".gz", ".zst", ".json")
 _WILDCARDS = frozenset("*?[")
@@ -109,6 +110,9 @@ def check(
 
     Exit status: 0 all within, 1 one is over or grew, 2 usage, 3 one could not be read or captured.
     """
+    from xmem.cli.check_jobs import checks_of, outcomes_of, update_baselines
+    from xmem.gate.spec import Asked, limits_of
+
     if as_json and format_name not in (None, CheckFormat.JSON):
         raise ConfigError(f"--json and --format {format_name}", "one of them")
     written_as = CheckFormat.JSON if as_json else format_name or CheckFormat.TEXT
@@ -147,6 +151,8 @@ def check(
 def _jobs_of_inputs(
     inputs: Sequence[str], config: Path | None, only: list[str] | None, at: str | None
 ) -> list[Job]:
+    from xmem.gate.spec import Job
+
     if config is not None or only:
         raise ConfigError("--config or --job beside inputs", "either inputs, or the jobs of a file")
     sources = [source for pattern in inputs for source in _expanded(pattern)]
@@ -175,6 +181,8 @@ def _stem(source: str) -> str:
 
 
 def _jobs_of_file(config: Path | None, only: list[str] | None) -> list[Job]:
+    from xmem.gate.spec import find_spec, read_jobs
+
     path = find_spec(Path()) if config is None else config
     if path is None:
         raise ConfigError(

@@ -7,13 +7,16 @@ import os
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from xmem.cli import output
 from xmem.cli.exit_codes import ExitCode
 from xmem.files import naming, write_whole
-from xmem.gate import Outcome
+
+if TYPE_CHECKING:
+    from xmem.gate.judge import Outcome
 
 
 class CheckFormat(StrEnum):

@@ -15,7 +15,8 @@ from xmem.cli import options, output
 from xmem.cli.capture import CaptureSettings, capture_noting
 from xmem.errors import ConfigError, XmemError
 from xmem.estimate_file import is_estimate_file, read_estimate
-from xmem.gate import Baseline, Outcome, failed_outcome, judge, read_baseline, write_baseline
+from xmem.gate.baseline import Baseline, read_baseline, write_baseline
+from xmem.gate.judge import Outcome, failed_outcome, judge
 from xmem.gate.spec import CommandToCapture, Job, limits_of
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ from xmem.cli import job, options, output
 from xmem.cli.exit_codes import ExitCode
 from xmem.errors import ConfigError
 from xmem.files import naming, write_whole
-from xmem.gate import parse_growth
 
 if TYPE_CHECKING:
     from xmem.difference import Difference
@@ -56,6 +55,7 @@ def diff(
     compared, 1 grew by more than --fail-on-growth, 2 usage, 3 bad input.
     """
     from xmem.difference import difference
+    from xmem.gate.limits import parse_growth
 
     if before == after == "-":
         raise ConfigError("- for both runs", "at most one from standard input")

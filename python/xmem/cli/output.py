@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from xmem.pipeline import Analysis
     from xmem.reports.schedulers import Scheduler
 
-_PAGE_ADVICE_S = 3.0
-
 
 def note(message: str) -> None:
     """Tell the user, not the reader of the result."""
@@ -159,7 +157,7 @@ def _advise_command(estimate: Estimate) -> str:
 
 
 def advice_for_page(analysis: Analysis) -> Advised:
-    """What would save memory; of a large run only the remedies with most at stake: a page is waited for."""
-    from xmem.advice import advise
+    """What would save memory, sought no longer than a page is waited for."""
+    from xmem.advice import PAGE_BUDGET_S, advise
 
-    return advise(analysis, budget_s=_PAGE_ADVICE_S)
+    return advise(analysis, budget_s=PAGE_BUDGET_S)

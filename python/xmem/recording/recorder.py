@@ -194,10 +194,10 @@ class Recorder:
             ConfigError: What the page is made with is not installed.
             OSError: The file cannot be written.
         """
-        from xmem.advice import advise
+        from xmem.advice import PAGE_BUDGET_S, advise
         from xmem.reports.html import write_page
 
-        write_page(self.analysis, path, advised=advise(self.analysis))
+        write_page(self.analysis, path, advised=advise(self.analysis, budget_s=PAGE_BUDGET_S))
 
     def _keep(self, recording: BlockRecording) -> None:
         """Write the recording to a folder of its own."""

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import IO, TYPE_CHECKING, Any
 
-from xmem.breakdown.execution import Delta
+from xmem.breakdown.execution import Delta, execution_of
 from xmem.breakdown.lines import LineBytes, bytes_by_line
 from xmem.breakdown.modules import ModuleNode, module_tree
 
@@ -31,13 +31,14 @@ def write_tree(analysis: Analysis, file: IO[bytes]) -> int:
     Returns:
         The number of modules.
     """
-    tree = module_tree(analysis)
+    execution = execution_of(analysis)
+    tree = module_tree(analysis, execution)
     document = {
         "schema_version": _SCHEMA_VERSION,
         "iteration": analysis.estimate.peak.iteration,
         "peak_allocated_bytes": analysis.estimate.peak_allocated_bytes,
         **_module(tree.root),
-        "lines": [_line(line) for line in bytes_by_line(analysis)],
+        "lines": [_line(line) for line in bytes_by_line(analysis, execution)],
     }
     file.write(json.dumps(document).encode() + b"\n")
     return len(tree) - 1

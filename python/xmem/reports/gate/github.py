@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xmem.gate import Finding, Outcome
+from xmem.gate.judge import Finding, Outcome
 from xmem.reports.gate.places import place_of
 from xmem.reports.gate.text import facts, shown_rows, summary, title
 

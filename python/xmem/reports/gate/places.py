@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from xmem.gate import Finding
+from xmem.gate.judge import Finding
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
-from xmem.gate import Finding, Outcome, Rule
+from xmem.gate.judge import Finding, Outcome, Rule
 from xmem.reports.gate.places import place_of
 from xmem.reports.gate.text import shown_rows, title
 

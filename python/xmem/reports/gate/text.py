@@ -8,7 +8,8 @@ from io import StringIO
 from rich.console import Console
 from rich.text import Text
 
-from xmem.gate import Finding, Metric, Outcome, Rule
+from xmem.gate.judge import Finding, Outcome, Rule
+from xmem.gate.limits import Metric
 from xmem.units import format_bytes, format_change
 from xmem.words import spaced
 

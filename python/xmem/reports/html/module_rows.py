@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xmem.attribution import Category
-from xmem.breakdown.execution import Delta
+from xmem.breakdown.execution import Delta, Execution
 from xmem.breakdown.modules import ModuleNode, ModuleTree, module_tree
 
 if TYPE_CHECKING:
@@ -58,9 +58,9 @@ class ModuleRows(NamedTuple):
     left_out: int
 
 
-def module_rows_of(analysis: Analysis) -> ModuleRows:
+def module_rows_of(analysis: Analysis, execution: Execution | None) -> ModuleRows:
     """The largest modules, with those above them."""
-    tree = module_tree(analysis)
+    tree = module_tree(analysis, execution)
     # In order of size a parent, which holds no less and comes first, stands before its children.
     kept = np.zeros(len(tree), np.bool_)
     kept[np.argsort(-tree.bytes, kind="stable")[:_MOST_ROWS]] = True

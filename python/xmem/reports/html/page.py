@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from xmem.breakdown.execution import execution_of
 from xmem.files import write_whole
 from xmem.reports import offline_page
 from xmem.reports.html.drawing import drawing_of
@@ -61,6 +62,7 @@ def page_of(analysis: Analysis, *, advised: Advised | None = None) -> str:
     """
     require_packages()
     holders = analysis.holders
+    execution = execution_of(analysis)
     drawing = drawing_of(analysis, holders)
     plot_style, library = _uplot()
     scripts = [library, *(_text(f"static/{name}") for name in _SCRIPTS)]
@@ -79,8 +81,8 @@ def page_of(analysis: Analysis, *, advised: Advised | None = None) -> str:
         has_active=drawing.data["curve"]["active"] is not None,
         bricks_text=drawing.bricks_text,
         segments_text=drawing.segments_text,
-        tree=module_rows_of(analysis),
-        source=source_view_of(analysis),
+        tree=module_rows_of(analysis, execution),
+        source=source_view_of(analysis, execution),
         card=card_of(analysis.estimate),
         advised=advised,
         sections=_sections(has_advice=advised is not None),

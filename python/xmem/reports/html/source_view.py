@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from xmem.breakdown.execution import Execution
 from xmem.breakdown.lines import LineBytes, bytes_by_line
 
 if TYPE_CHECKING:
@@ -55,9 +56,9 @@ class SourceView(NamedTuple):
     without_line: int
 
 
-def source_view_of(analysis: Analysis) -> SourceView:
+def source_view_of(analysis: Analysis, execution: Execution | None) -> SourceView:
     """The lines that hold bytes at the peak, in their files."""
-    found = bytes_by_line(analysis)
+    found = bytes_by_line(analysis, execution)
     by_file: dict[str, list[LineBytes]] = {}
     for line in found:
         by_file.setdefault(line.file, []).append(line)
