@@ -9,27 +9,35 @@ from xmem.attribution import Category
 from xmem.estimate_result import CardPart
 from xmem.holders import Holders
 from xmem.orchestration.workload import Workload
+from xmem.orchestration.workspaces import MATRIX_PRODUCTS
 from xmem.simulation import DeviceAction, Replay
+from xmem.trace import Trace
+
+_LIBRARIES = {
+    "cublas": "of matrix products",
+    "cudnn": "of convolutions and recurrent layers",
+    "other": "of other kernels, such as reductions",
+}
+_RECURRENT = frozenset({"aten::gru", "aten::lstm", "aten::rnn_relu", "aten::rnn_tanh"})
 
 
 def card_parts(
-    workload: Workload, holders: Holders, replay: Replay, context_bytes: int
+    trace: Trace, workload: Workload, holders: Holders, replay: Replay, context_bytes: int
 ) -> tuple[CardPart, ...]:
     """Split context and reserved memory after ``fullest_request``; the parts sum to the device peak."""
     timeline, at = replay.timeline, fullest_request(replay)
     rows = holders.alive_at(at)
     allocated, requested = int(timeline.allocated_bytes[at]), int(timeline.requested_bytes[at])
     workspaces = rows[workload.category[rows] == Category.WORKSPACE]
-    operators = [holders.operator_name(row) or "" for row in workspaces.tolist()]
-    convolves = np.array(["conv" in operator.lower() for operator in operators], bool)
     sizes = np.minimum(workload.size_bytes[workspaces], replay.placement.size_bytes[workspaces])
-    cudnn, cublas = int(sizes[convolves].sum()), int(sizes[~convolves].sum())
+    taken = dict.fromkeys(_LIBRARIES, 0)
+    for row, size_bytes in zip(workspaces.tolist(), sizes.tolist(), strict=True):
+        taken[_library(trace, int(workload.operator[row]), holders.operator_name(row))] += size_bytes
     cached = _cached_bytes(replay, rows, at)
     parts = (
         ("context", context_bytes, "CUDA context and loaded kernels"),
-        ("tensors", requested - cudnn - cublas, "asked for by tensors"),
-        ("cublas_workspaces", cublas, "of matrix products"),
-        ("cudnn_workspaces", cudnn, "of convolutions"),
+        ("tensors", requested - sum(taken.values()), "asked for by tensors"),
+        *((f"{library}_workspaces", taken[library], words) for library, words in _LIBRARIES.items()),
         ("rounding", allocated - requested, "blocks are multiples of 512 bytes, and some are not split"),
         (
             "fragmentation",
@@ -39,6 +47,14 @@ def card_parts(
         ("cached", cached, "segments that are free, kept for reuse"),
     )
     return tuple(CardPart(name, bytes_, words) for name, bytes_, words in parts)
+
+
+def _library(trace: Trace, innermost: int, outermost: str | None) -> str:
+    """Whose kernel takes a workspace, told by the operators that it runs for."""
+    if innermost >= 0 and trace.names[int(trace.events.name[innermost])] in MATRIX_PRODUCTS:
+        return "cublas"
+    name = outermost or ""
+    return "cudnn" if name in _RECURRENT or "conv" in name.lower() else "other"
 
 
 def fullest_request(replay: Replay) -> int:

@@ -177,8 +177,8 @@ class CardPart:
     """A part of the device peak: of the number that ``nvidia-smi`` shows of the process at its highest.
 
     Attributes:
-        name: ``context``, ``tensors``, ``cublas_workspaces``, ``cudnn_workspaces``, ``rounding``,
-            ``fragmentation`` or ``cached``, in this order.
+        name: ``context``, ``tensors``, ``cublas_workspaces``, ``cudnn_workspaces``, ``other_workspaces``,
+            ``rounding``, ``fragmentation`` or ``cached``, in this order.
         words: What it is, for people.
     """
 

@@ -303,7 +303,7 @@ def conclude(
             timings_s=clock.seconds,
             convolution_workspaces=stages.convolution_workspaces,
             curve=witness.curve(replayed),
-            card=card_parts(stages.workload, holders, replayed, context_bytes),
+            card=card_parts(stages.trace, stages.workload, holders, replayed, context_bytes),
             largest_blocks=largest_blocks(
                 stages.trace, stages.attribution, stages.workload, holders, replayed
             ),

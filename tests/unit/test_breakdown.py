@@ -14,8 +14,9 @@ from xmem.attribution import Category, Phase
 from xmem.breakdown.execution import Delta, enclosing_spans, execution_of, innermost
 from xmem.breakdown.lines import bytes_by_line
 from xmem.breakdown.modules import ModuleNode, module_tree
+from xmem.card import card_parts
 from xmem.errors import TraceError
-from xmem.pipeline import Analysis
+from xmem.pipeline import Analysis, analyze
 
 
 def analysis() -> Analysis:
@@ -140,8 +141,33 @@ def test_the_card_is_the_device_peak() -> None:
     assert parts["context"] == estimate.context_bytes
     assert all(size >= 0 for size in parts.values())
     assert list(parts) == [
-        "context", "tensors", "cublas_workspaces", "cudnn_workspaces", "rounding", "fragmentation", "cached",
+        "context", "tensors", "cublas_workspaces", "cudnn_workspaces", "other_workspaces", "rounding",
+        "fragmentation", "cached",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("operator", "part"),
+    [
+        ("aten::addmm", "cublas_workspaces"),
+        ("aten::conv2d", "cudnn_workspaces"),
+        ("ConvolutionBackward0", "cudnn_workspaces"),
+        ("aten::gru", "cudnn_workspaces"),
+        ("aten::sum", "other_workspaces"),
+    ],
+)
+def test_a_workspace_is_of_the_library_whose_kernel_takes_it(operator: str, part: str) -> None:
+    trace = training()
+    for t in (10, 110):
+        trace.operator(operator, t + 20.1, t + 20.9).alloc(0x77, 8 * MIB, t + 20.5).free(0x77, t + 95)
+    found = analyze(trace.bytes(), without_policies=["add_cublas_workspaces"])  # none but ours
+    stages, workload = found.stages, found.stages.workload
+    category = np.where(workload.size_bytes == 8 * MIB, Category.WORKSPACE, workload.category)
+    marked = workload.with_columns(category=category.astype(np.uint8))
+    parts = {row.name: row.bytes for row in card_parts(stages.trace, marked, found.holders, found.replay, 0)}
+    assert {name for name in parts if name.endswith("_workspaces") and parts[name]} == {part}
+    assert parts[part] == 8 * MIB
+    assert sum(parts.values()) == found.replay.peak_reserved.bytes
 
 
 def test_the_curve_has_both_peaks() -> None:

@@ -18,9 +18,10 @@ from xmem.orchestration.policy import Context, Target
 from xmem.orchestration.recurrent import in_cudnn
 from xmem.orchestration.workload import Workload, concatenated
 
-_GEMMS = frozenset(
+MATRIX_PRODUCTS = frozenset(
     {"aten::addmm", "aten::mm", "aten::bmm", "aten::baddbmm", "aten::addbmm", "aten::addmv", "aten::mv"}
 )
+"""Operators that ask cuBLAS."""
 
 _KIB = 1024
 _DEFAULT_WORKSPACE = 2 * 4096 * _KIB + 8 * 16 * _KIB  # the configuration :4096:2:16:8
@@ -152,7 +153,7 @@ class RecognizeCublasWorkspaces:
     def __call__(self, workload: Workload, context: Context) -> Workload:
         """Give them their category."""
         operators = workload.operator
-        made_by_product = (operators >= 0) & context.operators.rows_named(_GEMMS)[operators]
+        made_by_product = (operators >= 0) & context.operators.rows_named(MATRIX_PRODUCTS)[operators]
         kept = (workload.free_ns == NEVER) & (workload.tensor < 0)
         sizes = (_DEFAULT_WORKSPACE, _LARGE_WORKSPACE, cublas_workspace_bytes(context.target))
         sized = np.isin(workload.size_bytes, sizes)
@@ -172,7 +173,7 @@ def _products(context: Context, names: frozenset[str] | set[str]) -> NDArray[np.
 
 def _first_products(context: Context) -> list[tuple[Phase, int]]:
     """The first matrix product of each thread that has a handle."""
-    products = _products(context, _GEMMS)
+    products = _products(context, MATRIX_PRODUCTS)
     in_backward = context.operators.in_backward(products)
     by_phase = ((Phase.FORWARD, products[~in_backward]), (Phase.BACKWARD, products[in_backward]))
     return [(phase, int(rows[0])) for phase, rows in by_phase if len(rows)]
