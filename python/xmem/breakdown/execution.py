@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 from xmem.attribution import Phase
 from xmem.holders import iteration_begins
 from xmem.orchestration.operators import ANNOTATION, OperatorIndex, covered
-from xmem.pipeline import Analysis
+from xmem.orchestration.policy import Recorded
+from xmem.pipeline import Analysis, Stages
 from xmem.source_lines import package_line, user_line
 from xmem.trace import SPAN_KINDS, Trace
+from xmem.whatif.module_calls import module_calls
 
-_MODULE, _MODULE_FRAME, _LINE = map(SPAN_KINDS.index, ("module", "module_frame", "line"))
-_FRAME_PREFIX = "nn.Module: "
+_LINE = SPAN_KINDS.index("line")
 _OPTIMIZER_PHASES = {"Optimizer.zero_grad#": Phase.ZERO_GRAD, "Optimizer.step#": Phase.OPTIMIZER_STEP}
 
 Int64 = NDArray[np.int64]
@@ -77,7 +78,7 @@ def execution_of(analysis: Analysis) -> Execution | None:
     asked_ns = stages.requests.time_ns[requests]
     times, backward = _forward_times(stages.trace, asked_ns)
     phase = np.where(backward, Phase.BACKWARD, _phases_outside_of_the_engine(stages.trace, asked_ns))
-    module, modules = _modules_at(stages.trace, times)
+    module, modules = _modules_at(stages, times)
     line, lines = _lines_at(stages.trace, times, analysis.show_packages)
     timeline = analysis.replay.timeline
     return Execution(
@@ -123,17 +124,12 @@ def _phases_outside_of_the_engine(trace: Trace, times: Int64) -> NDArray[np.int6
     return phase
 
 
-def _modules_at(trace: Trace, times: Int64) -> tuple[NDArray[np.intp], list[str]]:
-    events = trace.events
-    marked = events.kind == _MODULE
-    by_frames = not marked.any()
-    rows = _overlapping(trace, np.flatnonzero(events.kind == _MODULE_FRAME if by_frames else marked), times)
+def _modules_at(stages: Stages, times: Int64) -> tuple[NDArray[np.intp], list[str]]:
+    events = stages.trace.events
+    calls = module_calls(Recorded(stages.trace, stages.blocks, stages.attribution))
+    rows = np.array([call.row for call in calls], np.intp)
     at = innermost(events.begin_ns[rows], events.end_ns[rows], times)
-    names = [trace.names[name] for name in events.name[rows].tolist()]
-    if by_frames:
-        frames = [name.removeprefix(_FRAME_PREFIX) for name in names]
-        names = _joined(frames, events.begin_ns[rows], events.end_ns[rows])
-    return _numbered(at, names)
+    return _numbered(at, [call.path for call in calls])
 
 
 def _lines_at(trace: Trace, times: Int64, show_packages: bool) -> tuple[NDArray[np.intp], list[str]]:
@@ -158,16 +154,6 @@ def _numbered(at: NDArray[np.intp], names: list[str]) -> tuple[NDArray[np.intp],
     ids: dict[str, int] = {}
     of_span = [ids.setdefault(name, len(ids)) if name else -1 for name in names]
     return np.array([*of_span, -1], np.intp)[at], list(ids)
-
-
-def _joined(names: list[str], begins: Int64, ends: Int64) -> list[str]:
-    """Frames of nested modules as paths, outermost first."""
-    paths = list(names)
-    parents = enclosing_spans(begins, ends)
-    for span in np.lexsort((-ends, begins)).tolist():  # a parent comes before what it encloses
-        if parents[span] >= 0:
-            paths[span] = f"{paths[parents[span]]}.{names[span]}"
-    return paths
 
 
 def enclosing_spans(begins: Int64, ends: Int64) -> NDArray[np.intp]:
