@@ -115,7 +115,7 @@ Python = Annotated[
     Path | None,
     typer.Option("--python", metavar="PATH", help="Run the command with this Python: -- train.py ARGS."),
 ]
-Gpus = Annotated[int, typer.Option("--gpus", min=1, max=64, help="Phantom GPUs in the machine.")]
+Gpus = Annotated[int, typer.Option("--gpus", min=1, max=120, help="Phantom GPUs in the machine.")]
 StrictCapacity = Annotated[
     bool,
     typer.Option(
