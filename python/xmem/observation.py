@@ -17,6 +17,7 @@ from xmem.orchestration.workload import Workload, workload_of
 from xmem.sources import TraceSource
 from xmem.stage_clock import StageClock
 from xmem.trace import Progress, Trace, read_trace
+from xmem.verdict import Unreplayed
 from xmem.whatif import WhatIf, parse_whatif
 
 
@@ -32,6 +33,7 @@ class Scaled:
         uncertain: bool, sizes that no polynomial gives.
         least_bytes: int64, the least that an uncertain block could take; the workload holds the most.
         extra_bytes: Of blocks that only other runs held.
+        unreplayed: What the cards of the runs held beside what their replays show, at its most.
     """
 
     at: Mapping[str, int]
@@ -40,6 +42,7 @@ class Scaled:
     uncertain: NDArray[np.bool_]
     least_bytes: NDArray[np.int64]
     extra_bytes: int
+    unreplayed: Unreplayed
 
 
 @dataclass(frozen=True)

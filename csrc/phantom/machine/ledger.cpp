@@ -208,6 +208,18 @@ CardUse card_use(int card) noexcept {
   return found;
 }
 
+std::int64_t launches_of_others() noexcept {
+  std::int64_t launches = 0;
+  if (shared_ledger == nullptr) return launches;
+  const Slot& own = slot();
+  for (const Slot& other : shared_ledger->slots) {
+    const std::int32_t process = other.process.load(std::memory_order_relaxed);
+    if (process == 0) break;
+    if (&other != &own && is_alive(process)) launches += other.launches.load(std::memory_order_relaxed);
+  }
+  return launches;
+}
+
 std::vector<ProcessUse> users_of(int device) {
   const Slot& own = slot();
   std::vector<ProcessUse> users;

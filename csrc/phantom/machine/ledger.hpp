@@ -94,4 +94,7 @@ struct ProcessUse {
 };
 std::vector<ProcessUse> users_of(int device);
 
+// Kernels that the other live processes have launched.
+std::int64_t launches_of_others() noexcept;
+
 }  // namespace xmem::phantom

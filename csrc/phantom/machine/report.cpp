@@ -52,6 +52,11 @@ PHANTOM_EXPORT std::size_t xmem_phantom_cards(char* text, std::size_t room) {
   return json.size();
 }
 
+// Kernels that the other live processes of the run have launched: whether they still do something.
+PHANTOM_EXPORT std::int64_t xmem_phantom_launches_of_others() {
+  return xmem::phantom::launches_of_others();
+}
+
 // The card in the machine behind a device of this process; -1: no such device.
 PHANTOM_EXPORT int xmem_phantom_card_of(int device) {
   using xmem::phantom::machine;

@@ -95,10 +95,12 @@ def _install_phantom(settings: Settings) -> None:
 
 def _follow_training(session: Session, patches: Patches) -> None:
     from . import optimizers, profiler
+    from .backward import follow_backward
     from .modules import ModuleCalls
 
     _kept.append(session)
     profiler.switch_off_script_profiling(session.assume, patches)
     profiler.break_spans_at_annotations(session.spans, patches)
     optimizers.install(session)
-    ModuleCalls(session.spans, session.root_called).install(patches)
+    ModuleCalls(session.spans, session).install(patches)
+    follow_backward(session.backward_ended)
