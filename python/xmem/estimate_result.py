@@ -452,7 +452,7 @@ class Estimate:
     @property
     def outside_bytes(self) -> int:
         """What the card holds beside the context and what PyTorch's allocator reserves."""
-        return self.device_peak_bytes - self.context_bytes - self.peak_reserved_bytes
+        return max(self.device_peak_bytes - self.context_bytes - self.peak_reserved_bytes, 0)
 
     def to_json(self) -> dict[str, Any]:
         """The JSON contract as plain Python objects; ``json.dumps`` writes it."""

@@ -184,8 +184,9 @@ def unreplayed_of(trace: Trace, recorded: Replay) -> Unreplayed:
         return NOTHING
     allocator = Growth(traced["peak_reserved_bytes"], recorded.peak_reserved.bytes)
     cards = {card["card"]: card for card in notes.get("cards", ())}
-    if (card := cards.get(traced.get("card"))) is None:
-        return Unreplayed(allocator=allocator)
+    if (card := cards.get(traced.get("card"))) is None:  # a recording, or a capture of an early version
+        peaks = [row["peak_reserved_bytes"] for rank in notes["ranks"] for row in rank["devices"]]
+        return Unreplayed(allocator=allocator, fullest=Growth(max(peaks), traced["peak_reserved_bytes"]))
     needs = {number: each["peak_bytes"] + _resident_bytes(each) for number, each in cards.items()}
     return Unreplayed(
         outside=_outside(card, traced["peak_reserved_bytes"]),

@@ -41,12 +41,13 @@ class Metric(StrEnum):
             return high_bytes - (
                 0 if self is Metric.DEVICE_PEAK else estimate.context_bytes + estimate.outside_bytes
             )
-        if self is Metric.DEVICE_PEAK:
-            return estimate.device_peak_bytes
         if self is Metric.ALLOCATED:
             peaks = [estimate.peak_allocated_bytes, *_larger_ranks(estimate, "peak_allocated_bytes")]
             return max(peaks)
-        return max([estimate.peak_reserved_bytes, *_larger_ranks(estimate, "peak_reserved_bytes")])
+        reserved = max([estimate.peak_reserved_bytes, *_larger_ranks(estimate, "peak_reserved_bytes")])
+        if self is Metric.RESERVED:
+            return reserved
+        return max(estimate.device_peak_bytes, reserved + estimate.context_bytes)
 
 
 def _larger_ranks(estimate: Estimate, peak: str) -> list[int]:

@@ -122,7 +122,12 @@ def render(estimate: Estimate, scheduler: Scheduler, *, upper: bool = False) -> 
 def _request(estimate: Estimate, upper: bool) -> _Request:
     slug = estimate.target.gpu
     ranks = estimate.measured.ranks if estimate.measured else ()
-    beside = [estimate.device_peak_bytes - estimate.context_bytes]
+    beside = [
+        estimate.device_peak_bytes - estimate.context_bytes,
+        *(
+            rank.peak_reserved_bytes for rank in ranks
+        ),  # estimates of early versions leave them out of the peak
+    ]
     if estimate.scaling is not None:
         beside.append(estimate.scaling.peak_reserved_most_bytes + estimate.outside_bytes)
     interval = estimate.interval if upper else None
@@ -143,10 +148,13 @@ def _request(estimate: Estimate, upper: bool) -> _Request:
 
 
 def _reason(estimate: Estimate, request: _Request) -> list[str]:
-    beside, context = format_bytes(request.beside_context_bytes), format_bytes(request.context_bytes)
+    outside_bytes = min(estimate.outside_bytes, request.beside_context_bytes)
+    reserved = format_bytes(request.beside_context_bytes - outside_bytes)
+    context = format_bytes(request.context_bytes)
+    outside = f", {format_bytes(outside_bytes)} outside of PyTorch" if outside_bytes else ""
     lines = [
-        f"# {format_bytes(request.device_bytes)} of each GPU: {beside} for PyTorch and its libraries, "
-        f"{context} for the CUDA context"
+        f"# {format_bytes(request.device_bytes)} of each GPU: {reserved} that PyTorch reserves at its peak, "
+        f"{context} of CUDA context{outside}"
     ]
     if request.confidence is not None:
         lines.append(f"# The upper bound with {request.confidence:.6g} confidence, not the estimate itself.")
