@@ -428,7 +428,7 @@ def batches_differ(spread_bytes: int) -> Iterator[str]:
     """What a spread of the iterations means, in words."""
     if spread_bytes:
         yield (
-            f"iterations differ by {format_bytes(spread_bytes)}, so batches differ in size; a larger one than "
+            f"iterations differ by {format_bytes(spread_bytes)}, so batches differ in size; one larger than "
             "those seen needs more, for which the interval leaves as much again"
         )
 

@@ -124,9 +124,8 @@ def _request(estimate: Estimate, upper: bool) -> _Request:
     ranks = estimate.measured.ranks if estimate.measured else ()
     beside = [
         estimate.device_peak_bytes - estimate.context_bytes,
-        *(
-            rank.peak_reserved_bytes for rank in ranks
-        ),  # estimates of early versions leave them out of the peak
+        estimate.peak_reserved_bytes,
+        *(rank.peak_reserved_bytes for rank in ranks),  # in early versions not part of the device peak
     ]
     if estimate.scaling is not None:
         beside.append(estimate.scaling.peak_reserved_most_bytes + estimate.outside_bytes)
