@@ -44,9 +44,9 @@ def library_folder() -> Path:
     # The package's sources and what was built of them may lie apart: the folder that has most is meant.
     nearest = min(folders, key=lambda folder: len(_missing(folder)))
     raise CaptureError(
-        f"the phantom GPU cannot be used: {', '.join(_missing(nearest))} is missing in {nearest}; install again "
-        "(pip install --force-reinstall xmem-fast; in a clone of the project pip install -e .), or use --mode "
-        "real, which runs the script on the CPU"
+        f"the phantom GPU cannot be used: {', '.join(_missing(nearest))} is missing in {nearest}; install "
+        "again (pip install --force-reinstall xmem-fast; in a clone of the project pip install -e .), or use "
+        "--mode real, which runs the script on the CPU"
     )
 
 
