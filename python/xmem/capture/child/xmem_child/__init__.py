@@ -4,10 +4,10 @@ Read in this order: ``settings`` (what the parent asks), ``patches``, ``device_m
 for GPU memory), ``spans``, ``tensor_names``, ``script_settings``, ``profiler`` and ``optimizers`` (what is
 recorded), ``run_notes``, ``trace_writer``, ``function_mode``, ``allocator_record`` and ``values`` (what the
 phantom GPU adds), ``session`` (when it begins and ends) and ``modules``; then either ``redirect``,
-``cuda_answers``, ``autocast`` and ``alignments`` (how the CPU stands for the GPU), or ``observe``,
-``initialisation`` and ``phantom_distributed`` (how a script runs on the phantom GPU). ``block`` records a
-part of a process that runs anyway (``xmem.record``), in place of a session. A module imports only from those
-before it.
+``cuda_answers``, ``autocast`` and ``alignments`` (how the CPU stands for the GPU), or ``architectures``,
+``observe``, ``initialisation`` and ``phantom_distributed`` (how a script runs on the phantom GPU).
+``block`` records a part of a process that runs anyway (``xmem.record``), in place of a session. A module
+imports only from those before it.
 """
 
 from __future__ import annotations
@@ -36,6 +36,9 @@ def install() -> None:
             message=f"the script's torch is {torch.__version__}; capturing needs torch 2.6 or newer",
         )
         return
+    if settings.mode == "phantom" and (message := _no_code_for_the_gpu()):
+        settings.report(state="failed", message=message)
+        raise SystemExit(1)
     try:
         _install(settings)
     except Exception as error:
@@ -44,6 +47,12 @@ def install() -> None:
             message=f"the capture fails with torch {torch.__version__} ({error!r}); please report this",
         )
         raise
+
+
+def _no_code_for_the_gpu() -> str | None:
+    from .architectures import refusal
+
+    return refusal()
 
 
 # Overrides of operators last as long as these objects.
