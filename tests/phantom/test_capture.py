@@ -258,6 +258,31 @@ def test_a_crash_tells_its_last_cuda_call(python, tmp_path):
         run(python, tmp_path, script)
 
 
+def test_a_failure_names_the_value_that_it_may_come_from(python, tmp_path):
+    script = """
+        import torch
+        model = torch.nn.Linear(4, 4).cuda()
+        optimizer = torch.optim.SGD(model.parameters())
+        def longest(lengths):
+            return lengths.max().item()
+        def step():
+            length = longest(torch.tensor([3, 5]).cuda() + 1)
+            rows = torch.zeros(length, 4, device="cuda")
+            model(rows.view(-1, 2, 4)[0]).sum().backward()
+            optimizer.step()
+        print(float(model.weight.sum()))
+        step()
+    """
+    with pytest.raises(CaptureError) as caught:
+        run(python, tmp_path, script)
+    message = caught.value.message
+    assert "IndexError" in message
+    assert "a value read at train.py:6 (`item`) was 0" in message.replace(f"{tmp_path}/", "")
+    assert "train.py:6=NUMBER" in message
+    assert "last CUDA call" not in message
+    assert "on its own" not in message
+
+
 def test_every_optimizer(python, tmp_path):
     """Each optimizer of torch.optim trains; the replay equals the allocator through all of their temporaries."""
     _, estimate = run(

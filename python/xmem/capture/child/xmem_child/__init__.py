@@ -1,13 +1,13 @@
 """The side of a capture that runs inside the user's process: standard library and torch only.
 
-Read in this order: ``settings`` (what the parent asks), ``patches``, ``device_memory`` (which tensors stand
-for GPU memory), ``spans``, ``tensor_names``, ``script_settings``, ``profiler`` and ``optimizers`` (what is
-recorded), ``run_notes``, ``trace_writer``, ``function_mode``, ``allocator_record`` and ``values`` (what the
-phantom GPU adds), ``session`` (when it begins and ends) and ``modules``; then either ``redirect``,
-``cuda_answers``, ``autocast`` and ``alignments`` (how the CPU stands for the GPU), or ``observe``,
-``initialisation`` and ``phantom_distributed`` (how a script runs on the phantom GPU). ``block`` records a
-part of a process that runs anyway (``xmem.record``), in place of a session. A module imports only from those
-before it.
+Read in this order: ``settings`` (what the parent asks), ``failures`` (what the parent is told of a process
+that fails), ``patches``, ``device_memory`` (which tensors stand for GPU memory), ``spans``, ``tensor_names``,
+``script_settings``, ``profiler`` and ``optimizers`` (what is recorded), ``run_notes``, ``trace_writer``,
+``function_mode``, ``allocator_record`` and ``values`` (what the phantom GPU adds), ``session`` (when it
+begins and ends) and ``modules``; then either ``redirect``, ``cuda_answers``, ``autocast`` and ``alignments``
+(how the CPU stands for the GPU), or ``observe``, ``initialisation`` and ``phantom_distributed`` (how a script
+runs on the phantom GPU). ``block`` records a part of a process that runs anyway (``xmem.record``), in place
+of a session. A module imports only from those before it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ def install() -> None:
     """Set everything up; called once, at the end of ``import torch``."""
     import torch
 
+    from . import failures
+
     settings = Settings.from_environment()
+    failures.follow_threads_and_processes()
     settings.note_torch(torch.__version__)
     major, minor = torch.__version__.split(".")[:2]
     if (int(major), int(minor)) < _OLDEST_TORCH:
@@ -75,7 +78,7 @@ def _install_real(settings: Settings) -> None:
 
 
 def _install_phantom(settings: Settings) -> None:
-    from . import observe, phantom_distributed
+    from . import failures, observe, phantom_distributed
     from .allocator_record import AllocatorRecord
     from .initialisation import skip_initialisation
     from .patches import Patches
@@ -86,6 +89,7 @@ def _install_phantom(settings: Settings) -> None:
     session.allocator = AllocatorRecord(session.assume)
     session.allocator.install()
     session.values = Values(session.spans, settings.values)
+    failures.tell_reads(session.values.before)
     if not settings.keep_init:
         skip_initialisation()
     phantom_distributed.install()
