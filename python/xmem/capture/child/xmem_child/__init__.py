@@ -4,10 +4,10 @@ Read in this order: ``settings`` (what the parent asks), ``failures`` (what the 
 that fails), ``patches``, ``device_memory`` (which tensors stand for GPU memory), ``spans``, ``tensor_names``,
 ``script_settings``, ``profiler`` and ``optimizers`` (what is recorded), ``run_notes``, ``trace_writer``,
 ``function_mode``, ``allocator_record`` and ``values`` (what the phantom GPU adds), ``session`` (when it
-begins and ends) and ``modules``; then either ``redirect``, ``cuda_answers``, ``autocast`` and ``alignments``
-(how the CPU stands for the GPU), or ``observe``, ``initialisation`` and ``phantom_distributed`` (how a script
-runs on the phantom GPU). ``block`` records a part of a process that runs anyway (``xmem.record``), in place
-of a session. A module imports only from those before it.
+begins and ends) and ``modules``; then either ``redirect``, ``cuda_answers``, ``autocast``, ``alignments``,
+``torchvision_names`` and ``slow_dtypes`` (how the CPU stands for the GPU), or ``observe``, ``initialisation``
+and ``phantom_distributed`` (how a script runs on the phantom GPU). ``block`` records a part of a process that
+runs anyway (``xmem.record``), in place of a session. A module imports only from those before it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,10 @@ from typing import TYPE_CHECKING
 from .settings import Settings
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+
     from .patches import Patches
     from .session import Session
 
@@ -59,11 +63,12 @@ def _install(settings: Settings) -> None:
 
 def _install_real(settings: Settings) -> None:
     # Only now: these need a torch that is known to be new enough.
-    from . import cuda_answers, redirect
+    from . import cuda_answers, redirect, torchvision_names
     from .alignments import Alignments, compile_eagerly, flatten_recurrent_weights
     from .autocast import CudaAutocast
     from .patches import Patches
     from .session import Session
+    from .slow_dtypes import warn_of_slow_dtypes
 
     session, patches = Session(settings), Patches()
     cuda_answers.install(session)
@@ -72,8 +77,9 @@ def _install_real(settings: Settings) -> None:
     alignments.install(patches)
     flatten_recurrent_weights(session)
     compile_eagerly(session)
+    torchvision_names.follow_import(session.assume)
     _kept.extend([autocast, alignments])
-    _follow_training(session, patches)
+    _follow_training(session, patches, warn_of_slow_dtypes(session.root_called, session.assume))
     redirect.install(session, patches)
 
 
@@ -93,11 +99,13 @@ def _install_phantom(settings: Settings) -> None:
     if not settings.keep_init:
         skip_initialisation()
     phantom_distributed.install()
-    _follow_training(session, patches)
+    _follow_training(session, patches, session.root_called)
     observe.install(session, session.values, patches)
 
 
-def _follow_training(session: Session, patches: Patches) -> None:
+def _follow_training(
+    session: Session, patches: Patches, root_called: Callable[[torch.nn.Module, str], None]
+) -> None:
     from . import optimizers, profiler
     from .modules import ModuleCalls
 
@@ -105,4 +113,4 @@ def _follow_training(session: Session, patches: Patches) -> None:
     profiler.switch_off_script_profiling(session.assume, patches)
     profiler.break_spans_at_annotations(session.spans, patches)
     optimizers.install(session)
-    ModuleCalls(session.spans, session.root_called).install(patches)
+    ModuleCalls(session.spans, root_called).install(patches)

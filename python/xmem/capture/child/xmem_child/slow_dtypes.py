@@ -1,0 +1,54 @@
+"""Says once that the CPU has no instructions for the dtype that is computed in: such runs seem to hang."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+
+import torch
+
+_SUPPORT = {torch.float16: "_is_mkldnn_fp16_supported", torch.bfloat16: "_is_mkldnn_bf16_supported"}
+
+
+def warn_of_slow_dtypes(
+    root_called: Callable[[torch.nn.Module, str], None], assume: Callable[[str], None]
+) -> Callable[[torch.nn.Module, str], None]:
+    """Wrap what is told of outermost modules, to look at the dtype that each is called in."""
+    warned: set[torch.dtype] = set()
+
+    def called(module: torch.nn.Module, name: str) -> None:
+        for dtype in set(_dtypes(module)) - warned:
+            if dtype in _SUPPORT and not _is_fast(dtype):
+                warned.add(dtype)
+                _warn(str(dtype).removeprefix("torch."), assume)
+        root_called(module, name)
+
+    return called
+
+
+def _dtypes(module: torch.nn.Module) -> Iterator[torch.dtype]:
+    if torch.is_autocast_enabled("cuda"):
+        yield torch.get_autocast_dtype("cuda")
+    else:
+        first = next(module.parameters(), None)
+        if first is not None:
+            yield first.dtype
+
+
+def _is_fast(dtype: torch.dtype) -> bool:
+    """Whether oneDNN has kernels of this dtype for this CPU (``torch.ops.mkldnn``, 2.6 to 2.13)."""
+    try:
+        return bool(getattr(torch.ops.mkldnn, _SUPPORT[dtype])())
+    except (AttributeError, RuntimeError):
+        return False
+
+
+def _warn(dtype: str, assume: Callable[[str], None]) -> None:
+    print(
+        f"xmem-fast: the script computes in {dtype}, for which this CPU has no fast instructions: it may "
+        "take minutes for what takes seconds in float32. Use a smaller batch, or install a CUDA build of torch "
+        "and use --mode phantom, which computes nothing",
+        file=sys.stderr,
+        flush=True,
+    )
+    assume(f"the script computed in {dtype}, which this CPU does slowly")
