@@ -1,13 +1,14 @@
 """The side of a capture that runs inside the user's process: standard library and torch only.
 
 Read in this order: ``settings`` (what the parent asks), ``failures`` (what the parent is told of a process
-that fails), ``patches``, ``device_memory`` (which tensors stand for GPU memory), ``spans``, ``tensor_names``,
-``script_settings``, ``profiler`` and ``optimizers`` (what is recorded), ``run_notes``, ``trace_writer``,
-``function_mode``, ``allocator_record`` and ``values`` (what the phantom GPU adds), ``session`` (when it
-begins and ends) and ``modules``; then either ``redirect``, ``cuda_answers``, ``autocast``, ``alignments``,
-``torchvision_names`` and ``slow_dtypes`` (how the CPU stands for the GPU), or ``observe``, ``initialisation``
-and ``phantom_distributed`` (how a script runs on the phantom GPU). ``block`` records a part of a process that
-runs anyway (``xmem.record``), in place of a session. A module imports only from those before it.
+that fails), ``following_imports``, ``patches``, ``device_memory`` (which tensors stand for GPU memory),
+``spans``, ``tensor_names``, ``script_settings``, ``profiler`` and ``optimizers`` (what is recorded),
+``run_notes``, ``trace_writer``, ``function_mode``, ``allocator_record`` and ``values`` (what the phantom GPU
+adds), ``session`` (when it begins and ends) and ``modules``; then either ``redirect``, ``cuda_answers``,
+``autocast``, ``alignments``, ``torchvision_names`` and ``slow_dtypes`` (how the CPU stands for the GPU), or
+``observe``, ``initialisation``, ``autotuning`` and ``phantom_distributed`` (how a script runs on the phantom
+GPU). ``block`` records a part of a process that runs anyway (``xmem.record``), in place of a session. A
+module imports only from those before it.
 """
 
 from __future__ import annotations
@@ -86,6 +87,7 @@ def _install_real(settings: Settings) -> None:
 def _install_phantom(settings: Settings) -> None:
     from . import failures, observe, phantom_distributed
     from .allocator_record import AllocatorRecord
+    from .autotuning import take_first_choices
     from .initialisation import skip_initialisation
     from .patches import Patches
     from .session import Session
@@ -99,6 +101,7 @@ def _install_phantom(settings: Settings) -> None:
     if not settings.keep_init:
         skip_initialisation()
     phantom_distributed.install()
+    take_first_choices(session.assume)
     _follow_training(session, patches, session.root_called)
     observe.install(session, session.values, patches)
 

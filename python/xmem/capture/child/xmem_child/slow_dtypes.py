@@ -45,9 +45,9 @@ def _is_fast(dtype: torch.dtype) -> bool:
 
 def _warn(dtype: str, assume: Callable[[str], None]) -> None:
     print(
-        f"xmem-fast: the script computes in {dtype}, for which this CPU has no fast instructions: it may "
-        "take minutes for what takes seconds in float32. Use a smaller batch, or install a CUDA build of torch "
-        "and use --mode phantom, which computes nothing",
+        f"xmem-fast: the script computes in {dtype}, for which this CPU has no fast instructions: "
+        "it may take minutes for what takes seconds in float32. "
+        "Use a smaller batch, or a CUDA build of torch with --mode phantom, which computes nothing",
         file=sys.stderr,
         flush=True,
     )

@@ -8,14 +8,13 @@ a script that calls one is told so by torchvision itself.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Sequence
-from importlib.machinery import ModuleSpec
+from collections.abc import Callable
 from types import ModuleType
 
 import torch
 
-_EXTENSION = "torchvision.extension"
+from .following_imports import after_import
+
 _SCHEMAS = {
     "nms": "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
     "qnms": "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
@@ -25,35 +24,8 @@ _kept: list[torch.library.Library] = []  # names last as long as the library obj
 
 def follow_import(assume: Callable[[str], None]) -> None:
     """Define what is missing as soon as torchvision has tried to load its compiled part."""
-    sys.meta_path.insert(0, _ExtensionFinder(assume))
 
-
-class _ExtensionFinder:
-    """Meta-path finder that lets the others find the module that loads the compiled part."""
-
-    def __init__(self, assume: Callable[[str], None]) -> None:
-        self._assume = assume
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if name != _EXTENSION:
-            return None
-        others = (finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec"))
-        spec = next((found for finder in others if (found := finder.find_spec(name, path, target))), None)
-        if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
-
-            def exec_module(module: ModuleType) -> None:
-                execute(module)
-                if self in sys.meta_path:
-                    sys.meta_path.remove(self)
-                self._define_missing()
-
-            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
-
-    def _define_missing(self) -> None:
+    def define_missing(_module: ModuleType) -> None:
         missing = [schema for name, schema in _SCHEMAS.items() if not hasattr(torch.ops.torchvision, name)]
         if not missing:
             return
@@ -61,6 +33,6 @@ class _ExtensionFinder:
         for schema in missing:
             library.define(schema)
         _kept.append(library)
-        self._assume(
-            "torchvision's compiled operators do not load beside this torch; the script ran without them"
-        )
+        assume("torchvision's compiled operators do not load beside this torch; the script ran without them")
+
+    after_import("torchvision.extension", define_missing)
