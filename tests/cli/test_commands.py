@@ -21,7 +21,7 @@ import xmem.phantom.ledger
 from command_line import xmem_fast
 from estimate_samples import DOES_NOT_FIT, FITS, NO_GPU
 from training_sample import training
-from xmem.capture import PhantomMachine, TorchBuild
+from xmem.capture import PhantomMachine, TorchBuild, path_with, with_python
 from xmem.errors import CaptureError, TraceError
 from xmem.estimate_result import Estimate
 from xmem.phantom.ledger import ProcessRecord
@@ -71,6 +71,7 @@ def stages(monkeypatch: pytest.MonkeyPatch) -> FakeStages:
     module = types.ModuleType("xmem.capture")
     module.capture = fake.capture  # type: ignore[attr-defined]
     module.find_torch = lambda *_: fake.torch  # type: ignore[attr-defined]
+    module.with_python, module.path_with = with_python, path_with  # type: ignore[attr-defined]
     module.has_gpu = lambda: fake.machine_has_gpu  # type: ignore[attr-defined]
     module.PhantomMachine = PhantomMachine  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "xmem.capture", module)

@@ -6,7 +6,7 @@ the process that trains (``child/``). This side needs no torch.
 
 from xmem.capture.capture import CaptureResult, DescribedGpu, Mode, capture
 from xmem.capture.extent import Extent
-from xmem.capture.interpreter import TorchBuild, find_torch, has_gpu
+from xmem.capture.interpreter import TorchBuild, find_torch, has_gpu, path_with, with_python
 from xmem.capture.phantom import PhantomMachine
 
 __all__ = [
@@ -19,4 +19,6 @@ __all__ = [
     "capture",
     "find_torch",
     "has_gpu",
+    "path_with",
+    "with_python",
 ]

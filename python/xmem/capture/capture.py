@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from xmem.capture.extent import Extent
+from xmem.capture.failures import Failure, explain_reads, first_failure
 from xmem.capture.notes import note
-from xmem.capture.phantom import PhantomMachine, last_calls, read_processes
+from xmem.capture.phantom import PhantomMachine, last_calls, read_processes, refused_calls
 from xmem.capture.process import Ended, run_process
 from xmem.capture.ranks import rank_that_needs_most
 from xmem.errors import CaptureError, ConfigError
@@ -228,14 +229,19 @@ def _outcome(workspace: Path, ended: Ended, timeout_s: float | None) -> dict[str
     complete = status.get("state") == "complete"
     if complete and (status["complete"] or ended.exit_status == 0):
         return status
+    failure = first_failure(workspace)
+    traceback = failure.traceback if failure else ""
     if ended.timed_out:
         raise CaptureError(
-            f"the command did not finish its iterations within {timeout_s:g} s{_where(ended)}; "
-            "allow more time, ask for fewer iterations or use a smaller batch",
+            f"the command did not finish its iterations within {timeout_s:g} s{_where(ended)}"
+            + (f" ({failure.in_words()})" if failure else "")
+            + "; allow more time, ask for fewer iterations or use a smaller batch",
             None,
             ended.last_output,
+            traceback,
         )
-    raise CaptureError(_explain_missing(workspace, ended), ended.exit_status, ended.last_output)
+    message = _explain_missing(workspace, ended, failure)
+    raise CaptureError(message, ended.exit_status, ended.last_output, traceback)
 
 
 def _where(ended: Ended) -> str:
@@ -253,7 +259,7 @@ def _status(workspace: Path) -> dict[str, Any]:
     return max(offers, key=lambda offer: int(offer["peak_bytes"]), default={})
 
 
-def _explain_missing(workspace: Path, ended: Ended) -> str:
+def _explain_missing(workspace: Path, ended: Ended, failure: Failure | None) -> str:
     exit_status = ended.exit_status
     imported_torch = (workspace / "torch").exists()
     if "No module named 'torch'" in ended.last_output:
@@ -264,8 +270,7 @@ def _explain_missing(workspace: Path, ended: Ended) -> str:
             "if the machine ran out of memory, use a smaller batch or another machine"
         )
     if exit_status != 0:
-        hint = last_calls(workspace) or "; make it run on the CPU first"
-        return f"the script failed on its own (exit status {exit_status}){hint}"
+        return _explain_failure(workspace, exit_status, failure)
     if not imported_torch:
         return (
             "the command never imported torch where the capture could see it; "
@@ -275,6 +280,26 @@ def _explain_missing(workspace: Path, ended: Ended) -> str:
         "the script ended, and the capture saw no call of a model and no optimizer step in any process; "
         "capture the command that trains"
     )
+
+
+def _explain_failure(workspace: Path, exit_status: int | None, failure: Failure | None) -> str:
+    """Why the script ended with an error; what it called of CUDA is named where that explains something."""
+    if failure is None:
+        return f"the script failed on its own (exit status {exit_status}); make it run on the CPU first"
+    if failure.by_signal:
+        return (
+            f"the script failed (exit status {exit_status}): {failure.in_words()}"
+            f"{last_calls(workspace, failure.process)}; "
+            "if the machine ran out of memory, use fewer processes, a smaller batch or another machine"
+        )
+    named = f"(exit status {exit_status}): {failure.in_words()}"
+    ours = explain_reads(failure)
+    ours += (
+        last_calls(workspace, failure.process)
+        if failure.of_cuda
+        else refused_calls(workspace, failure.process)
+    )
+    return f"the script failed {named}{ours}" if ours else f"the script failed on its own {named}"
 
 
 def _publish(trace: Path, target: Path) -> None:

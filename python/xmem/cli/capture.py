@@ -129,12 +129,13 @@ def capture_noting(
         CaptureError: The script failed, never trained, or the trace could not be written.
         ConfigError: A setting cannot be meant, or there is no CUDA build of torch for phantom mode.
     """
-    from xmem.capture import Extent
+    from xmem.capture import Extent, path_with, with_python
     from xmem.capture import capture as capture_command
 
-    if settings.python is not None:
-        command = [str(settings.python), *command]
     environment = dict(os.environ)
+    if settings.python is not None:
+        command = with_python(settings.python, command)
+        environment["PATH"] = path_with(settings.python, environment.get("PATH"))
     if target["alloc_conf"] is not None:
         environment["PYTORCH_CUDA_ALLOC_CONF"] = target["alloc_conf"]
     build = _phantom_build(command, environment, settings, _device(target))

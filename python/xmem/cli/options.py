@@ -149,7 +149,11 @@ ModeChoice = Annotated[
 NoGpu = Annotated[bool, typer.Option("--no-gpu", help="Leave a GPU of this machine alone in mode auto.")]
 Python = Annotated[
     Path | None,
-    typer.Option("--python", metavar="PATH", help="Run the command with this Python: -- train.py ARGS."),
+    typer.Option(
+        "--python",
+        metavar="PATH",
+        help="Run the command with this Python: -- train.py ARGS, or -- torchrun ARGS.",
+    ),
 ]
 Gpus = Annotated[int, typer.Option("--gpus", min=1, max=120, help="Phantom GPUs in the machine.")]
 StrictCapacity = Annotated[
