@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import mmap
 import re
 import shutil
 from collections.abc import Iterable, Iterator
@@ -28,6 +29,17 @@ class MemoryChange(NamedTuple):
     size_bytes: int
     total_allocated_bytes: int = -1  # of the device, with this one
     total_reserved_bytes: int = -1
+    thread: int = -1  # native id, 0 where nobody knows; -1 for the process's first thread
+
+
+class SeenMemory(NamedTuple):
+    """An allocation or, with a negative size, a free on a GPU that the profiler saw; time of the trace."""
+
+    time_ns: int
+    device_index: int
+    address: int
+    size_bytes: int
+    thread: int
 
 
 _HEAD_BYTES = 1 << 16
@@ -35,6 +47,10 @@ _TAIL_BYTES = 1 << 12
 _COPY_BYTES = 1 << 20
 _BASE = re.compile(rb'"baseTimeNanoseconds":\s*(\d+)')
 _EVENTS = re.compile(rb'"traceEvents":\s*\[')
+_MEMORY = re.compile(
+    rb'"name": "\[memory\]",\s*"pid": \d+, "tid": (\d+),\s*"ts": (\d+)(?:\.(\d+))?,\s*"args": \{([^}]*)\}'
+)
+_ARGUMENT = re.compile(rb'"(Bytes|Addr|Device Id|Device Type)": (-?\d+)')
 
 
 class ProfilerFile:
@@ -80,6 +96,19 @@ class ProfilerFile:
             raw.seek(self._events_begin)
             shutil.copyfileobj(raw, out, _COPY_BYTES)
 
+    def device_memory(self) -> list[SeenMemory]:
+        """All allocations and frees on GPUs, by time."""
+        found = []
+        with self.path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as raw:
+            for event in _MEMORY.finditer(raw):
+                of = {name: int(value) for name, value in _ARGUMENT.findall(event[4])}
+                if of.get(b"Device Type", CPU) != CPU and b"Addr" in of:
+                    time_ns = int(event[2]) * 1000 + int((event[3] or b"0").ljust(3, b"0")[:3])
+                    found.append(
+                        SeenMemory(time_ns, of[b"Device Id"], of[b"Addr"], of[b"Bytes"], int(event[1]))
+                    )
+        return sorted(found, key=lambda event: event.time_ns)
+
     def _event(self, span: Span, process: int) -> bytes:
         category, name, thread, begin_ns, end_ns = span
         begin, duration = _microseconds(begin_ns - self.base_ns), _microseconds(end_ns - begin_ns)
@@ -90,9 +119,10 @@ class ProfilerFile:
 
 
 def _memory_event(change: MemoryChange, process: int) -> bytes:
+    thread = process if change.thread < 0 else change.thread
     return (
         f'{{"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "s": "t", "pid": {process}, '
-        f'"tid": {process}, "ts": {_microseconds(change.time_ns)}, "args": {{"Ev Idx": 0, '
+        f'"tid": {thread}, "ts": {_microseconds(change.time_ns)}, "args": {{"Ev Idx": 0, '
         f'"Device Type": {change.device_type}, "Device Id": {change.device_index}, '
         f'"Addr": {change.address}, "Bytes": {change.size_bytes}, '
         f'"Total Allocated": {change.total_allocated_bytes}, '
