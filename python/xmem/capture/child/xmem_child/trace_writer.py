@@ -47,10 +47,8 @@ _TAIL_BYTES = 1 << 12
 _COPY_BYTES = 1 << 20
 _BASE = re.compile(rb'"baseTimeNanoseconds":\s*(\d+)')
 _EVENTS = re.compile(rb'"traceEvents":\s*\[')
-_MEMORY = re.compile(
-    rb'"name": "\[memory\]",\s*"pid": \d+, "tid": (\d+),\s*"ts": (\d+)(?:\.(\d+))?,\s*"args": \{([^}]*)\}'
-)
-_ARGUMENT = re.compile(rb'"(Bytes|Addr|Device Id|Device Type)": (-?\d+)')
+_MEMORY = re.compile(rb'"name": *"\[memory\]"')
+_MOST_OF_MEMORY_EVENT = 4096
 
 
 class ProfilerFile:
@@ -99,14 +97,16 @@ class ProfilerFile:
     def device_memory(self) -> list[SeenMemory]:
         """All allocations and frees on GPUs, by time."""
         found = []
+        decoder = json.JSONDecoder(parse_float=str)  # a float would cut nanoseconds off
         with self.path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as raw:
-            for event in _MEMORY.finditer(raw):
-                of = {name: int(value) for name, value in _ARGUMENT.findall(event[4])}
-                if of.get(b"Device Type", CPU) != CPU and b"Addr" in of:
-                    time_ns = int(event[2]) * 1000 + int((event[3] or b"0").ljust(3, b"0")[:3])
-                    found.append(
-                        SeenMemory(time_ns, of[b"Device Id"], of[b"Addr"], of[b"Bytes"], int(event[1]))
-                    )
+            for name in _MEMORY.finditer(raw):
+                begin = raw.rfind(b"{", 0, name.start())  # no other object stands before the name
+                text = raw[begin : begin + _MOST_OF_MEMORY_EVENT].decode(errors="replace")
+                event, _ = decoder.raw_decode(text)
+                of = event["args"]
+                if of.get("Device Type", CPU) != CPU and "Addr" in of:
+                    time_ns = _nanoseconds(str(event["ts"]))
+                    found.append(SeenMemory(time_ns, of["Device Id"], of["Addr"], of["Bytes"], event["tid"]))
         return sorted(found, key=lambda event: event.time_ns)
 
     def _event(self, span: Span, process: int) -> bytes:
@@ -139,6 +139,11 @@ def _open_trace(path: Path) -> Iterator[IO[bytes]]:
                 yield cast("IO[bytes]", packed)
         else:
             yield file
+
+
+def _nanoseconds(microseconds: str) -> int:
+    whole, _, fraction = microseconds.partition(".")
+    return int(whole) * 1000 + int(fraction.ljust(3, "0")[:3])
 
 
 def _microseconds(nanoseconds: int) -> str:
