@@ -142,11 +142,13 @@ class PoolCalls:
         begin, end, reset = graph.capture_begin, graph.capture_end, graph.reset
 
         @functools.wraps(begin)
-        def capture_begin(self_: Any, *args: Any, **options: Any) -> Any:
+        def capture_begin(self_: Any, pool: PoolId | None = None, *args: Any, **options: Any) -> Any:
+            # A graph does not tell the pool that it makes before its capture has ended.
+            pool = torch.cuda.graph_pool_handle() if pool is None else pool
             device = torch.cuda.current_device()
             position = self._position(device)
-            done = begin(self_, *args, **options)
-            self._begin(device, self_.pool(), "begin_capture", position)
+            done = begin(self_, pool, *args, **options)
+            self._begin(device, pool, "begin_capture", position)
             return done
 
         @functools.wraps(end)
