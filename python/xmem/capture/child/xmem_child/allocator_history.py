@@ -7,6 +7,8 @@ truth about a run: the profiler's events say who asked, and may miss threads.
 
 from __future__ import annotations
 
+import bisect
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -97,11 +99,11 @@ class Limits:
 
 def requests_of(
     device: int,
-    entries: Iterable[dict[str, Any]],
+    entries: Sequence[dict[str, Any]],
     marks: Sequence[Mark],
     limits: Limits,
     pool_number: Callable[[PoolId], int],
-    pool_of_segment: Callable[[int, int], PoolId],
+    pool_of_segment: Callable[[int, int, int], PoolId],
 ) -> Requests:
     """Read the history of a device.
 
@@ -111,10 +113,11 @@ def requests_of(
         marks: The calls that Python made, by position.
         limits: Of the allocator.
         pool_number: The number of a private pool by its id.
-        pool_of_segment: The private pool of the segment at an address, of a history without pools (before
-            torch 2.9); the second argument is the position.
+        pool_of_segment: The private pool of the segment around an address, of a history without pools (before
+            torch 2.9); the other arguments are positions between which the segment was there.
     """
-    reader = _Reader(Requests(device), marks, limits, pool_number, pool_of_segment)
+    segments = None if entries and "pool_id" in entries[0] else _Segments(entries)
+    reader = _Reader(Requests(device), marks, limits, pool_number, pool_of_segment, segments)
     for entry in entries:
         reader.read(entry)
     return reader.finish()
@@ -128,6 +131,43 @@ class _GivenBack(NamedTuple):
     pools: set[PoolId]
 
 
+class _Segments:
+    """How long each segment lives that is no part of an expandable one."""
+
+    def __init__(self, entries: Iterable[dict[str, Any]]) -> None:
+        self._ends: dict[tuple[int, int], int] = {}  # by address and position of the beginning
+        self._begins: list[int] = []  # addresses of the living, ascending
+        self._born: dict[int, tuple[int, int]] = {}  # of the living: size and position
+        position = 0
+        born: dict[int, int] = {}
+        for entry in entries:
+            if entry["action"] in ("alloc", "free_requested"):
+                position += 1
+            elif entry["action"] == "segment_alloc":
+                born[entry["addr"]] = position
+            elif entry["action"] == "segment_free":
+                self._ends[entry["addr"], born.pop(entry["addr"], 0)] = position
+
+    def begin(self, address: int, size: int, position: int) -> None:
+        bisect.insort(self._begins, address)
+        self._born[address] = size, position
+
+    def end(self, address: int) -> None:
+        if address in self._born:
+            del self._born[address]
+            self._begins.remove(address)
+
+    def span_of(self, address: int, position: int) -> tuple[int, int]:
+        """Positions between which the segment around an address is there; of an expandable one, from now on."""
+        at = bisect.bisect_right(self._begins, address) - 1
+        if at >= 0:
+            begin = self._begins[at]
+            size, born = self._born[begin]
+            if address < begin + size:
+                return born, self._ends.get((begin, born), sys.maxsize)
+        return position, sys.maxsize
+
+
 class _Reader:
     def __init__(
         self,
@@ -135,9 +175,11 @@ class _Reader:
         marks: Sequence[Mark],
         limits: Limits,
         pool_number: Callable[[PoolId], int],
-        pool_of_segment: Callable[[int, int], PoolId],
+        pool_of_segment: Callable[[int, int, int], PoolId],
+        segments: _Segments | None,
     ) -> None:
         self._requests = requests
+        self._segments = segments  # where the history does not name pools
         self._marks = sorted(marks, key=lambda mark: mark.position)
         self._emptied = {mark.position for mark in marks if mark.kind in ("empty_cache", "empty_pool")}
         self._limits = limits
@@ -150,7 +192,6 @@ class _Reader:
         self._asked = 0
         self._given_back: _GivenBack | None = None
         self._found: list[Mark] = []
-        self._segments: dict[int, tuple[int, PoolId]] = {}
 
     def read(self, entry: dict[str, Any]) -> None:
         action = entry["action"]
@@ -169,6 +210,8 @@ class _Reader:
         elif action in ("segment_alloc", "segment_map"):
             self._reserved += entry["size"]
             self._asked += entry["size"]
+            if self._segments is not None and action == "segment_alloc":
+                self._segments.begin(entry["addr"], entry["size"], len(self._requests.order))
         elif action in ("segment_free", "segment_unmap"):
             self._give_back(entry)
         elif action == "oom":
@@ -212,6 +255,8 @@ class _Reader:
             self._asked = 0
         self._given_back.pools.add(self._pool_of(entry))
         self._reserved -= entry["size"]
+        if self._segments is not None and entry["action"] == "segment_free":
+            self._segments.end(entry["addr"])
 
     def _explain(self, failed: bool | None) -> None:
         """Who gave memory back before a request: the allocator, which had none left, or a call."""
@@ -232,7 +277,9 @@ class _Reader:
     def _pool_of(self, entry: dict[str, Any]) -> PoolId:
         if "pool_id" in entry:
             return (int(entry["pool_id"][0]), int(entry["pool_id"][1]))
-        return self._pool_of_segment(entry["addr"], len(self._requests.order))
+        assert self._segments is not None
+        address = entry["addr"]
+        return self._pool_of_segment(address, *self._segments.span_of(address, len(self._requests.order)))
 
     def _find_restored(self) -> None:
         """Which allocations put a pool back to a checkpoint, what each stands for, and where a segment ends.

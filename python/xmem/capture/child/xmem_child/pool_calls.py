@@ -51,10 +51,10 @@ class PoolNumbers:
                 seen = self._segments.setdefault(device, [])
                 seen.append((position(device), begin, begin + segment["total_size"], pool))
 
-    def of_segment(self, device: int, address: int, position: int) -> PoolId:
-        """The pool of the segment around an address at a position: as it was seen next."""
+    def of_segment(self, device: int, address: int, position: int, until: int) -> PoolId:
+        """The pool of the segment around an address, as it was seen between two positions."""
         for seen_at, begin, end, pool in self._segments.get(device, ()):
-            if seen_at >= position and begin <= address < end:
+            if position <= seen_at <= until and begin <= address < end:
                 return pool
         return _DEFAULT_POOL
 
