@@ -75,3 +75,15 @@ def pair_blocks(trace: Trace) -> BlockTable:
         problems=[Problem(*found) for found in core.diagnostics],
         core=core,
     )
+
+
+def traced_device(blocks: BlockTable) -> tuple[int, int]:
+    """The GPU that the trace saw most bytes on; the CPU where it saw none."""
+    on_gpu = np.flatnonzero(blocks.device_type != CPU)
+    if len(on_gpu) == 0:
+        return CPU, int(blocks.device_index[0])
+    keys = np.stack([blocks.device_type[on_gpu].astype(np.int64), blocks.device_index[on_gpu]])
+    devices, which = np.unique(keys, axis=1, return_inverse=True)
+    bytes_on = np.bincount(which.ravel(), weights=blocks.size_bytes[on_gpu])
+    busiest = devices[:, int(np.argmax(bytes_on))]
+    return int(busiest[0]), int(busiest[1])

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xmem.attribution import Attribution, attribute, trains
-from xmem.blocks import CPU, BlockTable, pair_blocks
+from xmem.blocks import CPU, pair_blocks, traced_device
 from xmem.errors import ConfigError, TraceError
 from xmem.orchestration.plan import Plan, plan_for, require_policies
 from xmem.orchestration.policy import PolicyChange, Recorded, apply_policies
@@ -167,15 +167,3 @@ def _require_a_run(trace: Trace, blocks: BlockTable, attribution: Attribution) -
             "xmem-fast capture -o trace.json.gz -- python train.py",
             trace.path,
         )
-
-
-def traced_device(blocks: BlockTable) -> tuple[int, int]:
-    """The GPU that the trace saw most bytes on; the CPU where it saw none."""
-    on_gpu = np.flatnonzero(blocks.device_type != CPU)
-    if len(on_gpu) == 0:
-        return CPU, int(blocks.device_index[0])
-    keys = np.stack([blocks.device_type[on_gpu].astype(np.int64), blocks.device_index[on_gpu]])
-    devices, which = np.unique(keys, axis=1, return_inverse=True)
-    bytes_on = np.bincount(which.ravel(), weights=blocks.size_bytes[on_gpu])
-    busiest = devices[:, int(np.argmax(bytes_on))]
-    return int(busiest[0]), int(busiest[1])

@@ -179,6 +179,9 @@ class BlockRecording(RunNotes):
 
     # What the others report.
 
+    def follow_thread(self) -> None:
+        """Other threads are not recorded."""
+
     def input_arrived(self, tensor: torch.Tensor, time_ns: int, line: tuple[str, int] | None) -> None:
         """A tensor that is no part of a model was copied to the GPU."""
         self.note_training(time_ns)

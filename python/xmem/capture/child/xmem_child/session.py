@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import Optimizer
 
+from .allocator_history import Requests
 from .allocator_record import AllocatorRecord, allocator_settings
 from .card_record import card_of, cards
 from .device_memory import running, usage
@@ -26,7 +27,8 @@ from .progress import Progress
 from .run_notes import RunNotes
 from .settings import Settings
 from .spans import now_ns
-from .trace_writer import ProfilerFile
+from .trace_writer import MemoryChange, ProfilerFile, SeenMemory
+from .unseen_memory import unseen_memory
 from .values import Values
 
 _STOPS_BEFORE_EXIT = 3
@@ -61,6 +63,7 @@ class Session(RunNotes):
         self._extent = Recording(settings.extent, self.iterations, self._peak_bytes, self.assume)
         self._process = os.getpid()
         self._owner = False
+        self._requests: list[Requests] = []  # of each device, once the recording has ended
         self._stops = 0
         self.progress.note("torch is imported")
         atexit.register(self.process_ends)
@@ -122,7 +125,8 @@ class Session(RunNotes):
         if self.state is State.IDLE and self.allocator is not None:
             self.fail("the script never asked for a GPU; capture it with --mode real")
         if self.state is State.RECORDING and not self._owner:
-            self._require_one_thread()
+            if self.allocator is None:
+                self._require_one_thread()
             self._claim()
         if self.state not in _COUNTING:
             return
@@ -151,6 +155,10 @@ class Session(RunNotes):
         else:
             self._abandon()
 
+    def follow_thread(self) -> None:
+        """The calling thread calls torch."""
+        self._profiler.follow_thread()
+
     def align(self, name: str, note: str) -> None:
         """Count one place where the CPU was made to allocate as CUDA would."""
         if self.state is State.RECORDING:
@@ -173,6 +181,8 @@ class Session(RunNotes):
         self.thread = threading.get_native_id()
         # What lived before the recording and ends during it is no concern of the script's.
         warnings.filterwarnings("ignore", message="Memory block of unknown size was allocated before")
+        # Threads share one recording, on purpose.
+        warnings.filterwarnings("ignore", message="ProfilerStateBase already has a registered callback")
         # The first optimizer would import it, and its tensors are not the script's.
         with contextlib.suppress(ImportError):
             importlib.import_module("torch._dynamo")
@@ -281,6 +291,8 @@ class Session(RunNotes):
             self.settings.ask_to_finish(len(self.iterations.ends_ns()))
         try:
             self._profiler.stop()
+            if self.allocator is not None:
+                self._requests = self.allocator.requests()
             metadata = self._write(end_ns, script_ended)
         except (OSError, RuntimeError) as error:
             message = f"the trace could not be written ({error}); free disk space or choose another output"
@@ -304,9 +316,24 @@ class Session(RunNotes):
         # Without a single request for the GPU all tensors stand for device memory.
         recorded = (span for span in self.spans.spans if usage.requests or span[0] != "xmem_host")
         metadata = self._metadata(len(iterations), file.base_ns, script_ended)
-        file.complete(self.settings.trace(self._process), metadata, [*iterations, *recorded], self._process)
+        memory = self._unseen_memory(file)
+        trace = self.settings.trace(self._process)
+        file.complete(trace, metadata, [*iterations, *recorded], self._process, memory)
         raw.unlink()
         return metadata
+
+    def _unseen_memory(self, file: ProfilerFile) -> list[MemoryChange]:
+        """What the allocators say that the profiler did not see."""
+        seen: dict[int, list[SeenMemory]] = {}
+        for event in file.device_memory() if self._requests else ():
+            seen.setdefault(event.device_index, []).append(event)
+        return [
+            change
+            for requests in self._requests
+            for change in unseen_memory(
+                requests, seen.get(requests.device, []), self.spans.spans, file.base_ns
+            )
+        ]
 
     def _report_as_peer(self) -> None:
         self.state = State.DONE
@@ -321,7 +348,6 @@ class Session(RunNotes):
     def _phantom_metadata(self) -> dict[str, Any]:
         assert self.allocator is not None
         own = self._own_peaks()
-        busiest = max(own["devices"], key=lambda row: row["peak_reserved_bytes"], default={"device": 0})
         if self.settings.snapshot:
             self.allocator.dump(self.settings.allocator_snapshot)
         missing = wait_for_peers(self.settings)
@@ -331,8 +357,7 @@ class Session(RunNotes):
             "alloc_conf": allocator_settings(),
             "ranks": [own, *self.settings.peers()],
             "cards": cards(),
-            "requests": self.allocator.requests(busiest["device"]),
-            "emptied_after": self.allocator.emptied_after(busiest["device"]),
+            "requests": [requests.columns() for requests in self._requests],
             "cudnn": _cudnn_planner(),
             "values": [] if self.values is None else self.values.rows(),
         }
