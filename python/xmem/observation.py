@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xmem.attribution import Attribution, attribute, trains
-from xmem.blocks import CPU, pair_blocks, traced_device
+from xmem.blocks import CPU, BlockTable, pair_blocks, traced_device
 from xmem.errors import ConfigError, TraceError
 from xmem.orchestration.plan import Plan, plan_for, require_policies
 from xmem.orchestration.policy import PolicyChange, Recorded, apply_policies
@@ -127,8 +127,8 @@ def observe(
         attribution = attribute(read, blocks)
     _require_a_run(read, blocks, attribution)
     with clock.stage("orchestrate"):
-        device_type, _ = traced_device(blocks)
         recorded = Recorded(read, blocks, attribution)
+        device_type, _ = recorded.traced_device
         plan = plan_for(gpu_trace=device_type != CPU, without=without_policies)
         workload, changes = _facts(recorded, plan)
     if len(workload) == 0:
@@ -142,7 +142,7 @@ def observe(
 
 def _facts(recorded: Recorded, plan: Plan) -> tuple[Workload, list[PolicyChange]]:
     """The blocks of the traced device with the facts of the run applied, and what each fact changed."""
-    workload = workload_of(recorded.blocks, recorded.attribution, *traced_device(recorded.blocks))
+    workload = workload_of(recorded.blocks, recorded.attribution, *recorded.traced_device)
     return apply_policies(plan.facts, workload, recorded, off=plan.off)
 
 

@@ -19,7 +19,7 @@ from xmem import calibration, evidence
 from xmem.alloc_conf import AllocatorOptions
 from xmem.allocators import replay_through
 from xmem.attribution import Attribution
-from xmem.blocks import CPU, BlockTable
+from xmem.blocks import CPU, BlockTable, traced_device
 from xmem.card import card_parts
 from xmem.devices import Device, custom_device, find_device
 from xmem.estimate_result import (
@@ -37,7 +37,7 @@ from xmem.job_settings import alloc_conf_of, allocator_options, phantom_notes, t
 from xmem.large_blocks import largest_blocks
 from xmem.move import move
 from xmem.need import replay_without_limit
-from xmem.observation import Observation, observe, traced_device
+from xmem.observation import Observation, observe
 from xmem.open_sizes import convolution_workspaces, left_open
 from xmem.orchestration.policy import PolicyChange
 from xmem.orchestration.workload import Workload

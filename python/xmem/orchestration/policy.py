@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from xmem.attribution import Attribution
 from xmem.blocks import BlockTable, traced_device
+from xmem.job_settings import busiest_device
 from xmem.orchestration.allocator_history import AllocatorHistory, allocator_history
 from xmem.orchestration.convolution_calls import InputDims
 from xmem.orchestration.operators import OperatorIndex
@@ -41,9 +42,14 @@ class Recorded:
         return OperatorIndex(self.trace)
 
     @cached_property
+    def traced_device(self) -> tuple[int, int]:
+        """Type and index of the device that the run is about."""
+        return traced_device(self.blocks, busiest_device(self.trace))
+
+    @cached_property
     def history(self) -> AllocatorHistory | None:
         """What the allocator of the traced device was asked for, None where the trace does not say."""
-        return allocator_history(self.metadata, self.blocks, *traced_device(self.blocks))
+        return allocator_history(self.metadata, self.blocks, *self.traced_device)
 
     @property
     def metadata(self) -> dict[str, Any] | None:
