@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from xmem.capture.host_memory import HostMemory, HostMemoryWatch
 from xmem.errors import CaptureError
 
 _POLL_S = 0.05
@@ -36,6 +37,7 @@ class Ended:
     exit_status: int | None
     timed_out: bool
     last_output: str
+    host_memory: HostMemory | None = None
 
 
 def run_process(
@@ -67,15 +69,18 @@ def run_process(
         raise CaptureError(f"{command[0]} cannot be started: {error.strerror}; check the command") from error
     assert process.stderr is not None
     tail = _Tail(process.stderr)
+    memory = HostMemoryWatch(process.pid)
     try:
         timed_out = _wait(process, status, timeout_s)
         exit_status = process.poll()
     except BaseException:
         _end_group(process)
         raise
+    finally:
+        host_memory = memory.stop()
     if exit_status is None:
         _end_group(process)
-    return Ended(exit_status, timed_out, tail.lines())
+    return Ended(exit_status, timed_out, tail.lines(), host_memory)
 
 
 def _wait(process: subprocess.Popen[bytes], status: Path, timeout_s: float | None) -> bool:

@@ -5,7 +5,8 @@ for GPU memory), ``spans``, ``tensor_names``, ``script_settings``, ``profiler`` 
 recorded), ``run_notes``, ``trace_writer``, ``function_mode``, ``allocator_record`` and ``values`` (what the
 phantom GPU adds), ``session`` (when it begins and ends) and ``modules``; then either ``redirect``,
 ``cuda_answers``, ``autocast`` and ``alignments`` (how the CPU stands for the GPU), or ``architectures``,
-``observe``, ``initialisation`` and ``phantom_distributed`` (how a script runs on the phantom GPU).
+``observe``, ``initialisation``, ``host_work`` and ``phantom_distributed`` (how a script runs on the
+phantom GPU).
 ``block`` records a part of a process that runs anyway (``xmem.record``), in place of a session. A module
 imports only from those before it.
 """
@@ -86,6 +87,7 @@ def _install_real(settings: Settings) -> None:
 def _install_phantom(settings: Settings) -> None:
     from . import observe, phantom_distributed
     from .allocator_record import AllocatorRecord
+    from .host_work import skip_host_work
     from .initialisation import skip_initialisation
     from .patches import Patches
     from .session import Session
@@ -97,6 +99,7 @@ def _install_phantom(settings: Settings) -> None:
     session.values = Values(session.spans, settings.values)
     if not settings.keep_init:
         skip_initialisation()
+        skip_host_work(session.assume)
     phantom_distributed.install()
     _follow_training(session, patches)
     observe.install(session, session.values, patches)
