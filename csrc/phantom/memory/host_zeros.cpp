@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "machine/calls.hpp"
+
 namespace xmem::phantom {
 namespace {
 
@@ -39,3 +41,8 @@ void write_zeros(void* bytes, std::size_t size) {
 }
 
 }  // namespace xmem::phantom
+
+// For the Python side of a capture, which makes tensors without computing them: capture/child/xmem_child/host_work.py.
+PHANTOM_EXPORT void xmem_phantom_write_zeros(void* bytes, std::size_t size) {
+  xmem::phantom::write_zeros(bytes, size);
+}

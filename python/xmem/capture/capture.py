@@ -264,6 +264,8 @@ def _explain_missing(workspace: Path, ended: Ended, failure: Failure | None) -> 
     imported_torch = (workspace / "torch").exists()
     if "No module named 'torch'" in ended.last_output:
         return "the script's Python has no torch; run the command with the Python of the training environment"
+    if ended.host_memory is not None and (lack := ended.host_memory.lack(exit_status, ended.last_output)):
+        return lack
     if exit_status is not None and exit_status < 0:
         return (
             f"the command was ended by signal {-exit_status}{last_calls(workspace)}; "

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from xmem.capture.heartbeat import Heartbeat
+from xmem.capture.host_memory import HostMemory, HostMemoryWatch
 from xmem.capture.notes import note, write_to_stderr
 from xmem.errors import CaptureError
 
@@ -45,6 +46,7 @@ class Ended:
     timed_out: bool
     last_output: str
     last_seen: str = ""
+    host_memory: HostMemory | None = None
 
 
 def run_process(
@@ -79,15 +81,18 @@ def run_process(
     assert process.stderr is not None
     heartbeat = Heartbeat(workspace, note)
     tail = _Tail(process.stderr, heartbeat.heard)
+    memory = HostMemoryWatch(process.pid)
     try:
         timed_out, last_seen = _wait(process, workspace, timeout_s, heartbeat)
         exit_status = process.poll()
     except BaseException:
         _end_group(process)
         raise
+    finally:
+        host_memory = memory.stop()
     if exit_status is None:
         _end_group(process)
-    return Ended(exit_status, timed_out, tail.lines(), last_seen)
+    return Ended(exit_status, timed_out, tail.lines(), last_seen, host_memory)
 
 
 def _wait(

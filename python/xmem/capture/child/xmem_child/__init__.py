@@ -7,9 +7,9 @@ memory), ``spans``, ``tensor_names``, ``script_settings``, ``profiler``, ``optim
 ``function_mode``, ``allocator_record``, ``card_record``, ``peers`` and ``values`` (what the phantom GPU
 adds), ``session`` (when it begins and ends) and ``modules``; then either ``redirect``, ``cuda_answers``,
 ``autocast``, ``alignments``, ``torchvision_names`` and ``slow_dtypes`` (how the CPU stands for the GPU), or
-``architectures``, ``observe``, ``initialisation``, ``autotuning`` and ``phantom_distributed`` (how a script
-runs on the phantom GPU). ``block`` records a part of a process that runs anyway (``xmem.record``), in place
-of a session. A module imports only from those before it.
+``architectures``, ``observe``, ``initialisation``, ``host_work``, ``autotuning`` and ``phantom_distributed``
+(how a script runs on the phantom GPU). ``block`` records a part of a process that runs anyway
+(``xmem.record``), in place of a session. A module imports only from those before it.
 """
 
 from __future__ import annotations
@@ -95,6 +95,7 @@ def _install_phantom(settings: Settings) -> None:
     from . import failures, observe, phantom_distributed
     from .allocator_record import AllocatorRecord
     from .autotuning import take_first_choices
+    from .host_work import skip_host_work
     from .initialisation import skip_initialisation
     from .patches import Patches
     from .session import Session
@@ -107,6 +108,7 @@ def _install_phantom(settings: Settings) -> None:
     failures.tell_reads(session.values.before)
     if not settings.keep_init:
         skip_initialisation()
+        skip_host_work(session.assume)
     phantom_distributed.install()
     take_first_choices(session.assume)
     _follow_training(session, patches, session)

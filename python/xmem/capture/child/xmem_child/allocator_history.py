@@ -158,7 +158,8 @@ class _Segments:
             self._begins.remove(address)
 
     def span_of(self, address: int, position: int) -> tuple[int, int]:
-        """Positions between which the segment around an address is there; of an expandable one, from now on."""
+        """Positions between which the segment around an address is there; of an expandable one, from now
+        on."""
         at = bisect.bisect_right(self._begins, address) - 1
         if at >= 0:
             begin = self._begins[at]

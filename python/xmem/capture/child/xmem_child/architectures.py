@@ -64,6 +64,8 @@ def _described_card() -> tuple[str, int] | None:
     driver = ctypes.CDLL(None)
     count, major, minor = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
     name = ctypes.create_string_buffer(_NAME_BYTES)
+    if not hasattr(driver, "cuDeviceGetCount"):
+        return None  # started without the phantom: what follows says so
     if driver.cuDeviceGetCount(ctypes.byref(count)) != 0 or count.value == 0:
         return None
     driver.cuDeviceGetAttribute(ctypes.byref(major), _MAJOR, 0)
