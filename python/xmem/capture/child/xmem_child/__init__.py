@@ -88,6 +88,7 @@ def _install_phantom(settings: Settings) -> None:
     from . import failures, observe, phantom_distributed
     from .allocator_record import AllocatorRecord
     from .autotuning import take_first_choices
+    from .flat_memory import name_flat_memory
     from .initialisation import skip_initialisation
     from .patches import Patches
     from .session import Session
@@ -102,6 +103,7 @@ def _install_phantom(settings: Settings) -> None:
         skip_initialisation()
     phantom_distributed.install()
     take_first_choices(session.assume)
+    name_flat_memory(session.names)
     _follow_training(session, patches, session.root_called)
     observe.install(session, session.values, patches)
 
@@ -113,6 +115,7 @@ def _follow_training(
     from .modules import ModuleCalls
 
     _kept.append(session)
+    session.names.search_modules = True
     profiler.switch_off_script_profiling(session.assume, patches)
     profiler.break_spans_at_annotations(session.spans, patches)
     optimizers.install(session)
