@@ -2,14 +2,14 @@
 
 Read in this order: ``settings`` (what the parent asks), ``failures`` and ``progress`` (what the parent is
 told of a process), ``following_imports``, ``patches``, ``device_memory`` (which tensors stand for GPU
-memory), ``spans``, ``tensor_names``, ``script_settings``, ``profiler``, ``optimizers``, ``backward`` and
-``iterations`` (what is recorded and counted), ``extent`` (how far), ``run_notes``, ``trace_writer``,
-``function_mode``, ``allocator_record``, ``card_record``, ``peers`` and ``values`` (what the phantom GPU
-adds), ``session`` (when it begins and ends) and ``modules``; then either ``redirect``, ``cuda_answers``,
-``autocast``, ``alignments``, ``torchvision_names`` and ``slow_dtypes`` (how the CPU stands for the GPU), or
-``architectures``, ``observe``, ``initialisation``, ``host_work``, ``autotuning`` and ``phantom_distributed``
-(how a script runs on the phantom GPU). ``block`` records a part of a process that runs anyway
-(``xmem.record``), in place of a session. A module imports only from those before it.
+memory), ``spans``, ``tensor_names``, ``flat_memory``, ``script_settings``, ``profiler``, ``optimizers``,
+``backward`` and ``iterations`` (what is recorded and counted), ``extent`` (how far), ``run_notes``,
+``trace_writer``, ``function_mode``, ``allocator_record``, ``card_record``, ``peers`` and ``values`` (what the
+phantom GPU adds), ``session`` (when it begins and ends) and ``modules``; then either ``redirect``,
+``cuda_answers``, ``autocast``, ``alignments``, ``torchvision_names`` and ``slow_dtypes`` (how the CPU stands
+for the GPU), or ``architectures``, ``observe``, ``initialisation``, ``host_work``, ``autotuning`` and
+``phantom_distributed`` (how a script runs on the phantom GPU). ``block`` records a part of a process that
+runs anyway (``xmem.record``), in place of a session. A module imports only from those before it.
 """
 
 from __future__ import annotations
@@ -95,6 +95,7 @@ def _install_phantom(settings: Settings) -> None:
     from . import failures, observe, phantom_distributed
     from .allocator_record import AllocatorRecord
     from .autotuning import take_first_choices
+    from .flat_memory import name_flat_memory
     from .host_work import skip_host_work
     from .initialisation import skip_initialisation
     from .patches import Patches
@@ -111,6 +112,7 @@ def _install_phantom(settings: Settings) -> None:
         skip_host_work(session.assume)
     phantom_distributed.install()
     take_first_choices(session.assume)
+    name_flat_memory(session.names)
     _follow_training(session, patches, session)
     observe.install(session, session.values, patches)
 
@@ -121,6 +123,7 @@ def _follow_training(session: Session, patches: Patches, observer: RootObserver)
     from .modules import ModuleCalls
 
     _kept.append(session)
+    session.names.search_modules = True
     profiler.switch_off_script_profiling(session.assume, patches)
     profiler.break_spans_at_annotations(session.spans, patches)
     optimizers.install(session)
