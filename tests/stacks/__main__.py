@@ -1,4 +1,4 @@
-"""Run rows: ``cd tests && python -m stacks [PATTERN] [--again]``; a line a row, results in the folder of results."""
+"""Run rows, a line each: ``cd tests && python -m stacks [PATTERN] [--again]``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def environments_folder() -> Path:
-    """Where the virtual environments are; the Makefile's own unless ``XMEM_STACKS_ENVIRONMENTS`` names another."""
+    """Where the virtual environments are: the Makefile's own, or ``XMEM_STACKS_ENVIRONMENTS``."""
     return Path(os.environ.get("XMEM_STACKS_ENVIRONMENTS") or ROOT / ".venv-stacks").absolute()
 
 

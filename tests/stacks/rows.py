@@ -21,11 +21,11 @@ class Row:
     title: str
     group: str
     environment: str
-    """Names a file of ``environments``; empty where the stack cannot be installed by ``make test-stacks``."""
+    """Names a file of ``environments``; empty where ``make test-stacks`` cannot install the stack."""
     packages: tuple[str, ...]
     """Distributions whose versions the page shows, the stack's own first."""
     command: tuple[str, ...] = ()
-    """What follows ``--``; ``SCRIPTS`` stands for the folder of the scripts, ``BIN`` for the environment's."""
+    """What follows ``--``. ``SCRIPTS`` is the folder of the scripts, ``BIN`` that of the environment."""
     prepare: tuple[str, ...] = ()
     """What is run before, without xMem: writes a model or a data set into the row's folder."""
     gpu: str = "h100"
@@ -38,9 +38,9 @@ class Row:
     host_gib: float = 10
     """The row is ended when all its processes together take more of the host."""
     refused: str = ""
-    """What the message has to say where the row is expected to be refused; empty where it is expected to work."""
+    """What the message has to say where a refusal is expected; empty where the row is expected to work."""
     note: str = ""
-    """For the page: what a user has to know, or why the row cannot work and the way out."""
+    """For the page: what a user has to know, or why it cannot work and the way out."""
 
     @property
     def expected(self) -> str:
@@ -63,7 +63,7 @@ def all_rows() -> list[Row]:
 
 
 def selected_rows(pattern: str) -> list[Row]:
-    """The rows that can run whose name, group or environment has the pattern in it; more patterns with commas."""
+    """The rows that can run and have the pattern in name, group or environment; commas part patterns."""
     wanted = [f"*{part.strip().lower()}*" for part in pattern.split(",")]
     return [
         row

@@ -1,6 +1,6 @@
 """Run one row: ``xmem-fast run --json`` in a folder of its own, bounded in time and host memory.
 
-What was found is a JSON file per row. A row whose file is newer than xMem and the row itself is not run again.
+What was found is a JSON file per row. A row is run again when it, its scripts or xMem has changed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -62,7 +61,7 @@ class Result:
 
     @property
     def reason(self) -> str:
-        """Why there is no estimate, on one line: what ended the run or what it said, and the script's last error."""
+        """Why there is no estimate, on one line: what ended the run, or its message and last error."""
         if self.ended != "exited":
             return f"ended by the runner: {self.ended}"
         lines = [line.strip() for line in self.message.splitlines() if line.strip()] or ["nothing was said"]
@@ -162,7 +161,7 @@ def _take(estimate: dict[str, Any], result: Result) -> None:
 
 
 def _watch(process: subprocess.Popen[bytes], limit_s: float, host_bytes: int) -> tuple[str, int]:
-    """Wait for the end of a process, or end it; says which, and the most that its family held of the host."""
+    """Wait for the end of a process, or end it: what ended it, and the most host memory of its family."""
     peak = 0
     deadline = time.monotonic() + limit_s
     why = ""
@@ -228,7 +227,7 @@ def _family(pid: int) -> list[int]:
 
 
 def _resident(pid: int) -> int:
-    """The proportional share of a process, bytes: pages that several map are counted once over all of them."""
+    """The proportional share of a process, bytes: pages that several map are split between them."""
     try:
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):
@@ -293,7 +292,7 @@ def _versions(row: Row, environment: Path) -> dict[str, str]:
 
 
 def _digest(row: Row) -> str:
-    """Of what a result depends on. The core's build follows its sources, so those of Python and C++ stand for it."""
+    """Of what a result depends on. Sources stand for the core, whose build follows them."""
     digest = hashlib.sha256(repr(row).encode())
     named = [
         SCRIPTS / word.removeprefix("SCRIPTS/") for word in (*row.command, *row.prepare) if "SCRIPTS" in word

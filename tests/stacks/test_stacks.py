@@ -1,6 +1,6 @@
 """Each stack of ``stacks.toml`` is right, or refused with the reason that is expected.
 
-``make test-stacks`` makes the environments and sets ``XMEM_STACKS``, which selects rows; without it these are skipped.
+``make test-stacks`` makes the environments and sets ``XMEM_STACKS``, the pattern that selects rows.
 """
 
 from __future__ import annotations

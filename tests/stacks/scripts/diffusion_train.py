@@ -1,4 +1,4 @@
-"""diffusers: an unconditional UNet with accelerate and EMA, or LoRA on a conditioned UNet, as its examples train them."""
+"""diffusers: an unconditional UNet with EMA, LoRA on a conditioned UNet, or a Flux transformer."""
 
 import sys
 

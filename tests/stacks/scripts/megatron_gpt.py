@@ -1,4 +1,4 @@
-"""Megatron-core's GPTModel with its local layers: tensor parallel, or its own data parallel with a sharded optimizer."""
+"""Megatron-core's GPTModel with local layers: tensor or sequence parallel, or its own data parallel."""
 
 import os
 import sys

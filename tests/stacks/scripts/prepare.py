@@ -1,7 +1,6 @@
-"""Write what a stack's own command reads: a model's folder, a data set. Run before, without xMem, in the row's folder."""
+"""Write what a stack's own command reads: a model, a data set. Run before it, without xMem."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -29,7 +28,7 @@ def nnunet():
     import nibabel
 
     random = np.random.default_rng(0)
-    folder = Path(os.environ["nnUNet_raw"], "Dataset001_Made")
+    folder = Path("raw", "Dataset001_Made")
     for part in ("imagesTr", "labelsTr"):
         (folder / part).mkdir(parents=True)
     for index in range(6):
@@ -58,7 +57,7 @@ def llama():
 
 
 def conversations():
-    """A model, and a data set in the forms of LLaMA-Factory (alpaca), of ms-swift, axolotl and verl (messages)."""
+    """A model, and data as LLaMA-Factory (alpaca) and the others (messages) read it."""
     import pandas
     from synthetic import WORDS
 

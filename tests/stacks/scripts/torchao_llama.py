@@ -11,7 +11,7 @@ model = LlamaForCausalLM._from_config(llama_config(vocab_size=4096), dtype=torch
 if what == "float8":
     from torchao.float8 import convert_to_float8_training
 
-    convert_to_float8_training(model, module_filter_fn=lambda module, name: "lm_head" not in name)
+    convert_to_float8_training(model, module_filter_fn=lambda _, name: "lm_head" not in name)
     optimizer = torch.optim.AdamW(model.parameters())
 elif what == "qat":
     from torchao.quantization import Int8DynamicActivationIntxWeightConfig, quantize_
