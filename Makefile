@@ -27,7 +27,7 @@ CPP_FILES = git ls-files --cached --others --exclude-standard -- '*.cpp' '*.hpp'
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo test setup format check-format lint types test-cpp test-sanitized fuzz test-python \
-	test-phantom test-nightly bench bench-others accuracy clean
+	test-phantom test-stacks test-nightly bench bench-others accuracy clean
 
 help:  ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -78,7 +78,15 @@ test-phantom: $(STAMPS)/xmem $(STAMPS)/develop .venv-cuda13/ready .venv-cuda12/r
 	XMEM_PHANTOM_CUDNN=$(CURDIR)/.venv-cuda12/cudnn/nvidia/cudnn/lib/libcudnn.so.9 \
 	pytest -q tests/phantom tests/oracle
 
-test-nightly: $(STAMPS)/xmem $(STAMPS)/develop .venv-cuda13/ready .venv-cuda12/ready  ## Long runs of the allocator's tests
+# A result that nothing has changed since is kept in .stacks, so a second try goes on where the first ended.
+test-stacks: $(STAMPS)/xmem $(STAMPS)/develop  ## Run popular training stacks, or those with STACKS=PATTERN in their names
+	for name in $$(cd tests && python -m stacks --environments '$(STACKS)'); do \
+	  $(MAKE) --no-print-directory .venv-stacks/$$name/ready || exit 1; done
+	cd tests && python -m stacks '$(STACKS)'
+	$(if $(STACKS),,cd tests && python -m stacks.page)
+	XMEM_STACKS='$(STACKS)' pytest -q tests/stacks
+
+test-nightly: test-stacks $(STAMPS)/xmem $(STAMPS)/develop .venv-cuda13/ready .venv-cuda12/ready  ## Stacks, and long runs of the allocator's tests
 	cd tests && python -m property.long_run --programs 100000
 	XMEM_HYPOTHESIS_EXAMPLES=10000 pytest -q tests/property/test_allocator_against_reference.py
 	cd tests && python -m oracle --settings 60 --requests 20000 \
@@ -105,7 +113,7 @@ accuracy: $(STAMPS)/xmem .venv-cuda12/ready  ## Estimate the measured runs in RU
 	  --write-docs docs/accuracy.md
 
 clean:  ## Remove what was built and installed here
-	rm -rf $(VENV) .venv-bench .venv-cuda12 .venv-cuda13 .accuracy build .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-bench .venv-cuda12 .venv-cuda13 .venv-stacks .stacks .accuracy build .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 # --- set-up, each step once -----------------------------------------------------------------------------------------
 
@@ -153,4 +161,11 @@ $(STAMPS)/models: $(STAMPS)/torch pyproject.toml
 	sh tools/make_venv.sh .venv-cuda12
 	PIP_FIND_LINKS= .venv-cuda12/bin/python $(PIP_INSTALL) $(CUDA12_TORCH)
 	PIP_FIND_LINKS= .venv-cuda12/bin/python $(PIP_INSTALL) --no-deps --target .venv-cuda12/cudnn $(CUDA12_CUDNN)
+	touch $@
+
+# Of the stacks' tests. Several gigabytes each too.
+.venv-stacks/%/ready: tests/stacks/environments/%.txt
+	sh tools/make_venv.sh .venv-stacks/$*
+	PIP_FIND_LINKS= .venv-stacks/$*/bin/python $(PIP_INSTALL) --upgrade 'pip>=25.1'
+	PIP_FIND_LINKS= .venv-stacks/$*/bin/python $(PIP_INSTALL) --requirement $<
 	touch $@
