@@ -84,6 +84,7 @@ class PoolCalls:
         )
         self._states: dict[int, tuple[object, int]] = {}  # by id, kept so that none is used twice
         self._checkpoints: dict[int, int] = {}  # how many of each device
+        self._looked_after: dict[int, int] = {}  # segments that a device had ever made
 
     def install(self) -> None:
         """Follow the calls from now on."""
@@ -106,6 +107,7 @@ class PoolCalls:
             use.scopes -= 1
             if use.scopes == 0:
                 self._mark(device, pool, "end_pool", position)
+            self._look_at_segments(device)
 
     def _release(self, device: int, pool: PoolId) -> None:
         use = self._use(device, pool)
@@ -113,8 +115,16 @@ class PoolCalls:
             return
         use.users -= 1
         self._mark(device, pool, "release_pool")
-        if use.users == 0 and not self._numbers.named_by_history:
-            # Its segments may go, and with them the knowledge whose they were.
+
+    def _look_at_segments(self, device: int) -> None:
+        """Those of a pool are made in its scopes; once it has no users they may go, and with them the knowledge
+        whose they were.
+        """
+        if self._numbers.named_by_history:
+            return
+        made = torch._C._cuda_memoryStats(device)["num_device_alloc"]
+        if made != self._looked_after.get(device):
+            self._looked_after[device] = made
             self._numbers.look(self._position, torch.cuda.memory_snapshot())
 
     def _use(self, device: int, pool: PoolId) -> _Use:
