@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xmem.attribution import Attribution, attribute, trains
-from xmem.blocks import CPU, pair_blocks, traced_device
+from xmem.blocks import CPU, BlockTable, pair_blocks
+from xmem.blocks import traced_device as traced_device
 from xmem.errors import ConfigError, TraceError
 from xmem.orchestration.plan import Plan, plan_for, require_policies
 from xmem.orchestration.policy import PolicyChange, Recorded, apply_policies

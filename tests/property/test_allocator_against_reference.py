@@ -110,9 +110,7 @@ def requests_with_alternatives(draw: st.DrawFn) -> Requests:
     )
 
 
-POOL_CALLS = [
-    kind for kind in RequestKind if RequestKind.BEGIN_POOL <= kind <= RequestKind.FORBID_POOL_SPLIT
-]
+POOL_CALLS = [kind for kind in RequestKind if RequestKind.BEGIN_POOL <= kind <= RequestKind.FORBID_POOL_SPLIT]
 RESTORED_POOL = 100  # none of those that calls are about
 
 
@@ -462,7 +460,12 @@ def require_equal_state(result: Replay, reference: Reference) -> None:
 
 
 @histories
-@given(st.one_of(requests_with_pools(), requests_with_checkpoints()), options, st.one_of(st.none(), capacities), st.data())
+@given(
+    st.one_of(requests_with_pools(), requests_with_checkpoints()),
+    options,
+    st.one_of(st.none(), capacities),
+    st.data(),
+)
 def test_core_and_reference_agree(
     requests: Requests, options: AllocatorOptions, capacity: int | None, data: st.DataObject
 ) -> None:

@@ -19,7 +19,9 @@ class RecordedRequests:
     """
 
     name = "recorded_requests"
-    description = "sizes as asked for, streams and pools, from the history of the allocator that served the run"
+    description = (
+        "sizes as asked for, streams and pools, from the history of the allocator that served the run"
+    )
 
     def __call__(self, workload: Workload, context: Recorded) -> Workload:
         """Replace sizes and times, fill in streams and pools."""

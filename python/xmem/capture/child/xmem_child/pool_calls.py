@@ -21,7 +21,8 @@ _HISTORY_NAMES_POOLS = (2, 9)
 class MarkCall(Protocol):
     """Takes a call: device, position among its requests, kind, and the number of a pool or a checkpoint."""
 
-    def __call__(self, device: int, position: int, kind: str, number: int) -> None: ...
+    def __call__(self, device: int, position: int, kind: str, number: int) -> None:
+        """Take it."""
 
 
 class PoolNumbers:
@@ -51,12 +52,22 @@ class PoolNumbers:
                 seen = self._segments.setdefault(device, [])
                 seen.append((position(device), begin, begin + segment["total_size"], pool))
 
-    def of_segment(self, device: int, address: int, position: int, until: int) -> PoolId:
-        """The pool of the segment around an address, as it was seen between two positions."""
-        for seen_at, begin, end, pool in self._segments.get(device, ()):
-            if position <= seen_at <= until and begin <= address < end:
-                return pool
-        return _DEFAULT_POOL
+    def of_segment(self, device: int, address: int, position: int, born: int, until: int) -> PoolId:
+        """The pool of the segment around an address: as it was seen next at a position, else last before it.
+
+        Args:
+            device: Its index.
+            address: In the segment.
+            position: Requests before the one that is asked about.
+            born: Position from which on the segment was there.
+            until: Position at which it went.
+        """
+        seen = [
+            ((seen_at < position, abs(seen_at - position)), pool)
+            for seen_at, begin, end, pool in self._segments.get(device, ())
+            if begin <= address < end and born <= seen_at <= until
+        ]
+        return min(seen)[1] if seen else _DEFAULT_POOL
 
 
 @dataclass
@@ -95,7 +106,9 @@ class PoolCalls:
 
     # What happens to the users of a pool. PyTorch refuses calls that do not fit together.
 
-    def _begin(self, device: int, pool: PoolId, kind: str = "begin_pool", position: int | None = None) -> None:
+    def _begin(
+        self, device: int, pool: PoolId, kind: str = "begin_pool", position: int | None = None
+    ) -> None:
         use = self._use(device, pool)
         use.users += 1
         use.scopes += 1
@@ -117,9 +130,7 @@ class PoolCalls:
         self._mark(device, pool, "release_pool")
 
     def _look_at_segments(self, device: int) -> None:
-        """Those of a pool are made in its scopes; once it has no users they may go, and with them the knowledge
-        whose they were.
-        """
+        """Those of a pool are made in its scopes, and may be gone once it has no users."""
         if self._numbers.named_by_history:
             return
         made = torch._C._cuda_memoryStats(device)["num_device_alloc"]

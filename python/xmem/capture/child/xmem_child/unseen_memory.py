@@ -138,5 +138,3 @@ def _thread_at(lines: Sequence[Span], time_ns: int) -> int:
     """The thread whose call was under way, if there is only one."""
     threads = {thread for _, _, thread, begin, end in lines if begin <= time_ns < end}
     return threads.pop() if len(threads) == 1 else _UNKNOWN_THREAD
-
-
