@@ -183,12 +183,12 @@ void bind_replay(py::module_& core) {
   core.def(
       "replay",
       [](const Column<std::uint8_t>& kind, const Column<std::int32_t>& block, const Column<Bytes>& size_bytes,
-         const Column<std::int64_t>& stream, const AlternativeColumns& alternatives,
-         const PoolColumns& pools, const allocators::AllocatorOptions& options, std::optional<Bytes> capacity_bytes,
-         Bytes other_bytes, bool drop_failed, std::optional<std::int64_t> until, bool every_counter) {
+         const Column<std::int64_t>& stream, const AlternativeColumns& alternatives, const PoolColumns& pools,
+         const allocators::AllocatorOptions& options, std::optional<Bytes> capacity_bytes, Bytes other_bytes,
+         bool drop_failed, std::optional<std::int64_t> until, bool every_counter) {
         const auto& [mempool, restores] = pools;
         const simulation::Requests requests{
-            span_of(kind),    span_of(block), span_of(size_bytes), span_of(stream), alternatives_of(alternatives),
+            span_of(kind),    span_of(block),   span_of(size_bytes), span_of(stream), alternatives_of(alternatives),
             span_of(mempool), span_of(restores)};
         simulation::ReplayOptions replay_options;
         replay_options.allocator = options;
@@ -202,8 +202,8 @@ void bind_replay(py::module_& core) {
         return simulation::replay(requests, replay_options);
       },
       py::arg("kind"), py::arg("block"), py::arg("size_bytes"), py::arg("stream"), py::arg("alternatives"),
-      py::arg("pools"), py::arg("options"), py::arg("capacity_bytes"), py::arg("other_bytes"), py::arg("drop_failed"), py::arg("until"),
-      py::arg("every_counter"));
+      py::arg("pools"), py::arg("options"), py::arg("capacity_bytes"), py::arg("other_bytes"), py::arg("drop_failed"),
+      py::arg("until"), py::arg("every_counter"));
 }
 
 void bind_gauge_replay(py::module_& core) {
@@ -223,11 +223,12 @@ void bind_gauge_replay(py::module_& core) {
   core.def(
       "replay_gauges",
       [](const Column<std::uint8_t>& kind, const Column<std::int32_t>& block, const Column<Bytes>& size_bytes,
-         const Column<std::int64_t>& stream, const AlternativeColumns& alternatives,
-         const PoolColumns& pools, std::uint8_t allocator, const allocators::AllocatorOptions& options, std::optional<Bytes> capacity_bytes, Bytes other_bytes) {
+         const Column<std::int64_t>& stream, const AlternativeColumns& alternatives, const PoolColumns& pools,
+         std::uint8_t allocator, const allocators::AllocatorOptions& options, std::optional<Bytes> capacity_bytes,
+         Bytes other_bytes) {
         const auto& [mempool, restores] = pools;
         const simulation::Requests requests{
-            span_of(kind),    span_of(block), span_of(size_bytes), span_of(stream), alternatives_of(alternatives),
+            span_of(kind),    span_of(block),   span_of(size_bytes), span_of(stream), alternatives_of(alternatives),
             span_of(mempool), span_of(restores)};
         allocators::DeviceProperties device;
         device.capacity = capacity_bytes.value_or(allocators::kUnlimitedBytes);

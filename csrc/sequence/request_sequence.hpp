@@ -47,7 +47,7 @@ struct Lifetimes {
 // What a program tells the allocator beside its requests for memory, in any order.
 struct Calls {
   std::span<const Nanoseconds> time_ns;
-  std::span<const std::uint8_t> kind;     // RequestKind, none about a block
+  std::span<const std::uint8_t> kind;    // RequestKind, none about a block
   std::span<const std::int32_t> number;  // of the private pool or the checkpoint, -1 for an emptied cache
 };
 

@@ -245,7 +245,7 @@ class RequestWalk {
   std::vector<std::size_t> settled_;
   PoolCheckpoints checkpoints_;
   Bytes last_tried_ = 0;
-  std::vector<std::size_t> fitting_;   // of each list of alternatives, the one that was taken last
+  std::vector<std::size_t> fitting_;  // of each list of alternatives, the one that was taken last
 };
 
 }  // namespace xmem::simulation

@@ -52,7 +52,8 @@ void require_consistent(const Requests& requests) {
     return block < kFreeAtCheckpoint || block >= static_cast<std::int64_t>(blocks);
   });
   if (other != requests.restores.end()) {
-    throw ConfigError("a place of block " + std::to_string(*other), "-1, -2 or a block below " + std::to_string(blocks));
+    throw ConfigError("a place of block " + std::to_string(*other),
+                      "-1, -2 or a block below " + std::to_string(blocks));
   }
   if (!requests.alternatives.list.empty()) require_lists(requests.alternatives, requests.size_bytes.size());
 }

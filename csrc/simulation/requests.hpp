@@ -24,7 +24,7 @@ struct Alternatives {
 };
 
 // What a block may say in Requests::restores in place of the block whose memory it takes over.
-inline constexpr std::int32_t kRestoresNothing = -1;      // an allocation like any other
+inline constexpr std::int32_t kRestoresNothing = -1;   // an allocation like any other
 inline constexpr std::int32_t kFreeAtCheckpoint = -2;  // memory that was free at the checkpoint
 
 struct Requests {

@@ -58,8 +58,7 @@ _TIE_BREAKS = {"address": 0, "object_age": 1, "segment_age": 2}
 
 
 class RequestKind(IntEnum):
-    """What a request asks of the allocator; the first two and the fourth are about blocks, the others are
-    calls.
+    """What a request asks of the allocator; three are about blocks, the others are calls.
 
     `RECORD_STREAM`: the block is used on another stream, so its free completes only at the next allocation
     or emptied cache, as on a device whose streams are idle by then.
@@ -198,8 +197,8 @@ class Requests:
             alternatives.
         stream: int64 a block, the CUDA stream that it is allocated on.
         alternatives: Of the blocks that take the first size that fits.
-        mempool: int32 a block, the private pool that serves it, 0 for the default pool, `SCOPE_DECIDES`;
-            empty where scopes decide about all.
+        mempool: int32 a block, the private pool that serves it, 0 for the default pool, or
+            `SCOPE_DECIDES`; empty where scopes decide about all.
         restores: int32 a block, the block whose place it takes when a pool is put back to a checkpoint,
             `FREE_AT_CHECKPOINT`, -1 for all others; empty where there are no others.
     """

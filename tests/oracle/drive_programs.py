@@ -40,7 +40,7 @@ def main(folder: Path, child: Path) -> None:
         for device in range(plan["devices"]):
             torch.cuda.set_per_process_memory_fraction(plan["memory_fraction"], device)
     rng = random.Random(plan["seed"])
-    worlds = [World(rng, device, plan["captures"]) for device in range(plan["devices"])]
+    worlds = [World(rng, device, plan["captures"], plan["pools"]) for device in range(plan["devices"])]
     seen = []
     for _ in range(plan["programs"]):
         world = rng.choice(worlds)
@@ -77,10 +77,11 @@ def retry(allocate: Callable[[], Any]) -> Any:
 class World:
     """What the programs on one device share: streams, and what lives on from one to the next."""
 
-    def __init__(self, rng: random.Random, device: int, captures: bool) -> None:
+    def __init__(self, rng: random.Random, device: int, captures: bool, pools: bool) -> None:
         self.rng = rng
         self.device = device
         self.captures = captures
+        self.uses_pools = pools
         with torch.cuda.device(device):
             self.default = torch.cuda.default_stream()
             self.streams = [self.default, *(torch.cuda.Stream() for _ in range(3))]
@@ -98,10 +99,10 @@ class World:
             (1.5, self.in_a_thread),
             (1, self.threads_at_once),
             (0.4, lambda _: torch.cuda.empty_cache()),
-            (0.8, self.pool_scope),
-            (0.2, self.drop_pool),
             (1, self.use_on_other_stream),
         ]
+        if self.uses_pools:
+            moves += [(0.8, self.pool_scope), (0.2, self.drop_pool)]
         if self.captures:
             moves += [(0.8, self.capture), (0.3, self.drop_graph), (0.4, self.go_back)]
         weights = [weight for weight, _ in moves]

@@ -234,8 +234,7 @@ class CachingAllocator:
     # Allocation.
 
     def malloc(self, request: int, stream: int, mempool: int | None = None) -> Block | None:
-        """A block for `request` bytes, None when out of memory; `mempool`: as the program says, else by
-        scope."""
+        """A block for `request` bytes, None when out of memory; of a given pool, or by scope."""
         size = round_size(request, self.options.roundup_power2_divisions)
         pool = "small" if size <= MIB else "large"
         if mempool is None and self.scopes:

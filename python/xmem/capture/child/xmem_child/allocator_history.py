@@ -103,7 +103,7 @@ def requests_of(
     marks: Sequence[Mark],
     limits: Limits,
     pool_number: Callable[[PoolId], int],
-    pool_of_segment: Callable[[int, int, int], PoolId],
+    pool_of_segment: Callable[[int, int, int, int], PoolId],
 ) -> Requests:
     """Read the history of a device.
 
@@ -114,7 +114,7 @@ def requests_of(
         limits: Of the allocator.
         pool_number: The number of a private pool by its id.
         pool_of_segment: The private pool of the segment around an address, of a history without pools (before
-            torch 2.9); the other arguments are positions between which the segment was there.
+            torch 2.9); the other arguments are the position, and those between which the segment was there.
     """
     segments = None if entries and "pool_id" in entries[0] else _Segments(entries)
     reader = _Reader(Requests(device), marks, limits, pool_number, pool_of_segment, segments)
@@ -157,16 +157,15 @@ class _Segments:
             del self._born[address]
             self._begins.remove(address)
 
-    def span_of(self, address: int, position: int) -> tuple[int, int]:
-        """Positions between which the segment around an address is there; of an expandable one, from now
-        on."""
+    def span_of(self, address: int) -> tuple[int, int]:
+        """Positions between which the segment around an address is there; of an expandable one, always."""
         at = bisect.bisect_right(self._begins, address) - 1
         if at >= 0:
             begin = self._begins[at]
             size, born = self._born[begin]
             if address < begin + size:
                 return born, self._ends.get((begin, born), sys.maxsize)
-        return position, sys.maxsize
+        return 0, sys.maxsize
 
 
 class _Reader:
@@ -176,7 +175,7 @@ class _Reader:
         marks: Sequence[Mark],
         limits: Limits,
         pool_number: Callable[[PoolId], int],
-        pool_of_segment: Callable[[int, int, int], PoolId],
+        pool_of_segment: Callable[[int, int, int, int], PoolId],
         segments: _Segments | None,
     ) -> None:
         self._requests = requests
@@ -192,7 +191,7 @@ class _Reader:
         self._reserved = 0
         self._asked = 0
         self._given_back: _GivenBack | None = None
-        self._found: list[Mark] = []
+        self._found: list[tuple[Mark, set[int]]] = []  # and the private pools that lost memory
 
     def read(self, entry: dict[str, Any]) -> None:
         action = entry["action"]
@@ -221,8 +220,7 @@ class _Reader:
     def finish(self) -> Requests:
         self._free_waits()
         self._explain(failed=None)
-        # Of what happens between the same requests, what Python asked for comes first.
-        self._requests.marks = sorted([*self._marks, *self._found], key=lambda mark: mark.position)
+        self._requests.marks = _with_found(self._marks, self._found)
         self._find_restored()
         return self._requests
 
@@ -268,11 +266,12 @@ class _Reader:
         if failed is False and asked > 0 and self._limits.explain(given.reserved_bytes, asked):
             return
         # C++ emptied the cache (cudnn.benchmark does), or a request failed after it was flushed.
+        pools = {self._pool_number(pool) for pool in given.pools} - {0}
         if _DEFAULT_POOL in given.pools:
-            self._found.append(Mark(given.position, "empty_cache", -1))
+            self._found.append((Mark(given.position, "empty_cache", -1), pools))
         else:
             self._found.extend(
-                Mark(given.position, "empty_pool", self._pool_number(pool)) for pool in sorted(given.pools)
+                (Mark(given.position, "empty_pool", number), {number}) for number in sorted(pools)
             )
 
     def _pool_of(self, entry: dict[str, Any]) -> PoolId:
@@ -280,7 +279,8 @@ class _Reader:
             return (int(entry["pool_id"][0]), int(entry["pool_id"][1]))
         assert self._segments is not None
         address = entry["addr"]
-        return self._pool_of_segment(address, *self._segments.span_of(address, len(self._requests.order)))
+        position = len(self._requests.order)
+        return self._pool_of_segment(address, position, *self._segments.span_of(address))
 
     def _find_restored(self) -> None:
         """Which allocations put a pool back to a checkpoint, what each stands for, and where a segment ends.
@@ -301,6 +301,37 @@ class _Reader:
             if position < len(requests.order):
                 finder.request(position)
         requests.marks = finder.marks
+
+
+def _with_found(marks: Sequence[Mark], found: Sequence[tuple[Mark, set[int]]]) -> list[Mark]:
+    """Emptied caches put among the calls between the same two requests; the history does not order these.
+
+    The memory of a pool goes when it has no users left, and nothing goes while a scope is open.
+    """
+    merged: list[Mark] = []
+    index = opened = 0
+
+    def copy() -> None:
+        nonlocal index, opened
+        mark = marks[index]
+        opened += mark.kind in ("begin_pool", "begin_capture")
+        opened -= mark.kind == "end_pool"
+        merged.append(mark)
+        index += 1
+
+    for emptied, pools in found:
+        while index < len(marks) and marks[index].position < emptied.position:
+            copy()
+        while index < len(marks) and marks[index].position == emptied.position:
+            to_come = marks[index : bisect.bisect_right(marks, emptied.position, key=lambda m: m.position)]
+            releases = any(mark.kind == "release_pool" and mark.number in pools for mark in to_come)
+            if opened == 0 and not releases:
+                break
+            copy()
+        merged.append(emptied)
+    while index < len(marks):
+        copy()
+    return merged
 
 
 class _RestoredFinder:

@@ -21,7 +21,8 @@ _HISTORY_NAMES_POOLS = (2, 9)
 class MarkCall(Protocol):
     """Takes a call: device, position among its requests, kind, and the number of a pool or a checkpoint."""
 
-    def __call__(self, device: int, position: int, kind: str, number: int) -> None: ...
+    def __call__(self, device: int, position: int, kind: str, number: int) -> None:
+        """Take it."""
 
 
 class PoolNumbers:
@@ -51,12 +52,22 @@ class PoolNumbers:
                 seen = self._segments.setdefault(device, [])
                 seen.append((position(device), begin, begin + segment["total_size"], pool))
 
-    def of_segment(self, device: int, address: int, position: int, until: int) -> PoolId:
-        """The pool of the segment around an address, as it was seen between two positions."""
-        for seen_at, begin, end, pool in self._segments.get(device, ()):
-            if position <= seen_at <= until and begin <= address < end:
-                return pool
-        return _DEFAULT_POOL
+    def of_segment(self, device: int, address: int, position: int, born: int, until: int) -> PoolId:
+        """The pool of the segment around an address: as it was seen next at a position, else last before it.
+
+        Args:
+            device: Its index.
+            address: In the segment.
+            position: Requests before the one that is asked about.
+            born: Position from which on the segment was there.
+            until: Position at which it went.
+        """
+        seen = [
+            ((seen_at < position, abs(seen_at - position)), pool)
+            for seen_at, begin, end, pool in self._segments.get(device, ())
+            if begin <= address < end and born <= seen_at <= until
+        ]
+        return min(seen)[1] if seen else _DEFAULT_POOL
 
 
 @dataclass
@@ -84,6 +95,7 @@ class PoolCalls:
         )
         self._states: dict[int, tuple[object, int]] = {}  # by id, kept so that none is used twice
         self._checkpoints: dict[int, int] = {}  # how many of each device
+        self._looked_after: dict[int, int] = {}  # segments that a device had ever made
 
     def install(self) -> None:
         """Follow the calls from now on."""
@@ -108,6 +120,7 @@ class PoolCalls:
             use.scopes -= 1
             if use.scopes == 0:
                 self._mark(device, pool, "end_pool", position)
+            self._look_at_segments(device)
 
     def _release(self, device: int, pool: PoolId) -> None:
         use = self._use(device, pool)
@@ -115,8 +128,14 @@ class PoolCalls:
             return
         use.users -= 1
         self._mark(device, pool, "release_pool")
-        if use.users == 0 and not self._numbers.named_by_history:
-            # Its segments may go, and with them the knowledge whose they were.
+
+    def _look_at_segments(self, device: int) -> None:
+        """Those of a pool are made in its scopes, and may be gone once it has no users."""
+        if self._numbers.named_by_history:
+            return
+        made = torch._C._cuda_memoryStats(device)["num_device_alloc"]
+        if made != self._looked_after.get(device):
+            self._looked_after[device] = made
             self._numbers.look(self._position, torch.cuda.memory_snapshot())
 
     def _use(self, device: int, pool: PoolId) -> _Use:

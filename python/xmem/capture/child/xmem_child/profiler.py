@@ -67,17 +67,18 @@ class _ThreadFollower:
 
     def __init__(self) -> None:
         self._followed = threading.local()
+        self._enable: Any = None
         folder = Path(torch.__file__).parent / "lib"
         try:
             library = ctypes.CDLL(str(folder / "libtorch_cpu.so"))
-            self._enable = library["_ZN5torch8autograd8profiler27enableProfilerInChildThreadEv"]
+            enable = library["_ZN5torch8autograd8profiler27enableProfilerInChildThreadEv"]
             self._is_enabled = library["_ZN5torch8autograd8profiler29isProfilerEnabledInMainThreadEv"]
             self._level = ctypes.c_int.in_dll(
                 ctypes.CDLL(str(folder / "libc10.so")), "FLAGS_caffe2_log_level"
             )
         except (OSError, AttributeError, ValueError):
-            self._enable = None
             return
+        self._enable = enable
         self._enable.restype = None
         self._is_enabled.restype = ctypes.c_bool
 
