@@ -258,6 +258,30 @@ def test_recording_through_the_first_evaluation(python, tmp_path):
     assert any("evaluation" in line for line in xmem.estimate(short.path).assumptions)
 
 
+LENGTHS = """
+import torch
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import DataLoader
+items = [torch.ones(16 + i, 256) for i in range(512)]
+loader = DataLoader(items, batch_size=4, collate_fn=lambda rows: pad_sequence(rows, batch_first=True))
+model = torch.nn.Linear(256, 256).cuda()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for batch in loader:
+    print(list(batch.shape), flush=True)
+    model(batch.cuda()).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_longer_items_than_those_of_the_batches_are_told_or_taken(python, tmp_path):
+    _, first = run(python, tmp_path, LENGTHS)
+    assert any("length 527, the longest in the batches recorded 27" in line for line in first.assumptions)
+    _, longest = run(python, tmp_path, LENGTHS, extent=Extent(longest_batch=True))
+    assert longest.peak_allocated_bytes > first.peak_allocated_bytes + 4 * 500 * 256 * 4
+    assert any("longest items" in line for line in longest.assumptions)
+    assert not any("in the batches recorded" in line for line in longest.assumptions)
+
+
 def test_a_script_whose_time_is_up_is_estimated_by_what_it_did(python, tmp_path):
     script = """
         import time, torch

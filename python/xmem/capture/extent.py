@@ -17,6 +17,7 @@ class Extent:
         with_eval: Go on until the first evaluation that follows a training step is over.
         until_end: Go on until the script ends.
         calls: Of outermost modules, after which a script that does not train is stopped; 0: at its end.
+        longest_batch: Make batches of the longest items of a data set, where their lengths can be read off.
 
     Raises:
         ConfigError: A number is too small.
@@ -27,6 +28,7 @@ class Extent:
     with_eval: bool = False
     until_end: bool = False
     calls: int = 0
+    longest_batch: bool = False
 
     def __post_init__(self) -> None:
         if self.iterations < 1:

@@ -106,6 +106,14 @@ Calls = Annotated[
         show_default=False,
     ),
 ]
+LongestBatch = Annotated[
+    bool,
+    typer.Option(
+        "--longest-batch",
+        help="Make batches of the longest items of the data set, where lengths can be read off: lists, and "
+        "list columns of HuggingFace datasets.",
+    ),
+]
 Rank = Annotated[
     int | None,
     typer.Option(

@@ -19,6 +19,7 @@ from torch.optim.optimizer import Optimizer
 from .allocator_history import Requests
 from .allocator_record import AllocatorRecord, allocator_settings
 from .card_record import card_of, cards
+from .data_lengths import DataLengths
 from .device_memory import running, usage
 from .extent import Recording
 from .peers import rank_here, wait_for_peers, world_size
@@ -61,6 +62,8 @@ class Session(RunNotes):
         # with which torch refuses to swap the tensors of parameters (DTensors that move to the device).
         self._profiler = Profiler(settings.stacks, shapes=settings.mode == "real")
         self._extent = Recording(settings.extent, self.iterations, self._peak_bytes, self.assume)
+        self._lengths = DataLengths(settings.extent.longest_batch, self.assume)
+        self._lengths.install()
         self._process = os.getpid()
         self._owner = False
         self._requests: list[Requests] = []  # of each device, once the recording has ended
@@ -368,6 +371,8 @@ class Session(RunNotes):
             self.assume(f"the script made {iterations} of the {wanted} iterations asked for")
         if not script_ended:
             self.assume(self._extent.unseen())
+            for text in self._lengths.unseen():
+                self.assume(text)
         notes = self.metadata(self.settings.mode, self.settings.xmem_version, iterations, base_ns)
         notes["script_ended"] = script_ended
         return notes if self.allocator is None else notes | {"phantom": self._phantom_metadata()}

@@ -30,6 +30,7 @@ class Extent(NamedTuple):
         with_eval: Go on until the first evaluation that follows a training step is over.
         until_end: Go on until the script ends.
         calls: Of outermost modules, for scripts that do not train; 0: until the script ends.
+        longest_batch: Make batches of the longest items of a data set.
     """
 
     iterations: int
@@ -37,6 +38,7 @@ class Extent(NamedTuple):
     with_eval: bool = False
     until_end: bool = False
     calls: int = 0
+    longest_batch: bool = False
 
     @property
     def is_fixed(self) -> bool:
