@@ -6,9 +6,9 @@ that fails), ``following_imports``, ``patches``, ``device_memory`` (which tensor
 ``run_notes``, ``trace_writer``, ``function_mode``, ``allocator_record`` and ``values`` (what the phantom GPU
 adds), ``session`` (when it begins and ends) and ``modules``; then either ``redirect``, ``cuda_answers``,
 ``autocast``, ``alignments``, ``torchvision_names`` and ``slow_dtypes`` (how the CPU stands for the GPU), or
-``observe``, ``initialisation``, ``autotuning`` and ``phantom_distributed`` (how a script runs on the phantom
-GPU). ``block`` records a part of a process that runs anyway (``xmem.record``), in place of a session. A
-module imports only from those before it.
+``observe``, ``initialisation``, ``autotuning``, ``flat_memory`` and ``phantom_distributed`` (how a script
+runs on the phantom GPU). ``block`` records a part of a process that runs anyway (``xmem.record``), in place
+of a session. A module imports only from those before it.
 """
 
 from __future__ import annotations
