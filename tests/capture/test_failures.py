@@ -14,7 +14,7 @@ from .conftest import TARGETS, needs_torch
 
 pytestmark = needs_torch
 
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 
 def fails(command: list[str], folder: Path) -> CaptureError:
