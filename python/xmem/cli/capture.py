@@ -82,7 +82,7 @@ def capture(
     as_json: options.Json = False,
 ) -> None:
     """Record a few iterations of a training script, on this machine and without a GPU."""
-    from xmem.capture.extent import Extent
+    from xmem.capture import Extent
 
     target = options.target_options(gpu, capacity, None, None)
     settings = CaptureSettings(
@@ -157,7 +157,7 @@ def capture_noting(
         mode=mode,
         machine=machine,
     )
-    trained = result.metadata["iteration_kind"] != "call"
+    trained = result.metadata.get("iteration_kind") != "call"
     if trained and result.iterations < extent.iterations:
         output.note(f"the script ended after {result.iterations} of {extent.iterations} iterations")
     if not trained:

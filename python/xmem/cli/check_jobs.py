@@ -152,7 +152,7 @@ class _Captured:
         return self.last
 
     def _capture(self, target: options.TargetOptions) -> Observation:
-        from xmem.capture.extent import Extent
+        from xmem.capture import Extent
 
         trace = self.folder / "trace.json"
         settings = CaptureSettings(

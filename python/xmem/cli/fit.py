@@ -67,7 +67,7 @@ def fit(
 
     Exit status: 0 done, 1 a checked run differs by more than 0.5%, 2 usage, 3 bad input or failed capture.
     """
-    from xmem.capture.extent import Extent
+    from xmem.capture import Extent
 
     target = options.target_options(gpu, capacity, None, None)
     output.require_places({"-o": model})

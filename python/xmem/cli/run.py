@@ -57,7 +57,7 @@ def run(
 ) -> None:
     """Record a training script, without a GPU, and say how much GPU memory it will need."""
     import xmem
-    from xmem.capture.extent import Extent
+    from xmem.capture import Extent
 
     output.require_one_format(as_json, request)
     target = options.target_options(gpu, capacity, alloc_conf, torch_version, cudnn)

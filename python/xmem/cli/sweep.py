@@ -137,7 +137,7 @@ def _parameter(text: str) -> tuple[str, str | int]:
 
 
 def _capture(command: Sequence[str], trace: Path, job: CommandJob) -> None:
-    from xmem.capture.extent import Extent
+    from xmem.capture import Extent
 
     settings = CaptureSettings(
         mode=CaptureMode(job.mode), extent=Extent(job.iterations), timeout=job.timeout_s
