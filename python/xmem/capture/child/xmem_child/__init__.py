@@ -2,8 +2,8 @@
 
 Read in this order: ``settings`` (what the parent asks), ``patches``, ``device_memory`` (which tensors stand
 for GPU memory), ``spans``, ``tensor_names``, ``script_settings``, ``profiler`` and ``optimizers`` (what is
-recorded), ``run_notes``, ``trace_writer``, ``function_mode``, ``allocator_record`` and ``values`` (what the
-phantom GPU adds), ``session`` (when it begins and ends) and ``modules``; then either ``redirect``,
+recorded), ``run_notes``, ``trace_writer``, ``function_mode``, ``allocator_history``, ``pool_calls``,
+``allocator_record``, ``unseen_memory`` and ``values`` (what the phantom GPU adds), ``session`` (when it begins and ends) and ``modules``; then either ``redirect``,
 ``cuda_answers``, ``autocast`` and ``alignments`` (how the CPU stands for the GPU), or ``observe``,
 ``initialisation`` and ``phantom_distributed`` (how a script runs on the phantom GPU). ``block`` records a
 part of a process that runs anyway (``xmem.record``), in place of a session. A module imports only from those
