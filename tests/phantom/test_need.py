@@ -300,10 +300,11 @@ def test_a_fake_process_group_waits_for_nobody(python, tmp_path):
         import torch, torch.distributed as dist
         from torch.testing._internal.distributed.fake_pg import FakeStore
         dist.init_process_group("fake", rank=0, world_size=64, store=FakeStore())
-        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(256, 256).cuda())
+        model = torch.nn.Linear(256, 256).cuda()
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
         for _ in range(4):
             model(torch.randn(8, 256, device="cuda")).sum().backward()
+            dist.all_reduce(model.weight.grad)
             optimizer.step()
     """
     result, estimate = run(python, tmp_path, script, timeout_s=100)
