@@ -4,13 +4,13 @@ Read in this order: ``settings`` (what the parent asks), ``failures`` and ``prog
 told of a process), ``following_imports``, ``patches``, ``device_memory`` (which tensors stand for GPU
 memory), ``spans``, ``tensor_names``, ``flat_memory``, ``script_settings``, ``profiler``, ``optimizers``,
 ``backward`` and ``iterations`` (what is recorded and counted), ``extent`` (how far), ``data_lengths``,
-``run_notes``, ``trace_writer``, ``function_mode``, ``allocator_record``, ``card_record``, ``peers`` and
-``values`` (what the phantom GPU adds), ``session`` (when it begins and ends) and ``modules``; then either
-``redirect``, ``cuda_answers``, ``autocast``, ``alignments``, ``torchvision_names`` and ``slow_dtypes`` (how
-the CPU stands for the GPU), or ``architectures``, ``observe``, ``initialisation``, ``host_work``,
-``autotuning`` and ``phantom_distributed`` (how a script runs on the phantom GPU). ``block`` records a part of
-a process that runs anyway (``xmem.record``), in place of a session. A module imports only from those before
-it.
+``run_notes``, ``trace_writer``, ``function_mode``, ``allocator_history``, ``pool_calls``,
+``allocator_record``, ``unseen_memory``, ``card_record``, ``peers`` and ``values`` (what the phantom GPU
+adds), ``session`` (when it begins and ends) and ``modules``; then either ``redirect``, ``cuda_answers``,
+``autocast``, ``alignments``, ``torchvision_names`` and ``slow_dtypes`` (how the CPU stands for the GPU), or
+``architectures``, ``observe``, ``initialisation``, ``host_work``, ``autotuning`` and ``phantom_distributed``
+(how a script runs on the phantom GPU). ``block`` records a part of a process that runs anyway
+(``xmem.record``), in place of a session. A module imports only from those before it.
 """
 
 from __future__ import annotations
