@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import signal
 import subprocess
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import xmem
+from command_line import heed_interrupts
 from xmem.capture import capture
 from xmem.errors import CaptureError, ConfigError
 
@@ -173,7 +173,7 @@ def test_interrupt_leaves_nothing(tmp_path: Path) -> None:
     parent = subprocess.Popen(
         [PYTHON, "-c", code, str(folder / "trace.json"), PYTHON, "-c", script],
         stderr=subprocess.PIPE,
-        preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=heed_interrupts,
     )
     while not (marker.exists() and marker.read_text()):
         time.sleep(0.02)
