@@ -89,6 +89,8 @@ test-stacks: $(STAMPS)/xmem $(STAMPS)/develop  ## Run popular training stacks, o
 test-nightly: test-stacks $(STAMPS)/xmem $(STAMPS)/develop .venv-cuda13/ready .venv-cuda12/ready  ## Stacks, and long runs of the allocator's tests
 	cd tests && python -m property.long_run --programs 100000
 	XMEM_HYPOTHESIS_EXAMPLES=10000 pytest -q tests/property/test_allocator_against_reference.py
+	cd tests && XMEM_PHANTOM_PYTHONS=$(CURDIR)/.venv-cuda13/bin/python:$(CURDIR)/.venv-cuda12/bin/python \
+	  python -m oracle.programs --processes 20 --programs 250
 	cd tests && python -m oracle --settings 60 --requests 20000 \
 	  --python $(CURDIR)/.venv-cuda13/bin/python --python $(CURDIR)/.venv-cuda12/bin/python
 

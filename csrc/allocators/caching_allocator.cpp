@@ -68,7 +68,9 @@ BlockHandle CachingAllocator::allocate(Bytes request, StreamHandle stream, Mempo
     assert((check_invariants(), true));
     return found;
   }
-  const BlockHandle taken = take(found, request, size);
+  const Block& block = heap_.table[found];
+  const bool split = may_split(block) && should_split(block.size, size, pool, options_);
+  const BlockHandle taken = take(found, request, size, split);
   assert((check_invariants(), true));
   return taken;
 }
@@ -172,11 +174,11 @@ BlockHandle CachingAllocator::device_allocate(ArenaIndex arena, Pool pool, Bytes
 }
 
 // alloc_found_block
-BlockHandle CachingAllocator::take(BlockHandle found, Bytes request, Bytes size) {
+BlockHandle CachingAllocator::take(BlockHandle found, Bytes request, Bytes size, bool split) {
   Statistics& statistics = heap_.statistics;
   const Block before = heap_.table[found];
   BlockHandle taken = found;
-  if (may_split(before) && should_split(before.size, size, before.pool, options_)) {
+  if (split) {
     taken = heap_.table.cut_front(found, size);
     heap_.insert_free(found);
     if (!options_.expandable && before.is_split()) {
@@ -349,6 +351,41 @@ bool CachingAllocator::release_available(ArenaIndex arena, Pool pool, Bytes size
     release_segment(block);
   }
   return released >= wanted;
+}
+
+std::vector<SegmentCheckpoint> CachingAllocator::checkpoint_pool(MempoolId pool) const {
+  std::vector<SegmentCheckpoint> found;
+  for (std::size_t s = 0; s < segments().size(); ++s) {
+    const Segment& segment = segments()[s];
+    if (!segment.alive || segment.mempool != pool) continue;
+    SegmentCheckpoint checkpoint{SegmentId{static_cast<std::int32_t>(s)}, {}};
+    for (BlockHandle b = segment.first; !b.is_none(); b = heap_.table[b].next) {
+      const Block& block = heap_.table[b];
+      if (block.state == BlockState::kUnmapped) break;
+      checkpoint.pieces.push_back({block.size, block.state == BlockState::kFree ? BlockHandle{} : b});
+    }
+    found.push_back(std::move(checkpoint));
+  }
+  return found;
+}
+
+// setSegmentStateToCheckpoint, but for the frees at its end.
+std::vector<BlockHandle> CachingAllocator::restore_segment(const SegmentCheckpoint& checkpoint) {
+  const Segment& segment = segments()[static_cast<std::size_t>(checkpoint.segment.value)];
+  if (!segment.alive) return {};
+  Bytes whole = 0;
+  for (const SegmentCheckpoint::Piece& piece : checkpoint.pieces) whole += piece.size;
+  BlockHandle rest = segment.first;
+  if (heap_.table[rest].state != BlockState::kFree || heap_.table[rest].size != whole) return {};
+  std::vector<BlockHandle> taken;
+  for (const SegmentCheckpoint::Piece& piece : checkpoint.pieces) {
+    heap_.erase_free(rest);
+    const bool split = heap_.table[rest].size > piece.size;
+    taken.push_back(take(rest, piece.size, piece.size, split));
+    rest = heap_.table[taken.back()].next;
+  }
+  assert((check_invariants(), true));
+  return taken;
 }
 
 void CachingAllocator::empty_pool(MempoolId pool) {

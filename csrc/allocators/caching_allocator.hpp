@@ -26,6 +26,16 @@ struct OutOfMemory {
   Bytes device_free_bytes = 0;
 };
 
+// How one segment of a private pool is cut: PyTorch's SegmentState, part of a PrivatePoolState.
+struct SegmentCheckpoint {
+  struct Piece {
+    Bytes size = 0;
+    BlockHandle block;  // that lived in it; none where it was free
+  };
+  SegmentId segment;
+  std::vector<Piece> pieces;  // in order of address; of an expandable segment those before its first unmapped byte
+};
+
 class CachingAllocator {
  public:
   // Throws ConfigError when an option has a value that PyTorch refuses. The device must outlive the allocator.
@@ -65,6 +75,17 @@ class CachingAllocator {
   // Gives the memory of one pool back, if nobody uses it. Throws ConfigError during a capture, where PyTorch fails.
   void empty_pool(MempoolId pool);
 
+  // For graph trees (getCheckpointState, setCheckpointPoolState). The segments of a pool, by number.
+  std::vector<SegmentCheckpoint> checkpoint_pool(MempoolId pool) const;
+  // Allocates all pieces of a segment that is free as a whole, in order; those that were free are the caller's to free.
+  // Nothing, and no handles, where the segment is gone or in use.
+  std::vector<BlockHandle> restore_segment(const SegmentCheckpoint& checkpoint);
+
+  // Of a program that says which pool serves: `request` bytes of this one, whatever scope is open.
+  BlockHandle allocate_in(MempoolId pool, Bytes request, StreamHandle stream) {
+    return allocate(request, stream, pool);
+  }
+
   // For recordings, which say of each request which pool served it. `flushes`: whether a request that the device
   // refuses may flush the caches, as it may not in a capture.
   BlockHandle allocate_recorded(Bytes request, StreamHandle stream, MempoolId pool, bool flushes);
@@ -97,7 +118,7 @@ class CachingAllocator {
   BlockHandle obtain(ArenaIndex arena, Pool pool, Bytes size);
   BlockHandle find_in_pools_for_oom(StreamHandle stream, Pool pool, Bytes size);
   BlockHandle device_allocate(ArenaIndex arena, Pool pool, Bytes size);
-  BlockHandle take(BlockHandle found, Bytes request, Bytes size);
+  BlockHandle take(BlockHandle found, Bytes request, Bytes size, bool split);
   void finish_free(BlockHandle waiting);
   void complete_free(BlockHandle block);
   void restore_block(BlockHandle block, Bytes requested);

@@ -35,6 +35,12 @@ simulation::Alternatives alternatives_of(const AlternativeColumns& columns) {
   return {span_of(list), span_of(begin), span_of(size_bytes)};
 }
 
+// simulation::Requests: mempool and restores of each block.
+using PoolColumns = std::tuple<Column<std::int32_t>, Column<std::int32_t>>;
+
+// sequence::Calls: time, kind and number of each call.
+using CallColumns = std::tuple<Column<Nanoseconds>, Column<std::uint8_t>, Column<std::int32_t>>;
+
 // A column that the object behind `self` owns.
 template <class Owner, class T, class Find>
 auto column_of(Find find) {
@@ -118,13 +124,14 @@ void bind_sequence(py::module_& core) {
   core.def(
       "make_request_sequence",
       [](const Column<Nanoseconds>& alloc_ns, const Column<Nanoseconds>& free_ns, const Column<Bytes>& size_bytes,
-         const Column<Nanoseconds>& empty_cache_ns) {
-        const sequence::Lifetimes lifetimes{span_of(alloc_ns), span_of(free_ns), span_of(size_bytes)};
-        const auto emptied = span_of(empty_cache_ns);
+         const Column<std::uint8_t>& waits, const CallColumns& calls) {
+        const sequence::Lifetimes lifetimes{span_of(alloc_ns), span_of(free_ns), span_of(size_bytes), span_of(waits)};
+        const auto& [time_ns, kind, number] = calls;
+        const sequence::Calls called{span_of(time_ns), span_of(kind), span_of(number)};
         const py::gil_scoped_release released;
-        return sequence::make_request_sequence(lifetimes, emptied);
+        return sequence::make_request_sequence(lifetimes, called);
       },
-      py::arg("alloc_ns"), py::arg("free_ns"), py::arg("size_bytes"), py::arg("empty_cache_ns"));
+      py::arg("alloc_ns"), py::arg("free_ns"), py::arg("size_bytes"), py::arg("waits"), py::arg("calls"));
 }
 
 template <class T, class Find>
@@ -176,11 +183,13 @@ void bind_replay(py::module_& core) {
   core.def(
       "replay",
       [](const Column<std::uint8_t>& kind, const Column<std::int32_t>& block, const Column<Bytes>& size_bytes,
-         const Column<std::int64_t>& stream, const AlternativeColumns& alternatives,
+         const Column<std::int64_t>& stream, const AlternativeColumns& alternatives, const PoolColumns& pools,
          const allocators::AllocatorOptions& options, std::optional<Bytes> capacity_bytes, Bytes other_bytes,
          bool drop_failed, std::optional<std::int64_t> until, bool every_counter) {
-        const simulation::Requests requests{span_of(kind), span_of(block), span_of(size_bytes), span_of(stream),
-                                            alternatives_of(alternatives)};
+        const auto& [mempool, restores] = pools;
+        const simulation::Requests requests{
+            span_of(kind),    span_of(block),   span_of(size_bytes), span_of(stream), alternatives_of(alternatives),
+            span_of(mempool), span_of(restores)};
         simulation::ReplayOptions replay_options;
         replay_options.allocator = options;
         replay_options.device.capacity = capacity_bytes.value_or(allocators::kUnlimitedBytes);
@@ -193,8 +202,8 @@ void bind_replay(py::module_& core) {
         return simulation::replay(requests, replay_options);
       },
       py::arg("kind"), py::arg("block"), py::arg("size_bytes"), py::arg("stream"), py::arg("alternatives"),
-      py::arg("options"), py::arg("capacity_bytes"), py::arg("other_bytes"), py::arg("drop_failed"), py::arg("until"),
-      py::arg("every_counter"));
+      py::arg("pools"), py::arg("options"), py::arg("capacity_bytes"), py::arg("other_bytes"), py::arg("drop_failed"),
+      py::arg("until"), py::arg("every_counter"));
 }
 
 void bind_gauge_replay(py::module_& core) {
@@ -214,10 +223,13 @@ void bind_gauge_replay(py::module_& core) {
   core.def(
       "replay_gauges",
       [](const Column<std::uint8_t>& kind, const Column<std::int32_t>& block, const Column<Bytes>& size_bytes,
-         const Column<std::int64_t>& stream, const AlternativeColumns& alternatives, std::uint8_t allocator,
-         const allocators::AllocatorOptions& options, std::optional<Bytes> capacity_bytes, Bytes other_bytes) {
-        const simulation::Requests requests{span_of(kind), span_of(block), span_of(size_bytes), span_of(stream),
-                                            alternatives_of(alternatives)};
+         const Column<std::int64_t>& stream, const AlternativeColumns& alternatives, const PoolColumns& pools,
+         std::uint8_t allocator, const allocators::AllocatorOptions& options, std::optional<Bytes> capacity_bytes,
+         Bytes other_bytes) {
+        const auto& [mempool, restores] = pools;
+        const simulation::Requests requests{
+            span_of(kind),    span_of(block),   span_of(size_bytes), span_of(stream), alternatives_of(alternatives),
+            span_of(mempool), span_of(restores)};
         allocators::DeviceProperties device;
         device.capacity = capacity_bytes.value_or(allocators::kUnlimitedBytes);
         device.other_bytes = other_bytes;
@@ -225,7 +237,7 @@ void bind_gauge_replay(py::module_& core) {
         return simulation::replay_gauges(requests, static_cast<simulation::AllocatorKind>(allocator), options, device);
       },
       py::arg("kind"), py::arg("block"), py::arg("size_bytes"), py::arg("stream"), py::arg("alternatives"),
-      py::arg("allocator"), py::arg("options"), py::arg("capacity_bytes"), py::arg("other_bytes"));
+      py::arg("pools"), py::arg("allocator"), py::arg("options"), py::arg("capacity_bytes"), py::arg("other_bytes"));
 }
 
 void bind_state(py::module_& core) {

@@ -19,6 +19,10 @@ void validate(const Lifetimes& lifetimes) {
                           " and " + std::to_string(lifetimes.size_bytes.size()) + " rows",
                       "one allocation time, free time and size for each block");
   }
+  if (!lifetimes.waits.empty() && lifetimes.waits.size() != count) {
+    throw ConfigError("waits of " + std::to_string(lifetimes.waits.size()) + " blocks",
+                      "of all " + std::to_string(count) + " blocks, or of none");
+  }
   if (count > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max())) {
     throw ConfigError(std::to_string(count) + " blocks", "at most 2^31 - 1; replay a part of them");
   }
@@ -32,6 +36,25 @@ void validate(const Lifetimes& lifetimes) {
       throw ConfigError(name + ", allocated at " + std::to_string(lifetimes.alloc_ns[b]) + " ns and freed at " +
                             std::to_string(lifetimes.free_ns[b]) + " ns",
                         "a free at or after the allocation; give the largest int64 to a block that is never freed");
+    }
+  }
+}
+
+bool is_about_block(std::uint8_t kind) {
+  const auto known = static_cast<RequestKind>(kind);
+  return known == RequestKind::kAlloc || known == RequestKind::kFree || known == RequestKind::kRecordStream;
+}
+
+void validate(const Calls& calls) {
+  if (calls.kind.size() != calls.time_ns.size() || calls.number.size() != calls.time_ns.size()) {
+    throw ConfigError("columns of " + std::to_string(calls.time_ns.size()) + ", " + std::to_string(calls.kind.size()) +
+                          " and " + std::to_string(calls.number.size()) + " calls",
+                      "one time, kind and number for each call");
+  }
+  for (std::size_t c = 0; c < calls.kind.size(); ++c) {
+    if (calls.kind[c] > kLastRequestKind || is_about_block(calls.kind[c])) {
+      throw ConfigError("call " + std::to_string(c) + " of kind " + std::to_string(calls.kind[c]),
+                        "the kind of a call that is not about a block");
     }
   }
 }
@@ -72,9 +95,10 @@ class TimeOrder {
 
 }  // namespace
 
-RequestSequence make_request_sequence(const Lifetimes& lifetimes, std::span<const Nanoseconds> empty_cache_ns) {
+RequestSequence make_request_sequence(const Lifetimes& lifetimes, const Calls& calls) {
   validate(lifetimes);
-  const auto [alloc_ns, free_ns, size_bytes] = lifetimes;
+  validate(calls);
+  const auto [alloc_ns, free_ns, size_bytes, waits] = lifetimes;
   std::vector<std::int32_t> allocated;
   std::vector<std::int32_t> freed_later;
   std::size_t freed_at_once = 0;
@@ -90,11 +114,13 @@ RequestSequence make_request_sequence(const Lifetimes& lifetimes, std::span<cons
   }
   allocated = TimeOrder(std::move(allocated), alloc_ns).take();
   freed_later = TimeOrder(std::move(freed_later), free_ns).take();
-  std::vector<Nanoseconds> emptied(empty_cache_ns.begin(), empty_cache_ns.end());
-  std::ranges::sort(emptied);
+  std::vector<std::size_t> called(calls.time_ns.size());
+  std::iota(called.begin(), called.end(), 0U);
+  std::ranges::stable_sort(called, {}, [&](std::size_t c) { return calls.time_ns[c]; });
 
   RequestSequence sequence;
-  const std::size_t count = allocated.size() + freed_later.size() + freed_at_once + emptied.size();
+  const std::size_t waiting = static_cast<std::size_t>(std::ranges::count_if(waits, [](auto w) { return w != 0; }));
+  const std::size_t count = allocated.size() + freed_later.size() + freed_at_once + called.size() + waiting;
   sequence.kind.reserve(count);
   sequence.block.reserve(count);
   sequence.time_ns.reserve(count);
@@ -104,17 +130,23 @@ RequestSequence make_request_sequence(const Lifetimes& lifetimes, std::span<cons
     sequence.time_ns.push_back(time);
   };
 
+  const auto append_free = [&](std::int32_t block) {
+    const auto b = static_cast<std::size_t>(block);
+    if (!waits.empty() && waits[b] != 0) append(RequestKind::kRecordStream, block, free_ns[b]);
+    append(RequestKind::kFree, block, free_ns[b]);
+  };
+
   auto next_free = freed_later.begin();
-  auto next_empty = emptied.begin();
+  auto next_call = called.begin();
   const auto append_up_to = [&](Nanoseconds time) {
     while (true) {
       const bool has_free = next_free != freed_later.end() && free_ns[static_cast<std::size_t>(*next_free)] <= time;
-      const bool has_empty = next_empty != emptied.end() && *next_empty <= time;
-      if (has_free && (!has_empty || free_ns[static_cast<std::size_t>(*next_free)] <= *next_empty)) {
-        append(RequestKind::kFree, *next_free, free_ns[static_cast<std::size_t>(*next_free)]);
-        ++next_free;
-      } else if (has_empty) {
-        append(RequestKind::kEmptyCache, -1, *next_empty++);
+      const bool has_call = next_call != called.end() && calls.time_ns[*next_call] <= time;
+      if (has_free && (!has_call || free_ns[static_cast<std::size_t>(*next_free)] <= calls.time_ns[*next_call])) {
+        append_free(*next_free++);
+      } else if (has_call) {
+        const std::size_t c = *next_call++;
+        append(static_cast<RequestKind>(calls.kind[c]), calls.number[c], calls.time_ns[c]);
       } else {
         return;
       }
@@ -124,7 +156,7 @@ RequestSequence make_request_sequence(const Lifetimes& lifetimes, std::span<cons
     const auto b = static_cast<std::size_t>(block);
     append_up_to(alloc_ns[b]);
     append(RequestKind::kAlloc, block, alloc_ns[b]);
-    if (free_ns[b] == alloc_ns[b]) append(RequestKind::kFree, block, free_ns[b]);
+    if (free_ns[b] == alloc_ns[b]) append_free(block);
   }
   append_up_to(kNever);
   return sequence;

@@ -67,24 +67,28 @@ class Run {
 
   // False when the replay ends with this request.
   bool apply(std::size_t r) {
-    if (!walk_.apply(r)) {
+    const bool served = walk_.apply(r);
+    for (const std::size_t b : walk_.settled()) place(b);
+    if (!served) {
       const allocators::OutOfMemory& why = allocator_.last_out_of_memory();
       replay_.failures.push_back(
-          {static_cast<std::int64_t>(r), walk_.last_tried_bytes(r), why.rounded_size, why.device_free_bytes});
+          {static_cast<std::int64_t>(r), walk_.last_tried_bytes(), why.rounded_size, why.device_free_bytes});
       return options_.on_out_of_memory == OnOutOfMemory::kDrop;
     }
     if (static_cast<RequestKind>(requests_.kind[r]) == RequestKind::kAlloc) {
-      const auto b = static_cast<std::size_t>(requests_.block[r]);
-      if (walk_.handles()[b] == walk_.kNothing) {
-        replay_.placement.size[b] = 0;
-        return true;
-      }
-      const allocators::Block& placed = allocator_.block(BlockHandle{walk_.handles()[b]});
-      replay_.placement.address[b] = placed.address;
-      replay_.placement.segment[b] = placed.segment.value;
-      replay_.placement.size[b] = placed.size;
+      place(static_cast<std::size_t>(requests_.block[r]));
     }
     return true;
+  }
+
+  void place(std::size_t b) {
+    const std::int32_t handle = walk_.handles()[b];
+    if (handle == walk_.kNothing) replay_.placement.size[b] = 0;
+    if (handle < 0) return;
+    const allocators::Block& placed = allocator_.block(BlockHandle{handle});
+    replay_.placement.address[b] = placed.address;
+    replay_.placement.segment[b] = placed.segment.value;
+    replay_.placement.size[b] = placed.size;
   }
 
   void record(std::size_t r) {

@@ -9,6 +9,7 @@
 #include "allocators/concepts.hpp"
 #include "base/error.hpp"
 #include "sequence/request_sequence.hpp"
+#include "simulation/pool_checkpoints.hpp"
 #include "simulation/requests.hpp"
 
 namespace xmem::simulation {
@@ -24,9 +25,12 @@ class RequestWalk {
   };
   // Whether it has private pools; requests about them mean nothing to the others.
   static constexpr bool kKnowsPools = requires(Allocator allocator) { allocator.begin_pool(1); };
+  // Whether a pool can be put back to a checkpoint; else what was made for that is an allocation like any other.
+  static constexpr bool kKnowsCheckpoints = requires(Allocator allocator) { allocator.checkpoint_pool(1); };
   static constexpr std::int32_t kNotAlive = -1;
   static constexpr std::int32_t kDropped = -2;  // failed; its free is to be skipped
   static constexpr std::int32_t kNothing = -3;  // took the alternative of 0 bytes; likewise
+  static constexpr std::int32_t kAwaited = -4;  // waits for its pool to be put back to a checkpoint
 
   RequestWalk(const Requests& requests, Allocator& allocator)
       : requests_(requests), allocator_(allocator), handles_(requests.size_bytes.size(), kNotAlive) {
@@ -35,6 +39,7 @@ class RequestWalk {
 
   // False when the request ran out of memory.
   bool apply(std::size_t r) {
+    settled_.clear();
     switch (static_cast<sequence::RequestKind>(requests_.kind[r])) {
       case sequence::RequestKind::kAlloc:
         return allocate(r);
@@ -57,21 +62,26 @@ class RequestWalk {
       case sequence::RequestKind::kForbidPoolSplit:
         call_pool(r);
         return true;
+      case sequence::RequestKind::kCheckpointPool:
+        if constexpr (kKnowsCheckpoints) checkpoints_.keep(requests_.block[r], handles_, allocator_);
+        return true;
+      case sequence::RequestKind::kRestoreSegment:
+      case sequence::RequestKind::kRestorePool:
+        return restore(r);
     }
     throw ConfigError("request " + std::to_string(r) + " of kind " + std::to_string(requests_.kind[r]),
-                      "0 (allocation), 1 (free), 2 (emptied cache), 3 (use on another stream) or 4 to 11 (calls about "
+                      "0 (allocation), 1 (free), 2 (emptied cache), 3 (use on another stream) or 4 to 14 (calls about "
                       "a private pool)");
   }
 
   // Handle of each block; below 0 when it is not alive.
   const std::vector<std::int32_t>& handles() const { return handles_; }
 
+  // Blocks that got their memory when the last request put a pool back to a checkpoint.
+  const std::vector<std::size_t>& settled() const { return settled_; }
+
   // What was asked for last by an allocation that ran out of memory.
-  Bytes last_tried_bytes(std::size_t r) const {
-    const std::size_t b = block_of(r);
-    return has_alternatives(b) ? requests_.alternatives.sizes_of(requests_.alternatives.list[b]).back()
-                               : requests_.size_bytes[b];
-  }
+  Bytes last_tried_bytes() const { return last_tried_; }
 
  private:
   static constexpr std::size_t kNoneYet = static_cast<std::size_t>(-1);
@@ -84,8 +94,42 @@ class RequestWalk {
                             std::to_string(size) + " bytes",
                         "a block that is not alive, of 1 to 2^44 bytes; build the requests with make_requests");
     }
+    if (place_of(b) != kRestoresNothing && kKnowsCheckpoints) {
+      awaited_.push_back(b);
+      handles_[b] = kAwaited;
+      return true;
+    }
+    if (place_of(b) == kFreeAtCheckpoint) {
+      handles_[b] = kNothing;
+      return true;
+    }
     handles_[b] = has_alternatives(b) ? try_alternatives(b) : try_size(size, b);
     return handles_[b] != kDropped;
+  }
+
+  std::int32_t place_of(std::size_t b) const {
+    return requests_.restores.empty() ? kRestoresNothing : requests_.restores[b];
+  }
+
+  // setCheckpointPoolState: blocks that lived at the checkpoint live again, in their places. Where those cannot be
+  // had, as in a run that was changed, they are allocated as others are.
+  bool restore(std::size_t r) {
+    if constexpr (!kKnowsCheckpoints) return true;
+    const bool all = static_cast<sequence::RequestKind>(requests_.kind[r]) == sequence::RequestKind::kRestorePool;
+    if constexpr (kKnowsCheckpoints) {
+      checkpoints_.restore(requests_.block[r], all, awaited_, requests_.restores, requests_.size_bytes, handles_,
+                           allocator_);
+    }
+    bool served = true;
+    for (const std::size_t b : awaited_) {
+      if (handles_[b] == kAwaited) {
+        handles_[b] = place_of(b) == kFreeAtCheckpoint ? kNothing : try_size(requests_.size_bytes[b], b);
+        served = served && handles_[b] != kDropped;
+      }
+      settled_.push_back(b);
+    }
+    awaited_.clear();
+    return served;
   }
 
   bool has_alternatives(std::size_t b) const {
@@ -95,8 +139,18 @@ class RequestWalk {
   // The handle of a block of this size, kDropped where there is no memory for it.
   std::int32_t try_size(Bytes size, std::size_t b) {
     if constexpr (kKnowsOtherStreams) allocator_.process_events();
-    const allocators::BlockHandle handle = allocator_.allocate(size, requests_.stream[b]);
+    last_tried_ = size;
+    const allocators::BlockHandle handle = allocate_in_pool(size, b);
     return handle.is_none() ? kDropped : handle.value;
+  }
+
+  allocators::BlockHandle allocate_in_pool(Bytes size, std::size_t b) {
+    if constexpr (kKnowsPools) {
+      if (!requests_.mempool.empty() && requests_.mempool[b] >= 0) {
+        return allocator_.allocate_in(requests_.mempool[b], size, requests_.stream[b]);
+      }
+    }
+    return allocator_.allocate(size, requests_.stream[b]);
   }
 
   std::int32_t try_alternatives(std::size_t b) {
@@ -120,6 +174,7 @@ class RequestWalk {
   void free(std::size_t r) {
     const std::int32_t handle = alive(r, "a free");
     if (handle >= 0) allocator_.free(allocators::BlockHandle{handle});
+    if (handle == kAwaited) std::erase(awaited_, block_of(r));
     handles_[block_of(r)] = kNotAlive;
   }
 
@@ -186,7 +241,11 @@ class RequestWalk {
   const Requests& requests_;
   Allocator& allocator_;
   std::vector<std::int32_t> handles_;  // BlockHandle of each replayed block
-  std::vector<std::size_t> fitting_;   // of each list of alternatives, the one that was taken last
+  std::vector<std::size_t> awaited_;   // blocks that were asked for since a pool began to be put back
+  std::vector<std::size_t> settled_;
+  PoolCheckpoints checkpoints_;
+  Bytes last_tried_ = 0;
+  std::vector<std::size_t> fitting_;  // of each list of alternatives, the one that was taken last
 };
 
 }  // namespace xmem::simulation

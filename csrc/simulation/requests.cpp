@@ -41,6 +41,20 @@ void require_consistent(const Requests& requests) {
                           std::to_string(requests.size_bytes.size()) + " and " + std::to_string(requests.stream.size()),
                       "columns of equal length; build the requests with make_requests");
   }
+  const std::size_t blocks = requests.size_bytes.size();
+  if ((!requests.mempool.empty() && requests.mempool.size() != blocks) ||
+      (!requests.restores.empty() && requests.restores.size() != blocks)) {
+    throw ConfigError("pools of " + std::to_string(requests.mempool.size()) + " blocks and places of " +
+                          std::to_string(requests.restores.size()),
+                      "of all " + std::to_string(blocks) + " blocks, or of none");
+  }
+  const auto other = std::ranges::find_if(requests.restores, [&](std::int32_t block) {
+    return block < kFreeAtCheckpoint || block >= static_cast<std::int64_t>(blocks);
+  });
+  if (other != requests.restores.end()) {
+    throw ConfigError("a place of block " + std::to_string(*other),
+                      "-1, -2 or a block below " + std::to_string(blocks));
+  }
   if (!requests.alternatives.list.empty()) require_lists(requests.alternatives, requests.size_bytes.size());
 }
 

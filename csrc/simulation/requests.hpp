@@ -23,12 +23,19 @@ struct Alternatives {
   }
 };
 
+// What a block may say in Requests::restores in place of the block whose memory it takes over.
+inline constexpr std::int32_t kRestoresNothing = -1;   // an allocation like any other
+inline constexpr std::int32_t kFreeAtCheckpoint = -2;  // memory that was free at the checkpoint
+
 struct Requests {
   std::span<const std::uint8_t> kind;    // sequence::RequestKind
-  std::span<const std::int32_t> block;   // index into the block columns, or number of a private pool
+  std::span<const std::int32_t> block;   // index into the block columns, or number of a private pool or checkpoint
   std::span<const Bytes> size_bytes;     // of each block; the first to be tried where it has alternatives
   std::span<const std::int64_t> stream;  // of each block
   Alternatives alternatives{};
+  // Of each block; empty where no block has any.
+  std::span<const std::int32_t> mempool{};   // the pool that serves it, -1: that whose scope is open
+  std::span<const std::int32_t> restores{};  // the block whose place in a checkpoint it takes
 };
 
 // Throws ConfigError when the columns of the requests, or those of the blocks, differ in length, or when a list of

@@ -188,7 +188,8 @@ def make_request_sequence(
     alloc_ns: NDArray[np.int64],
     free_ns: NDArray[np.int64],
     size_bytes: NDArray[np.int64],
-    empty_cache_ns: NDArray[np.int64],
+    waits: NDArray[np.uint8],
+    calls: tuple[NDArray[np.int64], NDArray[np.uint8], NDArray[np.int32]],
 ) -> RequestSequence: ...
 def replay(
     kind: NDArray[np.uint8],
@@ -196,6 +197,7 @@ def replay(
     size_bytes: NDArray[np.int64],
     stream: NDArray[np.int64],
     alternatives: tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]],
+    pools: tuple[NDArray[np.int32], NDArray[np.int32]],
     options: AllocatorOptions,
     capacity_bytes: int | None,
     other_bytes: int,
@@ -225,6 +227,7 @@ def replay_gauges(
     size_bytes: NDArray[np.int64],
     stream: NDArray[np.int64],
     alternatives: tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]],
+    pools: tuple[NDArray[np.int32], NDArray[np.int32]],
     allocator: int,
     options: AllocatorOptions,
     capacity_bytes: int | None,

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from xmem import _core
 from xmem.errors import ConfigError
 from xmem.simulation import (
+    FREE_AT_CHECKPOINT,
     AllocatorOptions,
     Peak,
     RequestKind,
@@ -25,6 +26,7 @@ from xmem.simulation import (
     Timeline,
     core_alternatives,
     core_options,
+    core_pools,
 )
 
 __all__ = ["Allocator", "AllocatorName", "GaugeReplay", "replay_through"]
@@ -121,6 +123,7 @@ def replay_through(
         requests.size_bytes,
         requests.stream,
         core_alternatives(requests.alternatives),
+        core_pools(requests),
         _NAMES.index(allocator),
         core_options(options),
         capacity_bytes,
@@ -139,7 +142,8 @@ def _replay_in_python(allocator: Allocator, requests: Requests) -> GaugeReplay:
     failed = None
     for index, (kind, block) in enumerate(zip(requests.kind.tolist(), requests.block.tolist(), strict=True)):
         if kind == RequestKind.ALLOC:
-            for size in choice.sizes(block):
+            was_free = len(requests.restores) > 0 and requests.restores[block] == FREE_AT_CHECKPOINT
+            for size in [0] if was_free else choice.sizes(block):
                 if size == 0:
                     took_nothing.add(block)
                 elif (handle := allocator.allocate(size, int(requests.stream[block]))) is not None:

@@ -75,3 +75,23 @@ def pair_blocks(trace: Trace) -> BlockTable:
         problems=[Problem(*found) for found in core.diagnostics],
         core=core,
     )
+
+
+def traced_device(blocks: BlockTable, busiest: int | None = None) -> tuple[int, int]:
+    """Type and index of the device that a run is about: the GPU that the trace saw most bytes on, or the CPU
+    where it saw none.
+
+    Args:
+        blocks: Of the trace.
+        busiest: The GPU that PyTorch's allocator reserved most of, where it said so: that one.
+    """
+    on_gpu = np.flatnonzero(blocks.device_type != CPU)
+    if len(on_gpu) == 0:
+        return CPU, int(blocks.device_index[0])
+    keys = np.stack([blocks.device_type[on_gpu].astype(np.int64), blocks.device_index[on_gpu]])
+    devices, which = np.unique(keys, axis=1, return_inverse=True)
+    if busiest is not None and busiest in devices[1]:
+        return int(devices[0][devices[1] == busiest][0]), busiest
+    bytes_on = np.bincount(which.ravel(), weights=blocks.size_bytes[on_gpu])
+    most = devices[:, int(np.argmax(bytes_on))]
+    return int(most[0]), int(most[1])

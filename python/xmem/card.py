@@ -12,6 +12,7 @@ from xmem.orchestration.workload import Workload
 from xmem.orchestration.workspaces import MATRIX_PRODUCTS
 from xmem.simulation import DeviceAction, Replay
 from xmem.trace import Trace
+from xmem.verdict import Verdict
 
 _LIBRARIES = {
     "cublas": "of matrix products",
@@ -21,10 +22,10 @@ _LIBRARIES = {
 _RECURRENT = frozenset({"aten::gru", "aten::lstm", "aten::rnn_relu", "aten::rnn_tanh"})
 
 
-def card_parts(
-    trace: Trace, workload: Workload, holders: Holders, replay: Replay, context_bytes: int
-) -> tuple[CardPart, ...]:
-    """Split context and reserved memory after ``fullest_request``; the parts sum to the device peak."""
+def card_parts(trace: Trace, workload: Workload, holders: Holders, verdict: Verdict) -> tuple[CardPart, ...]:
+    """Split what the card must have, reserved memory after ``fullest_request``; the parts sum to the device
+    peak."""
+    replay = verdict.replay
     timeline, at = replay.timeline, fullest_request(replay)
     rows = holders.alive_at(at)
     allocated, requested = int(timeline.allocated_bytes[at]), int(timeline.requested_bytes[at])
@@ -35,7 +36,7 @@ def card_parts(
         taken[_library(trace, int(workload.operator[row]), holders.operator_name(row))] += size_bytes
     cached = _cached_bytes(replay, rows, at)
     parts = (
-        ("context", context_bytes, "CUDA context and loaded kernels"),
+        ("context", verdict.context_bytes, "CUDA context and loaded kernels"),
         ("tensors", requested - sum(taken.values()), "asked for by tensors"),
         *((f"{library}_workspaces", taken[library], words) for library, words in _LIBRARIES.items()),
         ("rounding", allocated - requested, "blocks are multiples of 512 bytes, and some are not split"),
@@ -46,7 +47,15 @@ def card_parts(
         ),
         ("cached", cached, "segments that are free, kept for reuse"),
     )
-    return tuple(CardPart(name, bytes_, words) for name, bytes_, words in parts)
+    beyond = (
+        ("not_replayed", verdict.missed_bytes, "reserved by PyTorch's allocator, not reached by the replay"),
+        ("other_card", verdict.other_card_bytes, "by which another GPU of the job is fuller"),
+    )
+    return (
+        *(CardPart(name, bytes_, words) for name, bytes_, words in parts),
+        *verdict.unreplayed.outside,
+        *(CardPart(name, bytes_, words) for name, bytes_, words in beyond if bytes_),
+    )
 
 
 def _library(trace: Trace, innermost: int, outermost: str | None) -> str:

@@ -65,15 +65,21 @@ class CaptureError(XmemError):
         message: What happened and what to do.
         exit_status: Exit status of the script, None when it did not end by itself.
         last_output: The last lines that the script printed on stderr (else stdout).
+        traceback: The last lines of the traceback of the process that failed first; empty where it left none.
     """
 
-    def __init__(self, message: str, exit_status: int | None = None, last_output: str = "") -> None:
+    def __init__(
+        self, message: str, exit_status: int | None = None, last_output: str = "", traceback: str = ""
+    ) -> None:
         self.message = message
         self.exit_status = exit_status
         self.last_output = last_output
-        super().__init__(message, exit_status, last_output)
+        self.traceback = traceback
+        super().__init__(message, exit_status, last_output, traceback)
 
     def __str__(self) -> str:
+        if self.traceback:
+            return f"{self.message}\n{self.traceback}"
         if not self.last_output:
             return self.message
         return f"{self.message}\nThe script's last output:\n{self.last_output}"

@@ -178,7 +178,10 @@ class CardPart:
 
     Attributes:
         name: ``context``, ``tensors``, ``cublas_workspaces``, ``cudnn_workspaces``, ``other_workspaces``,
-            ``rounding``, ``fragmentation`` or ``cached``, in this order.
+            ``rounding``, ``fragmentation``, ``cached``, and of runs on phantom GPUs where there is any:
+                ``nccl``,
+            ``libraries``, ``other_processes``, ``other``, ``managed``, ``not_replayed``, ``other_card``; in
+            this order.
         words: What it is, for people.
     """
 
@@ -276,12 +279,19 @@ class SimulationSummary:
 
 @dataclass(frozen=True)
 class RankPeak:
-    """What one process of the job held of one GPU, by its allocator's own count."""
+    """What one process of the job held of one GPU, by its allocator's own count.
+
+    Attributes:
+        device: As the process numbers its GPUs.
+        card_peak_bytes: The most that all processes held of this GPU at once, contexts and all that is
+            outside of PyTorch's allocator included; -1 where that is not known.
+    """
 
     rank: int
     device: int
     peak_reserved_bytes: int
     peak_allocated_bytes: int
+    card_peak_bytes: int = -1
 
 
 @dataclass(frozen=True)
@@ -294,27 +304,15 @@ class Measured:
         replay_agrees: Whether our replay of the same requests reached both figures exactly; None when the
             estimate is for other settings or another version than the run's.
         ranks: Every process and GPU of the job, the captured rank first.
+        card_peak_bytes: The most that was held of that GPU at once, contexts and all that is outside of
+            PyTorch's allocator included; -1 where that is not known.
     """
 
     peak_reserved_bytes: int
     peak_allocated_bytes: int
     replay_agrees: bool | None
     ranks: tuple[RankPeak, ...]
-
-    def others_fit(self, usable_bytes: int) -> bool:
-        """Whether no other rank or GPU needs a verdict of its own.
-
-        They stay below a size, or held no more than the captured one, whose replay on that size then tells
-        of them too: what a rank reserves when memory is plenty is more than it needs.
-        """
-        return all(
-            peak.peak_reserved_bytes <= usable_bytes
-            or (
-                peak.peak_reserved_bytes <= self.peak_reserved_bytes
-                and peak.peak_allocated_bytes <= self.peak_allocated_bytes
-            )
-            for peak in self.ranks
-        )
+    card_peak_bytes: int = -1
 
 
 @dataclass(frozen=True)
@@ -408,7 +406,8 @@ class Estimate:
         peak_allocated_bytes: The most that was in blocks in use.
         peak_requested_bytes: The most that tensors asked for, before rounding.
         context_bytes: CUDA context and loaded kernels, outside the allocator.
-        device_peak_bytes: Context plus peak reserved: what the device must have.
+        device_peak_bytes: What the device must have: context, peak reserved, and what else the card holds; of
+            a job on several GPUs, of the fullest.
         interval: What the device peak lies between; None in estimates written before there were intervals.
         verdict: None when no GPU was named.
         measured: None unless the job ran on the phantom GPU.
@@ -449,6 +448,11 @@ class Estimate:
     def fits(self) -> bool | None:
         """Whether the job fits on the named GPU; None when no GPU was named."""
         return None if self.verdict is None else self.verdict.fits
+
+    @property
+    def outside_bytes(self) -> int:
+        """What the card holds beside the context and what PyTorch's allocator reserves."""
+        return max(self.device_peak_bytes - self.context_bytes - self.peak_reserved_bytes, 0)
 
     def to_json(self) -> dict[str, Any]:
         """The JSON contract as plain Python objects; ``json.dumps`` writes it."""

@@ -30,7 +30,7 @@ from xmem.estimate_result import (
     TraceSummary,
 )
 from xmem.holders import NO_LINE, OUTSIDE_OF_MODULES, OUTSIDE_OF_OPERATORS, Holders
-from xmem.job_settings import allocator_notes, allocator_options
+from xmem.job_settings import allocator_notes, allocator_options, busiest_device
 from xmem.orchestration.operators import OperatorIndex
 from xmem.orchestration.policy import Recorded
 from xmem.orchestration.recurrent import recurrent_calls
@@ -38,9 +38,12 @@ from xmem.orchestration.workload import Workload
 from xmem.simulation import DeviceAction, Replay, RequestKind, Requests
 from xmem.stretches import highest_of_stretches
 from xmem.trace import Trace
+from xmem.units import format_bytes
 
 _GRANULE_BYTES = 512  # the caching allocator's rounding, kMinBlockSize
 _MOST_LINES = 5
+_GRAVE = 0.01  # of the measured peak: what the replay may miss without being a fault to report
+_ALIKE = 0.01
 _MOST_PATHS = 1000
 _CURVE_POINTS = 200
 
@@ -245,6 +248,16 @@ def _values_read(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             yield f"{len(lines) - _MOST_LINES} more lines do the like"
 
 
+def _managed(cards: Sequence[Mapping[str, int]]) -> Iterator[str]:
+    """What is assumed of managed memory, such as that of paged optimizers."""
+    most = max((int(card["managed_bytes"]) for card in cards), default=0)
+    if most:
+        yield (
+            f"of {format_bytes(most)} of managed memory, what one kernel works on counts as on the GPU; the "
+            "rest moves to the host when the GPU is full, which takes as much host memory and time"
+        )
+
+
 def _cudnn_planned(planner: Mapping[str, str]) -> Iterator[str]:
     """Where it was not the job's own cuDNN that chose the workspaces of convolutions."""
     bundled, version = planner.get("bundled_version"), planner.get("version")
@@ -326,6 +339,7 @@ def assumptions(context: Recorded, device_type: int, device: Device | None) -> I
         yield "the script ran on a phantom GPU, which computes nothing; memory is PyTorch's own account"
         yield from _values_read(metadata["phantom"]["values"])
         yield from _cudnn_planned(metadata["phantom"].get("cudnn", {}))
+        yield from _managed(metadata["phantom"].get("cards", ()))
     elif device_type != CPU:
         yield "the trace was recorded on a GPU: its allocations are replayed as they were"
         if not trains(context.attribution):
@@ -348,21 +362,23 @@ def assumptions(context: Recorded, device_type: int, device: Device | None) -> I
 
 def measured(trace: Trace, replayed: Replay, options: AllocatorOptions) -> Measured | None:
     """The allocator's own figures of a run on the phantom GPU, and whether the replay reached the same."""
+    notes = allocator_notes(trace)
+    cards = {card["card"]: int(card["peak_bytes"]) for card in notes.get("cards", ())}
     ranks = tuple(
         RankPeak(
             rank=rank["rank"],
             device=row["device"],
             peak_reserved_bytes=row["peak_reserved_bytes"],
             peak_allocated_bytes=row["peak_allocated_bytes"],
+            card_peak_bytes=cards.get(row.get("card"), -1),
         )
-        for rank in allocator_notes(trace).get("ranks", ())
+        for rank in notes.get("ranks", ())
         for row in rank["devices"]
     )
-    if not ranks:
+    traced = busiest_device(trace)
+    own = next((peak for peak in ranks if peak.device == traced), None)  # the captured rank comes first
+    if own is None:
         return None
-    own = max(
-        (peak for peak in ranks if peak.rank == ranks[0].rank), key=lambda peak: peak.peak_allocated_bytes
-    )
     same_rules = options == allocator_options(trace, None, None)
     return Measured(
         peak_reserved_bytes=own.peak_reserved_bytes,
@@ -374,4 +390,55 @@ def measured(trace: Trace, replayed: Replay, options: AllocatorOptions) -> Measu
             else None
         ),
         ranks=ranks,
+        card_peak_bytes=own.card_peak_bytes,
     )
+
+
+def disagreement(measured: Measured | None, replayed: Replay) -> Iterator[Diagnostic]:
+    """What is wrong with our own replay, where PyTorch's allocator counted otherwise."""
+    if measured is None or measured.replay_agrees is not False:
+        return
+    counted, ours = measured.peak_reserved_bytes, replayed.peak_reserved.bytes
+    grave = abs(ours - counted) > _GRAVE * counted
+    yield Diagnostic(
+        kind="replay_disagrees",
+        severity="error" if grave else "info",
+        count=1,
+        first_byte_offset=-1,
+        message=f"PyTorch's own allocator reserved at most {format_bytes(counted)}, the replay of the same "
+        f"requests {format_bytes(ours)}; the need counts the larger one"
+        + ("; this is a fault of xMem: please report it with the trace (--keep-trace FILE)" if grave else ""),
+    )
+
+
+def spread_of_iterations(workload: Workload, requests: Requests, replay: Replay) -> int:
+    """By how many bytes the peaks of allocated memory of the iterations differ, the first one left out.
+
+    The first iteration has no state of the optimizer yet. Where the others differ, batches have different
+    sizes, and a later one may need more than any that was seen; differences of less than 1% of the peak are
+    none.
+    """
+    peaks = _peaks_of_iterations(workload, requests, replay)[1:]
+    if len(peaks) < 2 or peaks.max() - peaks.min() < _ALIKE * peaks.max():
+        return 0
+    return int(peaks.max() - peaks.min())
+
+
+def batches_differ(spread_bytes: int) -> Iterator[str]:
+    """What a spread of the iterations means, in words."""
+    if spread_bytes:
+        yield (
+            f"iterations differ by {format_bytes(spread_bytes)}, so batches differ in size; one larger than "
+            "those seen needs more, for which the interval leaves as much again"
+        )
+
+
+def _peaks_of_iterations(workload: Workload, requests: Requests, replay: Replay) -> NDArray[np.int64]:
+    allocations = np.flatnonzero(requests.kind == RequestKind.ALLOC)
+    iteration = workload.iteration[requests.block[allocations]]
+    inside = iteration >= 0
+    if not inside.any():
+        return np.zeros(0, np.int64)
+    peaks = np.zeros(int(iteration.max()) + 1, np.int64)
+    np.maximum.at(peaks, iteration[inside], replay.timeline.allocated_bytes[allocations[inside]])
+    return peaks

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from xmem.attribution import Attribution, Category, Phase
 from xmem.blocks import NEVER
 from xmem.orchestration.workload import Workload
+from xmem.shown_lines import shown_line
 from xmem.simulation import RequestKind, Requests
-from xmem.source_lines import package_line, user_line
 from xmem.trace import Trace
 
 OUTSIDE_OF_MODULES = "(outside of modules)"
@@ -112,7 +112,7 @@ def holders_of(
     module, modules = _modules(trace, attribution, workload)
     operator, operators = _operators(trace, workload)
     line, lines = _renamed(
-        workload.source_line, attribution.lines, package_line if show_packages else user_line
+        workload.source_line, attribution.lines, shown_line(trace, show_packages=show_packages)
     )
     alloc_request, free_request = _lifetimes(requests, len(workload))
     begins = iteration_begins(workload)

@@ -37,6 +37,14 @@ def allocator_notes(trace: Trace) -> dict[str, Any]:
     return found
 
 
+def busiest_device(trace: Trace) -> int | None:
+    """The device of the traced process that it reserved most of, as PyTorch's own allocator counted; None
+    where that is not known."""
+    ranks = allocator_notes(trace).get("ranks") or [{"devices": []}]
+    busiest = max(ranks[0]["devices"], key=lambda row: row["peak_reserved_bytes"], default=None)
+    return None if busiest is None else int(busiest["device"])
+
+
 def phantom_notes(trace: Trace) -> dict[str, Any]:
     """What the capture noted of a run on the phantom GPU, empty for other traces."""
     found: dict[str, Any] = (trace.metadata or {}).get("phantom", {})

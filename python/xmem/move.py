@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import numpy as np
@@ -18,9 +17,10 @@ from xmem.observation import Observation
 from xmem.orchestration.policy import PolicyChange, apply_policies
 from xmem.orchestration.target import RunSettings
 from xmem.orchestration.target import Target as PolicyTarget
-from xmem.orchestration.workload import Workload
-from xmem.simulation import NO_ALTERNATIVES, Alternatives, Requests, make_requests
+from xmem.orchestration.workload import NOT_RESTORED, Workload
+from xmem.simulation import NO_ALTERNATIVES, Alternatives, Calls, Requests, make_requests
 from xmem.stage_clock import StageClock
+from xmem.trace import Trace
 from xmem.whatif import Run
 
 _UNKNOWN_COMPUTE_CAPABILITY = (8, 0)
@@ -110,15 +110,30 @@ def changed(observed: Observation, corrected: Workload) -> Run:
 def requests_of(run: Run, corrected: Workload) -> Requests:
     """The requests of a run; ``corrected`` is what it was before the script was changed."""
     workload = run.workload
-    emptied_ns = _emptied_ns(corrected, phantom_notes(run.recorded.trace).get("emptied_after", ()))
+    history = run.recorded.history
+    calls = _emptied_caches(corrected, run.recorded.trace) if history is None else history.calls
     return make_requests(
         workload.alloc_ns,
         workload.free_ns,
         workload.size_bytes,
         workload.stream,
-        empty_cache_ns=run.clock(emptied_ns),
+        calls=replace(calls, time_ns=run.clock(calls.time_ns)),
         alternatives=_alternatives(workload),
+        waits=workload.waits,
+        mempool=workload.mempool if workload.mempool.any() else (),
+        restores=_restores(workload),
     )
+
+
+def _restores(workload: Workload) -> NDArray[np.int32]:
+    """The same by rows of the workload; a block whose original is no longer in the run is one like others."""
+    restores = workload.restores
+    if not (restores != NOT_RESTORED).any():
+        return restores[:0]
+    known = workload.block >= 0
+    row_of = np.full(int(max(workload.block.max(), restores.max())) + 1, NOT_RESTORED, np.int32)
+    row_of[workload.block[known]] = np.flatnonzero(known)
+    return np.where(restores >= 0, row_of[np.maximum(restores, 0)], restores).astype(np.int32)
 
 
 def _alternatives(workload: Workload) -> Alternatives:
@@ -129,9 +144,9 @@ def _alternatives(workload: Workload) -> Alternatives:
     return Alternatives(workload.choice, np.concatenate([[0], ends]).astype(np.int64), sizes)
 
 
-def _emptied_ns(workload: Workload, emptied_after: Sequence[int]) -> NDArray[np.int64]:
-    """When the script emptied the cache, by how many requests there had been: clocks are not exact enough."""
+def _emptied_caches(workload: Workload, trace: Trace) -> Calls:
+    """When the script emptied the cache, by how many requests there had been, in captures before 2026-12."""
+    emptied_after = np.array(phantom_notes(trace).get("emptied_after", ()), np.int64)
     freed = workload.free_ns[workload.free_ns != NEVER]
     times = np.sort(np.concatenate([workload.alloc_ns, freed]))
-    before = np.clip(np.array(emptied_after, np.int64) - 1, 0, len(times) - 1)
-    return times[before] + 1
+    return Calls.emptied(times[np.clip(emptied_after - 1, 0, len(times) - 1)] + 1)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from xmem import evidence
 from xmem.alloc_conf import AllocatorOptions
 from xmem.devices import Device
 from xmem.estimate_result import Scaling
-from xmem.job_settings import allocator_options
+from xmem.job_settings import allocator_notes, allocator_options
 from xmem.move import Moved, move
 from xmem.observation import Observation
 from xmem.open_sizes import scaling_of
-from xmem.simulation import Replay, Requests
+from xmem.simulation import Replay
 from xmem.simulation import replay as replay_requests
 from xmem.stage_clock import StageClock
+from xmem.verdict import NOTHING, Unreplayed, judge, unreplayed_of
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,8 @@ class Need:
         peak_reserved_bytes: The most that the allocator held: of the run on the device where it fits, of the
             run on a device without limit where it does not or none is named.
         peak_allocated_bytes: The most that was in blocks in use, likewise.
-        device_peak_bytes: Context plus peak reserved.
+        device_peak_bytes: What the card must have: context, peak reserved and all that is outside of
+            PyTorch's allocator, of the fullest GPU of the job.
         fits: Whether the replay on the device ends; None when no device is named.
         retries: Times that all caches were flushed before memory was found, in the same run.
         scaling: What the fit of a model leaves open.
@@ -48,37 +49,26 @@ class WithoutLimit:
         options: Of the allocator.
         replay: On a device without limit.
         scaling: What the fit of a model leaves open.
+        unreplayed: What the run held of the card beside that.
     """
 
     moved: Moved
     options: AllocatorOptions
     replay: Replay
     scaling: Scaling | None
+    unreplayed: Unreplayed
 
     def need(self, device: Device | None) -> Need:
         """What the job needs on a GPU of the kind that it was moved to, or on one without limit."""
-        if device is None:
-            return self._need(self.replay, 0, None)
-        if self.replay.peak_requested.bytes > device.usable_bytes:  # no cache can help
-            return self._need(self.replay, device.context_bytes, False)
-        limited = replay_on(self.moved.requests, self.replay, self.options, device)
-        fits = (limited is None or limited.oom is None) and self._others_fit(device)
-        ran = self.replay if limited is None or limited.oom is not None else limited
-        return self._need(ran, device.context_bytes, fits)
-
-    def _others_fit(self, device: Device) -> bool:
-        if self.scaling is not None or self.moved.observed.what_ifs:
-            return True
-        measured = evidence.measured(self.moved.observed.recorded.trace, self.replay, self.options)
-        return measured is None or measured.others_fit(device.usable_bytes)
-
-    def _need(self, ran: Replay, context_bytes: int, fits: bool | None) -> Need:
+        verdict = judge(
+            self.moved.requests, self.replay, self.options, device, self.unreplayed, explain=False
+        )
         return Need(
-            peak_reserved_bytes=ran.peak_reserved.bytes,
-            peak_allocated_bytes=ran.peak_allocated.bytes,
-            device_peak_bytes=context_bytes + ran.peak_reserved.bytes,
-            fits=fits,
-            retries=ran.statistics["num_alloc_retries"],
+            peak_reserved_bytes=verdict.reserved_bytes,
+            peak_allocated_bytes=verdict.replay.peak_allocated.bytes,
+            device_peak_bytes=verdict.need_bytes,
+            fits=verdict.fits,
+            retries=verdict.replay.statistics["num_alloc_retries"],
             scaling=self.scaling,
         )
 
@@ -96,7 +86,28 @@ def replay_without_limit(
     with (clock or StageClock()).stage("replay"):
         unlimited = replay_requests(moved.requests, options=options)
         scaling = scaling_of(moved, unlimited, options)
-    return WithoutLimit(moved, options, unlimited, scaling)
+        unreplayed = _unreplayed(
+            moved.observed, unlimited, same_run=options == allocator_options(trace, None, None)
+        )
+    return WithoutLimit(moved, options, unlimited, scaling, unreplayed)
+
+
+def _unreplayed(observed: Observation, replayed: Replay, *, same_run: bool) -> Unreplayed:
+    """What the replay does not show: of a run as it was recorded by itself, of others by that run."""
+    trace = observed.recorded.trace
+    if not allocator_notes(trace).get("ranks"):
+        return NOTHING
+    if observed.scaled is not None:
+        return observed.scaled.unreplayed
+    if same_run and not observed.what_ifs:
+        return unreplayed_of(trace, replayed)
+    return unreplayed_of(trace, recorded_replay(observed))
+
+
+def recorded_replay(observed: Observation) -> Replay:
+    """The replay of a run as it was recorded, with its own settings and without limit."""
+    moved = move(replace(observed, what_ifs=()), None, None)
+    return replay_requests(moved.requests, options=allocator_options(observed.recorded.trace, None, None))
 
 
 def memory_needed(
@@ -112,20 +123,3 @@ def memory_needed(
         ConfigError: The settings or the version cannot be meant.
     """
     return replay_without_limit(move(observed, device, torch_version), alloc_conf, torch_version).need(device)
-
-
-def replay_on(
-    requests: Requests, unlimited: Replay, options: AllocatorOptions, device: Device | None
-) -> Replay | None:
-    """The replay on a device that the job without limit is too large for, None where it is not.
-
-    Less memory changes the run: caches are given back and requests retried before it fails.
-    """
-    if device is None or unlimited.peak_reserved.bytes <= device.usable_bytes:
-        return None
-    return replay_requests(
-        requests,
-        options=options,
-        capacity_bytes=device.total_memory_bytes,
-        other_bytes=device.context_bytes,
-    )

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xmem.attribution import Attribution, attribute, trains
-from xmem.blocks import CPU, BlockTable, pair_blocks
+from xmem.blocks import CPU, BlockTable, pair_blocks, traced_device
 from xmem.errors import ConfigError, TraceError
 from xmem.orchestration.plan import Plan, plan_for, require_policies
 from xmem.orchestration.policy import PolicyChange, Recorded, apply_policies
@@ -17,6 +17,7 @@ from xmem.orchestration.workload import Workload, workload_of
 from xmem.sources import TraceSource
 from xmem.stage_clock import StageClock
 from xmem.trace import Progress, Trace, read_trace
+from xmem.verdict import Unreplayed
 from xmem.whatif import WhatIf, parse_whatif
 
 
@@ -32,6 +33,7 @@ class Scaled:
         uncertain: bool, sizes that no polynomial gives.
         least_bytes: int64, the least that an uncertain block could take; the workload holds the most.
         extra_bytes: Of blocks that only other runs held.
+        unreplayed: What the cards of the runs held beside what their replays show, at its most.
     """
 
     at: Mapping[str, int]
@@ -40,6 +42,7 @@ class Scaled:
     uncertain: NDArray[np.bool_]
     least_bytes: NDArray[np.int64]
     extra_bytes: int
+    unreplayed: Unreplayed
 
 
 @dataclass(frozen=True)
@@ -124,8 +127,8 @@ def observe(
         attribution = attribute(read, blocks)
     _require_a_run(read, blocks, attribution)
     with clock.stage("orchestrate"):
-        device_type, _ = traced_device(blocks)
         recorded = Recorded(read, blocks, attribution)
+        device_type, _ = recorded.traced_device
         plan = plan_for(gpu_trace=device_type != CPU, without=without_policies)
         workload, changes = _facts(recorded, plan)
     if len(workload) == 0:
@@ -139,7 +142,7 @@ def observe(
 
 def _facts(recorded: Recorded, plan: Plan) -> tuple[Workload, list[PolicyChange]]:
     """The blocks of the traced device with the facts of the run applied, and what each fact changed."""
-    workload = workload_of(recorded.blocks, recorded.attribution, *traced_device(recorded.blocks))
+    workload = workload_of(recorded.blocks, recorded.attribution, *recorded.traced_device)
     return apply_policies(plan.facts, workload, recorded, off=plan.off)
 
 
@@ -164,15 +167,3 @@ def _require_a_run(trace: Trace, blocks: BlockTable, attribution: Attribution) -
             "xmem-fast capture -o trace.json.gz -- python train.py",
             trace.path,
         )
-
-
-def traced_device(blocks: BlockTable) -> tuple[int, int]:
-    """The GPU that the trace saw most bytes on; the CPU where it saw none."""
-    on_gpu = np.flatnonzero(blocks.device_type != CPU)
-    if len(on_gpu) == 0:
-        return CPU, int(blocks.device_index[0])
-    keys = np.stack([blocks.device_type[on_gpu].astype(np.int64), blocks.device_index[on_gpu]])
-    devices, which = np.unique(keys, axis=1, return_inverse=True)
-    bytes_on = np.bincount(which.ravel(), weights=blocks.size_bytes[on_gpu])
-    busiest = devices[:, int(np.argmax(bytes_on))]
-    return int(busiest[0]), int(busiest[1])

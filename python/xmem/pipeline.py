@@ -10,7 +10,7 @@ conclude: verdict and evidence
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from xmem import calibration, evidence
 from xmem.alloc_conf import AllocatorOptions
 from xmem.allocators import replay_through
 from xmem.attribution import Attribution
-from xmem.blocks import CPU, BlockTable
+from xmem.blocks import CPU, BlockTable, traced_device
 from xmem.card import card_parts
 from xmem.devices import Device, custom_device, find_device
 from xmem.estimate_result import (
@@ -36,8 +36,8 @@ from xmem.holders import Holders, holders_of
 from xmem.job_settings import alloc_conf_of, allocator_options, phantom_notes, torch_version_of
 from xmem.large_blocks import largest_blocks
 from xmem.move import move
-from xmem.need import replay_on, replay_without_limit
-from xmem.observation import Observation, observe, traced_device
+from xmem.need import replay_without_limit
+from xmem.observation import Observation, observe
 from xmem.open_sizes import convolution_workspaces, left_open
 from xmem.orchestration.policy import PolicyChange
 from xmem.orchestration.workload import Workload
@@ -46,6 +46,8 @@ from xmem.sources import TraceSource
 from xmem.stage_clock import StageClock
 from xmem.trace import Progress, Trace
 from xmem.units import parse_bytes
+from xmem.verdict import Unreplayed, judge
+from xmem.verdict import Verdict as Judged
 from xmem.whatif import WhatIf, parse_whatif
 
 
@@ -62,6 +64,7 @@ class Stages:
         changes: What each policy changed.
         requests: The order in which the allocator sees them.
         unlimited: The replay on a device without limit: what the job would take if it could.
+        unreplayed: What the cards held beside that.
         assumptions: What had to be assumed, in words.
         timings_s: Seconds by stage.
         scaling: How the run follows from others; None for a run as it was recorded.
@@ -77,6 +80,7 @@ class Stages:
     changes: list[PolicyChange]
     requests: Requests
     unlimited: Replay
+    unreplayed: Unreplayed
     assumptions: tuple[str, ...]
     timings_s: dict[str, float]
     scaling: Scaling | None
@@ -91,8 +95,7 @@ class Analysis:
     Attributes:
         estimate: The answer.
         stages: Every intermediate result.
-        replay: What the evidence is about: the replay on the device, or the one without limit where the job
-            does not fit or no device was named.
+        verdict: What the card must have, and the replay that the evidence is about.
         holders: Who holds each block of the workload.
         options: Settings of the allocator.
         device: None when none was named.
@@ -102,11 +105,16 @@ class Analysis:
 
     estimate: Estimate
     stages: Stages
-    replay: Replay
+    verdict: Judged
     holders: Holders
     options: AllocatorOptions
     device: Device | None
     show_packages: bool
+
+    @property
+    def replay(self) -> Replay:
+        """What the evidence is about."""
+        return self.verdict.replay
 
     def holders_with(self, *, show_packages: bool) -> Holders:
         """Who holds each block, by the lines of installed packages or by the user's own."""
@@ -229,6 +237,7 @@ def run_stages(
         changes=[*observed.changes, *moved.corrections],
         requests=moved.requests,
         unlimited=without_limit.replay,
+        unreplayed=without_limit.unreplayed,
         assumptions=(
             *evidence.assumptions(observed.recorded, observed.device_type, device),
             *([] if workspaces is None else [workspaces.source]),
@@ -252,35 +261,31 @@ def conclude(
     """Turn the stages into the answer; with a device, replay on it too."""
     clock = StageClock(dict(stages.timings_s))
     version = torch_version_of(stages.trace, torch_version)
-    context_bytes = 0 if device is None else device.context_bytes
     with clock.stage("replay"):
         options = allocator_options(stages.trace, alloc_conf, torch_version)
-        limited = replay_on(stages.requests, stages.unlimited, options, device)
-    failed = limited if limited is not None and limited.oom is not None else None
-    replayed = stages.unlimited if limited is None or failed is not None else limited
-    with clock.stage("replay"):
+        verdict = judge(stages.requests, stages.unlimited, options, device, stages.unreplayed)
         bounds = _bounds(stages.requests, options)
+    spread_bytes = evidence.spread_of_iterations(stages.workload, stages.requests, stages.unlimited)
+    replayed = verdict.replay
     as_recorded = stages.scaling is None and not stages.what_if
     measured = evidence.measured(stages.trace, stages.unlimited, options) if as_recorded else None
-    alike = measured is None or device is None or measured.others_fit(device.usable_bytes)
     with clock.stage("evidence"):
-        device_peak = context_bytes + replayed.peak_reserved.bytes
         holders = _holders(stages, show_packages)
         witness = evidence.Witness(stages.workload, stages.requests, holders)
         answer = Estimate(
-            peak_reserved_bytes=replayed.peak_reserved.bytes,
+            peak_reserved_bytes=verdict.reserved_bytes,
             peak_allocated_bytes=replayed.peak_allocated.bytes,
             peak_requested_bytes=replayed.peak_requested.bytes,
-            context_bytes=context_bytes,
-            device_peak_bytes=device_peak,
-            interval=_interval(stages, replayed.peak_reserved.bytes, context_bytes, bounds, confidence),
+            context_bytes=verdict.context_bytes,
+            device_peak_bytes=verdict.need_bytes,
+            interval=_interval(stages, verdict, bounds, spread_bytes, confidence),
             verdict=None
             if device is None
             else Verdict(
                 gpu=device.name,
                 capacity_bytes=device.total_memory_bytes,
-                fits=failed is None and alike,
-                margin_bytes=device.total_memory_bytes - device_peak,
+                fits=verdict.fits is True,
+                margin_bytes=device.total_memory_bytes - verdict.need_bytes,
             ),
             peak=witness.peak(replayed),
             breakdown=witness.breakdown(replayed),
@@ -288,27 +293,30 @@ def conclude(
                 gpu=device.slug if device and device.slug else None,
                 capacity_bytes=-1 if device is None else device.total_memory_bytes,
                 compute_capability=_capability_text(device),
-                context_bytes=context_bytes,
+                context_bytes=verdict.context_bytes,
                 torch_version=version,
                 alloc_conf=alloc_conf_of(stages.trace, alloc_conf),
             ),
             policies=_policy_records(stages, witness.peak_block(replayed)),
-            assumptions=stages.assumptions,
-            simulation=witness.simulation(replayed, failed, bounds),
+            assumptions=(*stages.assumptions, *evidence.batches_differ(spread_bytes)),
+            simulation=witness.simulation(replayed, verdict.failed, bounds),
             measured=measured,
             scaling=stages.scaling,
             what_if=stages.what_if,
-            diagnostics=evidence.diagnostics(stages.trace, stages.blocks),
+            diagnostics=(
+                *evidence.diagnostics(stages.trace, stages.blocks),
+                *evidence.disagreement(measured, stages.unlimited),
+            ),
             trace=evidence.trace_summary(stages.trace, stages.attribution),
             timings_s=clock.seconds,
             convolution_workspaces=stages.convolution_workspaces,
             curve=witness.curve(replayed),
-            card=card_parts(stages.trace, stages.workload, holders, replayed, context_bytes),
+            card=card_parts(stages.trace, stages.workload, holders, verdict),
             largest_blocks=largest_blocks(
                 stages.trace, stages.attribution, stages.workload, holders, replayed
             ),
         )
-    return Analysis(answer, stages, replayed, holders, options, device, show_packages)
+    return Analysis(answer, stages, verdict, holders, options, device, show_packages)
 
 
 def _holders(stages: Stages, show_packages: bool) -> Holders:
@@ -318,26 +326,39 @@ def _holders(stages: Stages, show_packages: bool) -> Holders:
 
 
 def _interval(
-    stages: Stages, reserved_bytes: int, context_bytes: int, bounds: Bounds, confidence: float
+    stages: Stages, verdict: Judged, bounds: Bounds, spread_bytes: int, confidence: float
 ) -> Interval:
     """What the device peak lies between, by what runs estimated in the same way were measured to need."""
     trace, scaling = stages.trace, stages.scaling
     unlimited_bytes = stages.unlimited.peak_reserved.bytes
     least_bytes, most_bytes = left_open(unlimited_bytes, scaling, stages.convolution_workspaces)
+    reserved_bytes = verdict.reserved_bytes
+    if verdict.missed_bytes:  # what our replay says, and what PyTorch's own allocator says
+        least_bytes = min(unlimited_bytes if least_bytes is None else least_bytes, unlimited_bytes)
+        most_bytes = max(reserved_bytes, stages.unreplayed.allocator.of(most_bytes or unlimited_bytes))
+    elif 0 < stages.unreplayed.allocator.seen_bytes < stages.unreplayed.allocator.instead_of_bytes:
+        least_bytes = min(stages.unreplayed.allocator.seen_bytes, least_bytes or reserved_bytes)
+    if spread_bytes:
+        most_bytes = max(most_bytes or 0, reserved_bytes) + spread_bytes
     way = "recorded"  # on a GPU, whose allocations are replayed as they were
     if phantom_notes(trace):
         way = "phantom"
     elif traced_device(stages.blocks)[0] == CPU:
         way = "cpu" if scaling is None else "fitted"
-    return calibration.interval(
+    between = calibration.interval(
         reserved_bytes,
         way=way,
         kind="convolutional" if evidence.has_convolutions(trace) else "other",
         confidence=confidence,
-        context_bytes=context_bytes,
+        context_bytes=verdict.beside_bytes,
         least_bytes=least_bytes,
         most_bytes=most_bytes,
         bounds=bounds,
+    )
+    return replace(
+        between,
+        low_bytes=min(between.low_bytes, verdict.need_bytes),
+        high_bytes=max(stages.unreplayed.fullest.of(between.high_bytes), verdict.need_bytes),
     )
 
 

@@ -11,7 +11,7 @@ nanoseconds, -1 means none.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from types import MappingProxyType
 from typing import Any, Literal
@@ -24,12 +24,16 @@ from xmem.alloc_conf import AllocatorOptions
 from xmem.errors import ConfigError
 
 __all__ = [
+    "FREE_AT_CHECKPOINT",
     "NEVER",
     "NO_ALTERNATIVES",
+    "NO_CALLS",
+    "SCOPE_DECIDES",
     "AllocatorOptions",
     "AllocatorState",
     "Alternatives",
     "BlockState",
+    "Calls",
     "DeviceAction",
     "DeviceEvents",
     "OutOfMemory",
@@ -54,7 +58,7 @@ _TIE_BREAKS = {"address": 0, "object_age": 1, "segment_age": 2}
 
 
 class RequestKind(IntEnum):
-    """What a request asks of the allocator; `make_requests` makes the first three.
+    """What a request asks of the allocator; three are about blocks, the others are calls.
 
     `RECORD_STREAM`: the block is used on another stream, so its free completes only at the next allocation
     or emptied cache, as on a device whose streams are idle by then.
@@ -67,6 +71,12 @@ class RequestKind(IntEnum):
     ``use_mem_pool`` ends, a ``MemPool`` is deleted) takes one away. Memory of a pool without users goes back
     in a flush, or by `EMPTY_POOL`, which follows where a ``MemPool`` is deleted. `USE_POOL_ON_OOM` and
     `FORBID_POOL_SPLIT` are the options ``use_on_oom`` and ``no_split`` of a ``MemPool``.
+
+    The graph trees of ``torch.compile`` take checkpoints of a pool and go back to them. `CHECKPOINT_POOL` is
+    about a pool; checkpoints are numbered from 0 in order. To go back, all blocks of the pool are freed and
+    blocks with a `Requests.restores` allocated, one for each piece of a segment; `RESTORE_SEGMENT`, after
+    those of one segment, and `RESTORE_POOL`, after the last, put them in their places. Both have the number
+    of the checkpoint.
     """
 
     ALLOC = 0
@@ -81,6 +91,16 @@ class RequestKind(IntEnum):
     EMPTY_POOL = 9
     USE_POOL_ON_OOM = 10
     FORBID_POOL_SPLIT = 11
+    CHECKPOINT_POOL = 12
+    RESTORE_SEGMENT = 13
+    RESTORE_POOL = 14
+
+
+SCOPE_DECIDES = -1
+"""In `Requests.mempool`: the pool whose scope is open serves."""
+
+FREE_AT_CHECKPOINT = -2
+"""In `Requests.restores`: a piece that was free, allocated for an instant while its segment is put back."""
 
 
 class DeviceAction(IntEnum):
@@ -140,18 +160,47 @@ NO_ALTERNATIVES = Alternatives(_empty(np.int32), _empty(np.int64), _empty(np.int
 
 
 @dataclass(frozen=True)
+class Calls:
+    """What a program tells the allocator beside its requests for memory, in any order.
+
+    Attributes:
+        time_ns: int64.
+        kind: uint8, a `RequestKind` that is not about a block.
+        number: int32, of the private pool or the checkpoint, -1 for an emptied cache.
+    """
+
+    time_ns: Int64
+    kind: UInt8
+    number: Int32
+
+    @classmethod
+    def emptied(cls, time_ns: ArrayLike) -> Calls:
+        """Caches that are emptied at these instants."""
+        times = _column(time_ns, "empty_cache_ns")
+        kinds = np.full(len(times), RequestKind.EMPTY_CACHE, np.uint8)
+        return cls(times, kinds, np.full(len(times), -1, np.int32))
+
+
+NO_CALLS = Calls(_empty(np.int64), np.empty(0, np.uint8), _empty(np.int32))
+
+
+@dataclass(frozen=True)
 class Requests:
     """Ordered requests and the blocks that they are about.
 
     Attributes:
         kind: uint8 a request, `RequestKind`.
         block: int32 a request, index into the block columns; -1 for an emptied cache, the number of the pool
-            for a request about a private pool.
+            or the checkpoint for a request about one.
         time_ns: int64 a request.
         size_bytes: int64 a block, as requested, before any rounding; the first that it tries where it has
             alternatives.
         stream: int64 a block, the CUDA stream that it is allocated on.
         alternatives: Of the blocks that take the first size that fits.
+        mempool: int32 a block, the private pool that serves it, 0 for the default pool, or
+            `SCOPE_DECIDES`; empty where scopes decide about all.
+        restores: int32 a block, the block whose place it takes when a pool is put back to a checkpoint,
+            `FREE_AT_CHECKPOINT`, -1 for all others; empty where there are no others.
     """
 
     kind: UInt8
@@ -160,6 +209,8 @@ class Requests:
     size_bytes: Int64
     stream: Int64
     alternatives: Alternatives = NO_ALTERNATIVES
+    mempool: Int32 = field(default_factory=lambda: _empty(np.int32))
+    restores: Int32 = field(default_factory=lambda: _empty(np.int32))
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -326,12 +377,16 @@ def make_requests(
     *,
     empty_cache_ns: ArrayLike = (),
     alternatives: Alternatives = NO_ALTERNATIVES,
+    waits: ArrayLike = (),
+    calls: Calls = NO_CALLS,
+    mempool: ArrayLike = (),
+    restores: ArrayLike = (),
 ) -> Requests:
     """Order the allocations and frees of blocks as an allocator would see them.
 
-    By time; at equal times frees, then emptied caches, then allocations; among equals the lower block. A
-    block that is freed at the instant of its allocation is allocated and freed back to back in the place of
-    its allocation. Blocks of 0 bytes make no request.
+    By time; at equal times frees, then calls, then allocations; among equals the lower block, or the earlier
+    call. A block that is freed at the instant of its allocation is allocated and freed back to back in the
+    place of its allocation. Blocks of 0 bytes make no request.
 
     Args:
         alloc_ns: Allocation time of each block (int64).
@@ -341,6 +396,10 @@ def make_requests(
         empty_cache_ns: Instants at which the program calls ``torch.cuda.empty_cache()``.
         alternatives: Lists of sizes, for blocks that take the first that fits; the first of a block's list
             stands in place of its ``size_bytes``.
+        waits: Whether the free of each block waits for other streams (bool); none does when left out.
+        calls: What else the program tells the allocator.
+        mempool: As in `Requests`.
+        restores: As in `Requests`.
 
     Raises:
         ConfigError: Columns of different length, a negative size, or a free before its allocation; names the
@@ -352,13 +411,28 @@ def make_requests(
         raise ConfigError(f"{len(streams)} streams", f"one for each of the {len(sizes)} blocks")
     if len(alternatives.list):
         sizes = _with_first_alternatives(sizes, alternatives)
+    emptied = Calls.emptied(empty_cache_ns)
     sequence = _core.make_request_sequence(
         _column(alloc_ns, "alloc_ns"),
         _column(free_ns, "free_ns"),
         sizes,
-        _column(empty_cache_ns, "empty_cache_ns"),
+        np.asarray(waits, np.uint8),
+        (
+            np.concatenate([emptied.time_ns, calls.time_ns]),
+            np.concatenate([emptied.kind, calls.kind]),
+            np.concatenate([emptied.number, calls.number]),
+        ),
     )
-    return Requests(sequence.kind, sequence.block, sequence.time_ns, sizes, streams, alternatives)
+    return Requests(
+        sequence.kind,
+        sequence.block,
+        sequence.time_ns,
+        sizes,
+        streams,
+        alternatives,
+        np.asarray(mempool, np.int32),
+        np.asarray(restores, np.int32),
+    )
 
 
 def _with_first_alternatives(sizes: Int64, alternatives: Alternatives) -> Int64:
@@ -407,6 +481,7 @@ def replay(
         requests.size_bytes,
         requests.stream,
         core_alternatives(requests.alternatives),
+        core_pools(requests),
         core_options(options),
         capacity_bytes,
         other_bytes,
@@ -453,6 +528,11 @@ def _column(values: ArrayLike, name: str) -> Int64:
 def core_alternatives(alternatives: Alternatives) -> tuple[Int32, Int64, Int64]:
     """The same columns for the core."""
     return alternatives.list, alternatives.begin, alternatives.size_bytes
+
+
+def core_pools(requests: Requests) -> tuple[Int32, Int32]:
+    """Pools and places of blocks for the core."""
+    return requests.mempool, requests.restores
 
 
 def core_options(options: AllocatorOptions) -> _core.AllocatorOptions:

@@ -126,18 +126,24 @@ def single_settings(torch_version: str) -> list[str]:
     return [setting for setting in settings if _is_accepted(setting, torch_version)]
 
 
-def search(requests: Requests, device: Device, torch_version: str) -> Tuning:
+def search(requests: Requests, device: Device, torch_version: str, *, outside_bytes: int = 0) -> Tuning:
     """Replay every candidate on the target and find the settings that need least memory.
 
     Settings that fit on the target are ranked by peak reserved bytes there, then by retries and device
     allocations; where none fits, by the smallest capacity that works. Equal outcomes are shown once, under
     the setting with fewest keys; of those within half a percent of the best, the one with fewest keys leads.
 
+    Args:
+        requests: Of the job.
+        device: The target.
+        torch_version: PyTorch that will run the job.
+        outside_bytes: What the card holds beside the context and what the allocator reserves.
+
     Raises:
         ConfigError: The version cannot be meant.
     """
     texts = ["", *candidates(device, torch_version)]
-    trial = _Trial(requests, device, torch_version)
+    trial = _Trial(requests, device, torch_version, device.context_bytes + outside_bytes)
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as threads:
         outcomes = _map(threads, trial.on_target, texts)
         some_fit = any(outcome.fits for outcome in outcomes)
@@ -192,11 +198,12 @@ def _is_accepted(setting: str, torch_version: str) -> bool:
 
 @dataclass(frozen=True)
 class _Trial:
-    """The job on the target, or on a device of another size with the same CUDA context."""
+    """The job on the target, or on a device of another size of which as much is taken."""
 
     requests: Requests
     device: Device
     torch_version: str
+    taken_bytes: int
 
     def on_target(self, alloc_conf: str) -> Outcome:
         options = parse_alloc_conf(alloc_conf, self.torch_version)
@@ -232,12 +239,12 @@ class _Trial:
                 works = middle
             else:
                 fails = middle
-        return replace(outcome, smallest_capacity_bytes=self.device.context_bytes + works * _PAGE_BYTES)
+        return replace(outcome, smallest_capacity_bytes=self.taken_bytes + works * _PAGE_BYTES)
 
     def _works(self, options: AllocatorOptions, pages: int) -> bool:
         if pages < 1:
             return False
-        capacity = self.device.context_bytes + pages * _PAGE_BYTES
+        capacity = self.taken_bytes + pages * _PAGE_BYTES
         return self._replay(options, capacity).oom is None
 
     def _replay(self, options: AllocatorOptions, capacity_bytes: int) -> Replay:
@@ -245,7 +252,7 @@ class _Trial:
             self.requests,
             options=options,
             capacity_bytes=capacity_bytes,
-            other_bytes=self.device.context_bytes,
+            other_bytes=self.taken_bytes,
         )
 
     def _without_limit(self, options: AllocatorOptions) -> Replay:

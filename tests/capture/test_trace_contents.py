@@ -394,3 +394,18 @@ def test_what_the_script_set_of_torch_is_noted_when_the_recording_ends(captured:
 def test_a_script_that_sets_nothing_has_the_defaults_of_torch(captured: Capturing) -> None:
     noted = captured(EVERYDAY).xmem["settings"]
     assert RunSettings.from_metadata({"settings": {**noted, "environment": {}}}) == RunSettings()
+
+
+def test_weights_of_modules_that_are_never_called(captured: Capturing) -> None:
+    run = captured("uncalled.py")
+    rows = {row["name"]: row for role in ("parameter", "gradient") for row in run.tensors(role)}
+    expected = {
+        "Model.base.weight": ("parameter", 64 * 512 * 4),
+        "Model.adapter.weight": ("parameter", 512 * 4),
+        "Model.base.weight.ds_tensor": ("parameter", 2048 * 4),
+        "Model.adapter.weight.main_grad": ("gradient", 4096 * 4),
+    }
+    for name, (role, size) in expected.items():
+        (row,) = [row for row in run.tensors(role) if row["name"] == name and row["size_bytes"] == size][:1]
+        assert run.block_of(row).size_bytes == size
+    assert any(row["size_bytes"] == 8192 * 4 for row in run.tensors("parameter")), rows

@@ -21,7 +21,7 @@ import xmem.phantom.ledger
 from command_line import xmem_fast
 from estimate_samples import DOES_NOT_FIT, FITS, NO_GPU
 from training_sample import training
-from xmem.capture import PhantomMachine, TorchBuild
+from xmem.capture import Extent, PhantomMachine, TorchBuild, path_with, with_python
 from xmem.errors import CaptureError, TraceError
 from xmem.estimate_result import Estimate
 from xmem.phantom.ledger import ProcessRecord
@@ -71,8 +71,10 @@ def stages(monkeypatch: pytest.MonkeyPatch) -> FakeStages:
     module = types.ModuleType("xmem.capture")
     module.capture = fake.capture  # type: ignore[attr-defined]
     module.find_torch = lambda *_: fake.torch  # type: ignore[attr-defined]
+    module.with_python, module.path_with = with_python, path_with  # type: ignore[attr-defined]
     module.has_gpu = lambda: fake.machine_has_gpu  # type: ignore[attr-defined]
     module.PhantomMachine = PhantomMachine  # type: ignore[attr-defined]
+    module.Extent = Extent  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "xmem.capture", module)
     monkeypatch.setattr(xmem, "analyze", fake.analyze, raising=False)
     monkeypatch.setattr(xmem.observation, "observe", lambda source, **_: source)
@@ -221,7 +223,7 @@ class TestRun:
         )
         [capture] = stages.captures
         assert capture["command"] == [*SCRIPT, "--lr", "0.1"]
-        assert (capture["iterations"], capture["timeout_s"], capture["stacks"]) == (3, None, False)
+        assert (capture["extent"], capture["timeout_s"], capture["stacks"]) == (Extent(3), None, False)
         assert capture["stdout"] is None
         assert stages.estimates[0]["trace"] == capture["output"]
         assert not Path(capture["output"]).parent.exists()
@@ -245,7 +247,7 @@ class TestRun:
             *["--", *SCRIPT],
         )
         [capture] = stages.captures
-        assert (capture["iterations"], capture["timeout_s"], capture["stacks"]) == (5, 60.0, True)
+        assert (capture["extent"], capture["timeout_s"], capture["stacks"]) == (Extent(5), 60.0, True)
         assert capture["stdout"] == 2  # what the script prints must not come before the JSON
         assert kept.exists()
         assert json.loads(result.stdout)["trace"]["path"] == str(kept)

@@ -63,7 +63,7 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   require_block_laws(blocks, trace->memory);
   require_attribution_laws(xmem::attribution::attribute(*trace, blocks, {}), trace->events, blocks.size());
 
-  const auto sequence = xmem::sequence::make_request_sequence({blocks.alloc_ns, blocks.free_ns, blocks.size_bytes});
+  const auto sequence = xmem::sequence::make_request_sequence({blocks.alloc_ns, blocks.free_ns, blocks.size_bytes, {}});
   std::vector<std::uint8_t> kinds;
   for (const auto kind : sequence.kind) kinds.push_back(static_cast<std::uint8_t>(kind));
   const std::vector<std::int64_t> streams(blocks.size(), 0);

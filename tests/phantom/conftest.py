@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import textwrap
 from dataclasses import dataclass
@@ -115,3 +116,11 @@ def torch_version(phantom: Phantom) -> tuple[int, int]:
     text = subprocess.run([phantom.python, "-c", code], capture_output=True, text=True, check=True).stdout
     major, minor = text.split(".")[:2]
     return int(major), int(minor)
+
+
+@pytest.fixture
+def unused_port() -> str:
+    """A port of the loopback interface that nobody listens on."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return str(listener.getsockname()[1])

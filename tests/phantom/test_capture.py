@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import textwrap
 from dataclasses import replace
 from pathlib import Path
@@ -256,6 +257,81 @@ def test_a_crash_tells_its_last_cuda_call(python, tmp_path):
     """
     with pytest.raises(CaptureError, match=r"signal 6; its last CUDA call was cudaDeviceSynchronize"):
         run(python, tmp_path, script)
+
+
+def test_a_failure_names_the_value_that_it_may_come_from(python, tmp_path):
+    script = """
+        import torch
+        model = torch.nn.Linear(4, 4).cuda()
+        optimizer = torch.optim.SGD(model.parameters())
+        def longest(lengths):
+            return lengths.max().item()
+        def step():
+            length = longest(torch.tensor([3, 5]).cuda() + 1)
+            rows = torch.zeros(length, 4, device="cuda")
+            model(rows.view(-1, 2, 4)[0]).sum().backward()
+            optimizer.step()
+        print(float(model.weight.sum()))
+        step()
+    """
+    with pytest.raises(CaptureError) as caught:
+        run(python, tmp_path, script)
+    message = caught.value.message
+    assert "IndexError" in message
+    assert "a value read at train.py:6 (`item`) was 0" in message.replace(f"{tmp_path}/", "")
+    assert "train.py:6=NUMBER" in message
+    assert "last CUDA call" not in message
+    assert "on its own" not in message
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="Triton needs a C compiler")
+def test_tuning_compiles_no_candidates(python, tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    script = """
+        import sys, torch
+        model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU(), torch.nn.Linear(64, 64)).cuda()
+        step = torch.compile(model, mode=sys.argv[1])
+        optimizer = torch.optim.SGD(model.parameters())
+        for _ in range(2):
+            step(torch.ones(32, 64, device="cuda")).sum().backward()
+            optimizer.step()
+    """
+    loaded = {}
+    for mode in ("default", "max-autotune-no-cudagraphs"):
+        result, estimate = run(python, tmp_path, script, mode, iterations=2)
+        calls = result.processes[0].calls
+        loaded[mode] = sum(count for name, count in calls.items() if name.startswith("cuModuleLoad"))
+        assert any("max_autotune" in text for text in estimate.assumptions) == (mode != "default")
+    assert loaded["max-autotune-no-cudagraphs"] <= loaded["default"]
+    assert loaded["default"] > 0
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="Triton needs a C compiler")
+def test_of_a_tuned_triton_kernel_one_configuration_is_compiled(python, tmp_path):
+    script = """
+        import torch, triton
+        import triton.language as tl
+        tried = set()
+        configs = [
+            triton.Config({"B": 1 << n}, pre_hook=lambda _arguments, n=n: tried.add(n)) for n in range(5, 11)
+        ]
+
+        @triton.autotune(configs=configs, key=["n"])
+        @triton.jit
+        def copy(x, y, n, B: tl.constexpr):
+            i = tl.program_id(0) * B + tl.arange(0, B)
+            tl.store(y + i, tl.load(x + i, mask=i < n), mask=i < n)
+
+        x = torch.ones(4096, device="cuda")
+        copy[lambda meta: (triton.cdiv(4096, meta["B"]),)](x, torch.empty_like(x), 4096)
+        model = torch.nn.Linear(4, 4).cuda()
+        optimizer = torch.optim.SGD(model.parameters())
+        model(torch.ones(2, 4, device="cuda")).sum().backward()
+        assert tried == {5}, tried
+        optimizer.step()
+    """
+    _, estimate = run(python, tmp_path, script, iterations=1)
+    assert any("triton.autotune" in text for text in estimate.assumptions)
 
 
 def test_every_optimizer(python, tmp_path):

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from xmem.alloc_conf import AllocatorOptions
 from xmem.simulation import (
+    FREE_AT_CHECKPOINT,
     NEVER,
     Alternatives,
     DeviceAction,
@@ -21,7 +22,7 @@ from xmem.simulation import (
     make_requests,
     replay,
 )
-from xmem.testing.reference.caching_allocator import UNLIMITED, Block, CachingAllocator, Device
+from xmem.testing.reference.caching_allocator import UNLIMITED, Block, CachingAllocator, Checkpoint, Device
 
 MIB = 1 << 20
 OTHER_STREAM = 77  # none that a block is allocated on
@@ -109,7 +110,8 @@ def requests_with_alternatives(draw: st.DrawFn) -> Requests:
     )
 
 
-POOL_CALLS = [kind for kind in RequestKind if kind >= RequestKind.BEGIN_POOL]
+POOL_CALLS = [kind for kind in RequestKind if RequestKind.BEGIN_POOL <= kind <= RequestKind.FORBID_POOL_SPLIT]
+RESTORED_POOL = 100  # none of those that calls are about
 
 
 @st.composite
@@ -129,6 +131,100 @@ def requests_with_pools(draw: st.DrawFn) -> Requests:
         block=np.insert(made.block, at, [number for _, _, number in valid]),
         time_ns=np.insert(made.time_ns, at, [0 for _ in valid]),
     )
+
+
+@st.composite
+def requests_with_checkpoints(draw: st.DrawFn) -> Requests:
+    """The same, and some blocks say their pool; one such pool is put back to a checkpoint once or twice.
+
+    As programs do, all blocks of that pool are freed before, and most pieces are asked for again.
+    """
+    made = draw(requests_with_pools())
+    in_pool = st.sampled_from([-1, -1, 0, RESTORED_POOL, RESTORED_POOL])
+    count = len(made.size_bytes)
+    mempool = np.array(draw(st.lists(in_pool, min_size=count, max_size=count)), np.int32)
+    history = _Restoring(made, mempool)
+    places = sorted(draw(st.lists(st.integers(0, len(made)), min_size=2, max_size=4)))
+    for row in range(len(made) + 1):
+        for which, place in enumerate(places):
+            if place == row:
+                if which == 0:
+                    history.take_checkpoint()
+                else:
+                    history.go_back(draw)
+        if row < len(made):
+            history.copy(row)
+    return history.finish()
+
+
+class _Restoring:
+    """Requests copied one by one, with checkpoints and ways back between them."""
+
+    def __init__(self, made: Requests, mempool: np.ndarray) -> None:
+        self.made = made
+        self.mempool = mempool.tolist()
+        self.size = made.size_bytes.tolist()
+        self.stream = made.stream.tolist()
+        self.restores = [-1] * len(self.size)
+        self.rows: list[tuple[int, int]] = []
+        self.live: list[int] = []
+        self.gone: set[int] = set()
+        self.checkpoints: list[list[int]] = []
+
+    def copy(self, row: int) -> None:
+        kind, block = int(self.made.kind[row]), int(self.made.block[row])
+        about_block = kind in (RequestKind.FREE, RequestKind.RECORD_STREAM)
+        if about_block and block in self.gone:
+            return
+        if kind == RequestKind.ALLOC and self.mempool[block] == RESTORED_POOL:
+            self.live.append(block)
+        elif kind == RequestKind.FREE and block in self.live:
+            self.live.remove(block)
+        self.rows.append((kind, block))
+
+    def take_checkpoint(self) -> None:
+        self.checkpoints.append(list(self.live))
+        self.rows.append((RequestKind.CHECKPOINT_POOL, RESTORED_POOL))
+
+    def go_back(self, draw: st.DrawFn) -> None:
+        number = len(self.checkpoints) - 1
+        for block in self.live:
+            self.rows.append((RequestKind.FREE, block))
+            self.gone.add(block)
+        self.live = []
+        originals = [block for block in self.checkpoints[number] if draw(st.integers(0, 9)) > 0]
+        wanted = [*originals, *[FREE_AT_CHECKPOINT] * draw(st.integers(0, 3))]
+        freed = []
+        for original in draw(st.permutations(wanted)):
+            block = len(self.size)
+            self.size.append(self.size[original] if original >= 0 else draw(sizes))
+            self.stream.append(0)
+            self.mempool.append(RESTORED_POOL)
+            self.restores.append(original)
+            self.rows.append((RequestKind.ALLOC, block))
+            (self.live if original >= 0 else freed).append(block)
+            if draw(st.booleans()):
+                self.rows.append((RequestKind.RESTORE_SEGMENT, number))
+        self.rows.append((RequestKind.RESTORE_POOL, number))
+        self.rows += [(RequestKind.FREE, block) for block in freed]
+        if draw(st.booleans()):
+            self.take_checkpoint()
+
+    def finish(self) -> Requests:
+        none = np.full(len(self.size) - len(self.made.size_bytes), -1, np.int32)
+        alternatives = self.made.alternatives
+        if len(alternatives.list):
+            alternatives = replace(alternatives, list=np.concatenate([alternatives.list, none]))
+        return Requests(
+            np.array([kind for kind, _ in self.rows], np.uint8),
+            np.array([block for _, block in self.rows], np.int32),
+            np.zeros(len(self.rows), np.int64),
+            np.array(self.size, np.int64),
+            np.array(self.stream, np.int64),
+            alternatives,
+            np.array(self.mempool, np.int32),
+            np.array(self.restores, np.int32),
+        )
 
 
 class PoolProgram:
@@ -176,6 +272,9 @@ class Reference:
         self.fitting: dict[int, int] = {}  # by list of alternatives, the size that was taken last
         self.placed: dict[int, tuple[int, int]] = {}
         self.failed: list[int] = []
+        self.checkpoints: list[list[tuple[Checkpoint, list[int | None]]]] = []
+        self.awaited: list[int] = []
+        self.restored: set[int] = set()
 
     def step(self, index: int) -> None:
         block = int(self.requests.block[index])
@@ -190,8 +289,98 @@ class Reference:
                 self.allocator.record_stream(self.live[block], OTHER_STREAM)
         elif kind in POOL_CALLS:
             self.call_pool(RequestKind(kind), block)
+        elif kind == RequestKind.CHECKPOINT_POOL:
+            self.take_checkpoint(block)
+        elif kind in (RequestKind.RESTORE_SEGMENT, RequestKind.RESTORE_POOL):
+            self.restore(index, block, kind == RequestKind.RESTORE_POOL)
+        elif len(self.requests.restores) and self.requests.restores[block] != -1:
+            self.awaited.append(block)
         else:
             self.allocate(index, block)
+
+    def take_checkpoint(self, pool: int) -> None:
+        owner = {id(found): block for block, found in self.live.items()}
+        self.checkpoints.append(
+            [
+                (segment, [owner.get(id(piece)) for _, piece in segment[1]])
+                for segment in self.allocator.checkpoint_pool(pool)
+            ]
+        )
+
+    def restore(self, index: int, number: int, everything: bool) -> None:
+        """Segments by number of their place in the checkpoint; pieces that nobody claimed are freed."""
+        checkpoint = self.checkpoints[number]
+        unclaimed: dict[int, list[Block | None]] = {}
+
+        def put_back(at: int) -> None:
+            if at not in self.restored:
+                self.restored.add(at)
+                unclaimed[at] = list(self.allocator.restore_segment(checkpoint[at][0]))
+
+        def claim(block: int, at: int, piece: int) -> bool:
+            found = unclaimed[at][piece] if piece < len(unclaimed.get(at, [])) else None
+            if found is None:
+                return False
+            unclaimed[at][piece] = None
+            self.live[block] = found
+            self.placed[block] = (found.address, found.size)
+            return True
+
+        def claim_free(block: int) -> bool:
+            return any(
+                claim(block, at, piece)
+                for at in sorted(unclaimed)
+                for piece, (_, old) in enumerate(checkpoint[at][0][1])
+                if old is None
+            )
+
+        restores = self.requests.restores
+        for block in self.awaited:
+            for at, (_, owners) in enumerate(checkpoint):
+                if restores[block] in owners and restores[block] >= 0:
+                    put_back(at)
+                    claim(block, at, owners.index(int(restores[block])))
+        for block in self.awaited:
+            if restores[block] != FREE_AT_CHECKPOINT or claim_free(block):
+                continue
+            free = [
+                at
+                for at, (segment, _) in enumerate(checkpoint)
+                if at not in self.restored and [old for _, old in segment[1]] == [None]
+            ]
+            exact = [at for at in free if checkpoint[at][0][1][0][0] == self.requests.size_bytes[block]]
+            if free:
+                put_back((exact or free)[-1 if exact else 0])
+                claim_free(block)
+        if everything:
+            for at in range(len(checkpoint)):
+                put_back(at)
+            self.restored.clear()
+        for at in sorted(unclaimed):
+            for piece in unclaimed[at]:
+                if piece is not None:
+                    self.allocator.free(piece)
+        for block in self.awaited:
+            if block in self.live:
+                continue
+            if restores[block] == FREE_AT_CHECKPOINT:
+                self.placed[block] = (-1, 0)
+            else:
+                self.try_size(block, int(self.requests.size_bytes[block]), index)
+        self.awaited.clear()
+
+    def try_size(self, block: int, size: int, index: int) -> bool:
+        self.allocator.process_events()
+        pools = self.requests.mempool
+        said = int(pools[block]) if len(pools) and pools[block] >= 0 else None
+        found = self.allocator.malloc(size, int(self.requests.stream[block]), said)
+        if found is None:
+            if self.failed[-1:] != [index]:
+                self.failed.append(index)
+            return False
+        self.live[block] = found
+        self.placed[block] = (found.address, found.size)
+        return True
 
     def allocate(self, index: int, block: int) -> None:
         alternatives = self.requests.alternatives
@@ -206,7 +395,9 @@ class Reference:
                 self.placed[block] = (-1, 0)
             else:
                 self.allocator.process_events()
-                found = self.allocator.malloc(size, int(self.requests.stream[block]))
+                pools = self.requests.mempool
+                said = int(pools[block]) if len(pools) and pools[block] >= 0 else None
+                found = self.allocator.malloc(size, int(self.requests.stream[block]), said)
                 if found is None:
                     continue
                 self.live[block] = found
@@ -269,7 +460,12 @@ def require_equal_state(result: Replay, reference: Reference) -> None:
 
 
 @histories
-@given(requests_with_pools(), options, st.one_of(st.none(), capacities), st.data())
+@given(
+    st.one_of(requests_with_pools(), requests_with_checkpoints()),
+    options,
+    st.one_of(st.none(), capacities),
+    st.data(),
+)
 def test_core_and_reference_agree(
     requests: Requests, options: AllocatorOptions, capacity: int | None, data: st.DataObject
 ) -> None:

@@ -15,14 +15,14 @@ PAGE = ROOT / "docs" / "stacks.md"
 _HEAD = """\
 # Stacks that were tried
 
-`make test-stacks` writes this page from what its runs found; do not edit it. Each row is a training
-stack as its users start it, at small shapes, with weights and data made on the spot: `xmem-fast run
---gpu GPU -- COMMAND` on the [phantom GPU](phantom.md), on a machine without a GPU. Commands are in
+`make test-stacks` writes this page from what its runs found; do not edit it. Each row is a training stack as
+its users start it, at small shapes, with weights and data made on the spot: `xmem-fast run --gpu GPU --
+COMMAND` on the [phantom GPU](phantom.md), on a machine without a GPU. Commands are in
 `tests/stacks/stacks.toml`, scripts in `tests/stacks/scripts`, versions in `tests/stacks/environments`.
 
-**Works** means: there is an estimate, what PyTorch's own allocator measured and our replay of its
-requests are the same to the byte, and the need is not below what was measured and the CUDA context
-together. Times are those of 2 shared cores; host memory is the most that all processes of the run held.
+**Works** means: there is an estimate, what PyTorch's own allocator measured and our replay of its requests
+are the same to the byte, and the need is not below what was measured and the CUDA context together. Times are
+those of 2 shared cores; host memory is the most that all processes of the run held.
 
 {counts}
 """

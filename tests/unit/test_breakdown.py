@@ -164,7 +164,7 @@ def test_a_workspace_is_of_the_library_whose_kernel_takes_it(operator: str, part
     stages, workload = found.stages, found.stages.workload
     category = np.where(workload.size_bytes == 8 * MIB, Category.WORKSPACE, workload.category)
     marked = workload.with_columns(category=category.astype(np.uint8))
-    parts = {row.name: row.bytes for row in card_parts(stages.trace, marked, found.holders, found.replay, 0)}
+    parts = {row.name: row.bytes for row in card_parts(stages.trace, marked, found.holders, found.verdict)}
     assert {name for name in parts if name.endswith("_workspaces") and parts[name]} == {part}
     assert parts[part] == 8 * MIB
     assert sum(parts.values()) == found.replay.peak_reserved.bytes

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from xmem.capture import find_torch
+from xmem.capture import find_torch, path_with, with_python
 from xmem.cli.capture import _value
 from xmem.errors import ConfigError
 
@@ -69,3 +69,57 @@ def test_values_name_a_line_and_a_number():
 def test_values_that_cannot_be_meant(text):
     with pytest.raises(ConfigError, match=r"FILE:LINE=NUMBER"):
         _value(text)
+
+
+@pytest.fixture
+def environment(tmp_path, monkeypatch):
+    """An environment with an interpreter and torchrun, a search path without it, and a script."""
+    (tmp_path / "env").mkdir()
+    python = fake_python(tmp_path / "env", "13.0")
+    (tmp_path / "other").mkdir()
+    for program, line in (
+        ("env/torchrun", f"#!{python}"),
+        ("env/tool", "#!/bin/sh"),
+        ("other/accelerate", f"#!{sys.executable}"),
+        ("other/sh", "#!/bin/false"),
+        ("other/python3", "#!/bin/false"),
+    ):
+        (tmp_path / program).write_text(f"{line}\n")
+        (tmp_path / program).chmod(0o755)
+    (tmp_path / "train.py").write_text("")
+    monkeypatch.setenv("PATH", str(tmp_path / "other"))
+    monkeypatch.chdir(tmp_path)
+    return python
+
+
+@pytest.mark.parametrize("first", ["python", "python3", "python3.11"])
+def test_a_leading_python_is_the_named_one(environment, first):
+    assert with_python(environment, [first, "train.py"]) == [str(environment), "train.py"]
+    assert with_python(environment, [str(environment), "train.py"]) == [str(environment), "train.py"]
+
+
+def test_arguments_of_the_named_python(environment):
+    python = str(environment)
+    for command in (["train.py", "-x"], ["-m", "package"], ["not_there.py"], ["./train.py"]):
+        assert with_python(environment, command) == [python, *command]
+    assert with_python(environment, []) == [python]
+
+
+def test_programs_of_the_environment(environment):
+    folder = environment.parent
+    assert with_python(environment, ["torchrun", "train.py"]) == [
+        str(environment),
+        str(folder / "torchrun"),
+        "train.py",
+    ]
+    assert with_python(environment, ["tool", "a"]) == [str(folder / "tool"), "a"]
+    assert with_python(environment, ["sh", "train.sh"]) == ["sh", "train.sh"]
+    assert path_with(environment, "/usr/bin") == f"{folder}:/usr/bin"
+    assert path_with(environment, None) == str(folder)
+
+
+def test_programs_of_another_environment_are_refused(environment):
+    with pytest.raises(ConfigError, match=r"accelerate is not in .*env"):
+        with_python(environment, ["accelerate", "launch", "train.py"])
+    with pytest.raises(ConfigError, match="one of the two"):
+        with_python(environment, [str(environment.parents[1] / "other" / "python3"), "train.py"])

@@ -9,6 +9,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import pytest
 
 from xmem.cudnn import libraries, planner
 from xmem.cudnn.cache import PlanCache, parse_plans
-from xmem.cudnn.libraries import CudnnLibrary, bundled_with, find_library, library_at
+from xmem.cudnn.libraries import CudnnLibrary, bundled_with, find_libraries, library_at, way_out
 from xmem.cudnn.planner import Planner, PlannerError, Settings, sizes_tried
 from xmem.cudnn.planner_process import CudnnError, DeviceProperties, strides, workspace_on_device
 from xmem.cudnn.problems import Operation, Problem
@@ -108,11 +109,11 @@ def test_the_nearest_installed_library_is_asked(monkeypatch: pytest.MonkeyPatch)
     installed = [CudnnLibrary(Path(str(version)), version) for version in versions]
     monkeypatch.delenv(libraries.LIBRARY_VARIABLE, raising=False)
     monkeypatch.setattr(libraries, "installed_libraries", lambda: installed)
-    assert find_library((2, 12)) == installed[0]
-    assert find_library((2, 8)) == installed[1]
-    assert find_library((2, 3)) == installed[1]  # 8.9 would be the job's own, and cannot
+    assert find_libraries((2, 12)) == (installed[0], installed[1])
+    assert find_libraries((2, 8)) == (installed[1], installed[0])
+    assert find_libraries((2, 3))[0] == installed[1]  # 8.9 would be the job's own, and cannot
     monkeypatch.setattr(libraries, "installed_libraries", list)
-    assert find_library((2, 12)) is None
+    assert find_libraries((2, 12)) == ()
 
 
 def test_the_library_that_is_named_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,9 +122,9 @@ def test_the_library_that_is_named_is_asked(tmp_path: Path, monkeypatch: pytest.
     named.touch()
     (tmp_path / "nvidia_cudnn_cu12-9.1.0.70.dist-info").mkdir()
     monkeypatch.setenv(libraries.LIBRARY_VARIABLE, str(named))
-    assert find_library((2, 12)) == CudnnLibrary(named, (9, 1, 0))
+    assert find_libraries((2, 12)) == (CudnnLibrary(named, (9, 1, 0)),)
     monkeypatch.setenv(libraries.LIBRARY_VARIABLE, "")
-    assert find_library((2, 12)) is None
+    assert find_libraries((2, 12)) == ()
     with pytest.raises(ConfigError, match="libcudnn"):
         library_at(tmp_path / "nothing.so")
 
@@ -224,9 +225,47 @@ def test_a_library_that_fails_says_why_and_what_to_do(
     with pytest.raises(PlannerError, match=message) as raised:
         failing.plans([VGG], tmp_path / "cache")
     assert "pip install xmem-fast[cudnn]" in str(raised.value)
-    answer = Workspaces(RTX_3060, (2, 12), failing.library).ask((VGG,), Settings())
+    answer = Workspaces(RTX_3060, (2, 12), (failing.library,)).ask((VGG,), Settings())
     assert answer.tried == {VGG: typical_sizes(VGG, (8, 6), Settings())}
     assert "typical" in answer.source
+
+
+def test_where_a_library_fails_the_next_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken, whole = (CudnnLibrary(tmp_path / name / "libcudnn.so.9", (9, 20, 0)) for name in ("new", "old"))
+    for library in (broken, whole):
+        library.path.parent.mkdir()
+        library.path.touch()
+    program = ANSWERING + (
+        "sys.argv[1].endswith('new/libcudnn.so.9') and sys.exit('no engine')\n"
+        "for line in sys.stdin: print(json.dumps({'plans': [[512, [0]]]}), flush=True)\n"
+    )
+    pretending(tmp_path, monkeypatch, program)
+    monkeypatch.setenv("XMEM_CACHE", str(tmp_path))
+    answer = Workspaces(RTX_3060, (2, 12), (broken, whole)).ask((VGG,), Settings())
+    assert answer.tried == {VGG: (512,)}
+    assert answer.source.startswith("cuDNN 9.20.0 planned the convolutions, the job's own; ")
+    assert "new/libcudnn.so.9 cannot plan convolutions" in answer.source
+
+
+def test_what_is_installed_is_not_advised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    newest = CudnnLibrary(tmp_path / "libcudnn.so.9", (9, 28, 0), 13)
+    tested = CudnnLibrary(tmp_path / "libcudnn.so.9", libraries.TESTED, 13)
+    elsewhere = CudnnLibrary(tmp_path / "other.so", None)
+    monkeypatch.setattr(libraries, "installed_libraries", list)
+    assert "pip install xmem-fast[cudnn]" in way_out(elsewhere)
+    monkeypatch.setattr(libraries, "installed_libraries", lambda: [newest])
+    assert "pip install 'nvidia-cudnn-cu13==9.20.0.*'" in way_out(newest)
+    assert "pip install" not in way_out(elsewhere)
+    monkeypatch.setattr(libraries, "installed_libraries", lambda: [tested])
+    assert "pip install" not in way_out(tested)
+
+
+def test_the_extras_end_with_what_was_tested() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    major, minor, _ = libraries.TESTED
+    for extra, cuda_major in (("cudnn", 12), ("cudnn-cu13", 13)):
+        wheels = project["optional-dependencies"][extra]
+        assert f"nvidia-cudnn-cu{cuda_major}>=9.8,<{major}.{minor + 1}" in wheels
 
 
 def test_without_a_library_the_answer_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,7 +339,7 @@ def test_a_problem_that_cannot_be_has_no_plans(tmp_path: Path) -> None:
 
 def test_the_child_says_what_it_cannot_load() -> None:
     done = subprocess.run(
-        [sys.executable, "-I", str(planner._PROGRAM), "/nowhere/libcudnn.so.9"],
+        [sys.executable, "-I", str(planner._PROGRAM), "/nowhere/libcudnn.so.9", ""],
         input="{}\n",
         capture_output=True,
         text=True,

@@ -122,20 +122,6 @@ def measured(*ranks: tuple[int, int]) -> Measured:
     return Measured(peaks[0].peak_reserved_bytes, peaks[0].peak_allocated_bytes, True, peaks)
 
 
-@pytest.mark.parametrize(
-    ("ranks", "usable", "expected"),
-    [
-        (((90, 70),), 80, True),  # its own replay tells
-        (((90, 70), (90, 70)), 80, True),  # alike: the same replay tells
-        (((60, 50), (70, 60)), 80, True),  # all below
-        (((60, 50), (90, 60)), 80, False),
-        (((90, 70), (85, 75)), 80, False),
-    ],
-)
-def test_other_ranks_fit_below_the_size_or_when_they_need_no_more(ranks, usable, expected) -> None:
-    assert measured(*ranks).others_fit(usable) is expected
-
-
 def test_measured_survives_json() -> None:
     estimate = replace(FITS, measured=measured((90, 70), (60, 50)))
     assert Estimate.from_json(json.loads(json.dumps(estimate.to_json()))) == estimate

@@ -101,6 +101,8 @@ def test_cudnn_reads_the_description() -> None:
         "supportCoopLaunch": 1,
         "totalGlobalMem": 12622168064,
         "memBusWidth": 192,
+        "memoryBusWidth": 192,
+        "oversizedSharedMemoryPerBlock": 0,
     }
 
 

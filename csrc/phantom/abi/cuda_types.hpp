@@ -15,6 +15,7 @@ enum Error : int {
   kInvalidDevice = 101,
   kNoDevice = 100,
   kInvalidContext = 201,
+  kNoImageForDevice = 209,
   kInvalidHandle = 400,
   kNotFound = 500,
   kNotReady = 600,

@@ -16,6 +16,8 @@ constexpr char kShared[] = ".nv.shared.";
 constexpr char kInfo[] = ".nv.info";
 constexpr char kKernelInfo[] = ".nv.info.";
 
+constexpr std::size_t kLeastBytes = 4;  // of anything that is told by its first bytes
+
 // Formats of attributes: the two bytes after format and number are the value, or the length of what follows.
 constexpr unsigned char kSizedFormat = 4;
 constexpr unsigned char kFrameSize = 0x11;      // EIATTR_FRAME_SIZE: symbol, bytes
@@ -33,6 +35,12 @@ class Elf {
   const std::vector<Elf64_Shdr>& sections() const { return sections_; }
   const char* name(const Elf64_Shdr& section) const { return text(header_.e_shstrndx, section.sh_name); }
   const char* content(const Elf64_Shdr& section) const { return bytes_ + section.sh_offset; }
+
+  // The architecture is a byte of the flags, whose place changed with version 8 of the interface (CUDA 13).
+  Image image() const {
+    const unsigned architecture = header_.e_ident[EI_ABIVERSION] >= 8 ? header_.e_flags >> 8 : header_.e_flags;
+    return {Image::Form::kCubin, static_cast<int>(architecture & 0xff), Image::Reach::kPortable};
+  }
 
   // The symbol of a number, with its name; null when there is none.
   const char* symbol(std::uint32_t number, Elf64_Sym* symbol) const {
@@ -116,10 +124,14 @@ std::size_t elf_bytes(const void* image) {
   return bytes;
 }
 
-CodeObject read_code_object(const void* image) {
+CodeObject read_code_object(const void* image, std::size_t readable) {
   CodeObject read;
-  if (elf_bytes(image) == 0) return read;
+  if (readable < kLeastBytes) return read;
+  if (is_fat_binary(image)) read.images = read_fat_binary(image, readable).images;
+  if (readable < sizeof(Elf64_Ehdr)) return read;
+  if (const std::size_t bytes = elf_bytes(image); bytes == 0 || bytes > readable) return read;
   const Elf elf(image);
+  read.images = {elf.image()};
   read.listed = true;
   for (const Elf64_Shdr& section : elf.sections()) {
     const char* name = after(elf.name(section), kText);

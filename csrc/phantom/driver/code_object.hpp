@@ -18,12 +18,15 @@ struct Variable {
 struct CodeObject {
   // False for PTX and fat binaries, which may be compressed: any kernel may be in there.
   bool listed = false;
+  // What it is compiled for, as far as its headers say; empty: nothing is known.
+  std::vector<Image> images;
   std::vector<Kernel> kernels;
   std::vector<Variable> variables;
 };
 
-// Reads a code object as cuModuleLoadData takes it: without a size, which its headers say.
-CodeObject read_code_object(const void* image);
+// Reads a code object as cuModuleLoadData takes it (a cubin, a fat binary, PTX): without a size, which its headers say;
+// of a file, the bytes that were read.
+CodeObject read_code_object(const void* image, std::size_t readable = SIZE_MAX);
 
 // The bytes that an ELF image takes, 0 for anything else.
 std::size_t elf_bytes(const void* image);

@@ -277,16 +277,3 @@ PHANTOM_EXPORT int cuGetProcAddress(const char* name, void** function, int versi
   note(Function::cuGetProcAddress);
   return cuGetProcAddress_v2(name, function, version, flags, nullptr);
 }
-
-PHANTOM_EXPORT const char* cudaGetErrorName(int error);
-PHANTOM_EXPORT const char* cudaGetErrorString(int error);
-
-PHANTOM_EXPORT int cuGetErrorName(int error, const char** name) {
-  *name = cudaGetErrorName(error);
-  return kSuccess;
-}
-
-PHANTOM_EXPORT int cuGetErrorString(int error, const char** text) {
-  *text = cudaGetErrorString(error);
-  return kSuccess;
-}

@@ -107,19 +107,19 @@ int best_block_size(int* grid_size, int* block_size, const void* function, Share
 PHANTOM_EXPORT int cuLaunchKernel(const void* function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
                                   unsigned, void* stream, void**, void**) {
   note(Function::cuLaunchKernel);
-  return function != nullptr ? launch_kernel(stream) : kInvalidHandle;
+  return function != nullptr ? launch_kernel(function, stream) : kInvalidHandle;
 }
 
 PHANTOM_EXPORT int cuLaunchCooperativeKernel(const void* function, unsigned, unsigned, unsigned, unsigned, unsigned,
                                              unsigned, unsigned, void* stream, void**) {
   note(Function::cuLaunchCooperativeKernel);
-  return function != nullptr ? launch_kernel(stream) : kInvalidHandle;
+  return function != nullptr ? launch_kernel(function, stream) : kInvalidHandle;
 }
 
 PHANTOM_EXPORT int cuLaunchKernelEx(const DriverLaunchConfig* config, const void* function, void**, void**) {
   note(Function::cuLaunchKernelEx);
   if (config == nullptr) return kInvalidValue;
-  return function != nullptr ? launch_kernel(config->stream) : kInvalidHandle;
+  return function != nullptr ? launch_kernel(function, config->stream) : kInvalidHandle;
 }
 
 PHANTOM_EXPORT int cuFuncGetAttribute(int* value, int attribute, const void* function) {

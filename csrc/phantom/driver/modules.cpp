@@ -29,6 +29,7 @@ constexpr int kFileNotFound = 301;
 
 struct Module {
   CodeObject code;
+  CodeVersions versions;                           // of the image that was chosen, where that is known
   std::map<std::string, const void*> kernels;      // those that were asked for, by name
   std::map<std::string, DeviceAddress> variables;  // likewise
   std::uint64_t variable_bytes_of(const std::string& name) const {
@@ -50,10 +51,14 @@ Modules& modules() {
   return *kept;
 }
 
-int load(void** handle, const void* image) {
+int load(void** handle, const void* image, std::size_t readable = SIZE_MAX) {
   if (handle == nullptr || image == nullptr) return kInvalidValue;
   if (machine().count() == 0) return kNoDevice;
-  Module made{read_code_object(image), {}, {}};
+  Module made{read_code_object(image, readable), {}, {}, {}};
+  if (!made.code.images.empty() && machine().has(current_device())) {
+    made.versions = choose_image(made.code.images, machine().device(current_device()).capability());
+    if (!made.versions.runs()) return kNoImageForDevice;
+  }
   *handle = new char();
   Modules& kept = modules();
   const std::lock_guard lock(kept.mutex);
@@ -68,7 +73,7 @@ int load_file(void** handle, const char* path) {
   char part[65536];
   for (std::size_t read = 0; (read = std::fread(part, 1, sizeof part, file)) > 0;) bytes.append(part, read);
   std::fclose(file);
-  return load(handle, bytes.c_str());
+  return load(handle, bytes.c_str(), bytes.size() + 1);
 }
 
 int unload(void* handle) {
@@ -102,6 +107,7 @@ const void* kernel_in(Modules& kept, void* handle, Module& module, const char* n
     }
     if (!found) return nullptr;
   }
+  kernel.versions = module.versions;
   const void* made = keep_kernel(std::move(kernel));
   module.kernels[name] = made;
   kept.of_kernel[made] = handle;

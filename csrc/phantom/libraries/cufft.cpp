@@ -128,7 +128,7 @@ int make(int handle, const Transform& transform, std::size_t* work) {
   Plan& plan = found->second;
   plan.work_bytes = work_bytes(transform);
   if (work != nullptr) *work = plan.work_bytes;
-  if (plan.allocates && allocate(current_device(), plan.work_bytes, &plan.work_area) != kSuccess) {
+  if (plan.allocates && allocate(current_device(), plan.work_bytes, &plan.work_area, Use::kLibrary) != kSuccess) {
     return kAllocationFailed;
   }
   return kOk;

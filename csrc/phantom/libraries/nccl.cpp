@@ -83,7 +83,7 @@ int create(void** handle, const UniqueId& id, int rank, int size, int device) {
   if (rank < 0 || rank >= size || !machine().has(device)) return kNcclInvalidArgument;
   const std::uint64_t bytes = nccl_buffer_bytes(machine().device(device), size);
   ensure_context(device);
-  if (bytes > 0 && take_pages(device, bytes) != kSuccess) return kNcclUnhandledCudaError;
+  if (bytes > 0 && take_pages(device, bytes, Use::kNccl) != kSuccess) return kNcclUnhandledCudaError;
   *handle = new Communicator{id, rank, size, device, bytes};
   return kNcclSuccess;
 }
@@ -91,7 +91,7 @@ int create(void** handle, const UniqueId& id, int rank, int size, int device) {
 int destroy(void* handle) {
   if (handle == nullptr) return kNcclSuccess;
   const auto* gone = static_cast<Communicator*>(handle);
-  if (gone->buffer_bytes > 0) give_pages(gone->device, gone->buffer_bytes);
+  if (gone->buffer_bytes > 0) give_pages(gone->device, gone->buffer_bytes, Use::kNccl);
   delete gone;
   return kNcclSuccess;
 }
@@ -397,7 +397,7 @@ PHANTOM_EXPORT int ncclWinGetUserPtr(void*, void* window, void** buffer) {
 
 PHANTOM_EXPORT int ncclMemAlloc(void** address, std::size_t size) {
   note(Function::ncclMemAlloc);
-  return allocate(current_device(), size, address) == kSuccess ? kNcclSuccess : kNcclUnhandledCudaError;
+  return allocate(current_device(), size, address, Use::kNccl) == kSuccess ? kNcclSuccess : kNcclUnhandledCudaError;
 }
 
 PHANTOM_EXPORT int ncclMemFree(void* address) {

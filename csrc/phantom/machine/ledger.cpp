@@ -2,11 +2,13 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -62,7 +64,13 @@ bool is_alive(std::int32_t process) {
 
 std::int64_t held(const Slot& slot, int device) {
   const DeviceUse& use = slot.devices[device];
-  return use.used_bytes.load(std::memory_order_relaxed) + use.context_bytes.load(std::memory_order_relaxed);
+  return use.used_bytes.load() + use.context_bytes.load();
+}
+
+void raise(std::atomic<std::int64_t>& most, std::int64_t bytes) {
+  std::int64_t known = most.load();
+  while (bytes > known && !most.compare_exchange_weak(known, bytes)) {
+  }
 }
 
 Slot* claim_slot() {
@@ -83,6 +91,39 @@ Slot* claim_slot() {
   slot->last_call.store(-1);
   return slot;
 }
+
+// Calls `visit` for the slot of every live process that holds memory of a device, this one's first.
+template <typename Visit>
+void for_each_holder(int device, Visit visit) noexcept {
+  const Slot& own = slot();
+  visit(own);
+  if (shared_ledger == nullptr) return;
+  for (const Slot& other : shared_ledger->slots) {
+    const std::int32_t process = other.process.load(std::memory_order_relaxed);
+    if (process == 0) break;  // slots are taken in order
+    if (&other != &own && held(other, device) > 0 && is_alive(process)) visit(other);
+  }
+}
+
+// One writer at a time, over all processes; one that died with the lock, or stopped for long, does not keep it.
+class CardLock {
+ public:
+  explicit CardLock(std::atomic<std::int32_t>& writer) noexcept : writer_(writer) {
+    for (int tries = 0; tries < kMostTries; ++tries) {
+      std::int32_t none = 0;
+      if (writer_.compare_exchange_strong(none, getpid())) return;
+      sched_yield();
+    }
+    writer_.store(getpid());
+  }
+  ~CardLock() { writer_.store(0); }
+  CardLock(const CardLock&) = delete;
+  CardLock& operator=(const CardLock&) = delete;
+
+ private:
+  static constexpr int kMostTries = 10000;
+  std::atomic<std::int32_t>& writer_;
+};
 
 void forget_after_fork() {
   own_slot.store(nullptr);
@@ -111,17 +152,72 @@ Slot& slot() noexcept {
 }
 
 std::int64_t used_by_all(int device) noexcept {
+  std::int64_t sum = 0;
+  for_each_holder(device, [&](const Slot& holder) { sum += held(holder, device); });
+  return sum;
+}
+
+void add_use(int device, Use use, std::int64_t bytes) noexcept {
+  DeviceUse& own = slot().devices[device];
+  own.use_bytes[static_cast<unsigned>(use)].fetch_add(bytes);
+  raise(own.peak_bytes, own.used_bytes.fetch_add(bytes) + bytes);
+}
+
+void add_managed(int device, std::int64_t bytes) noexcept {
+  DeviceUse& own = slot().devices[device];
+  raise(own.managed_largest_bytes, bytes);
+  raise(own.managed_peak_bytes, own.managed_bytes.fetch_add(bytes) + bytes);
+}
+
+// Every process adds before it looks, so of two that take memory at once the later one sees the sum.
+void note_peak(int device) noexcept {
+  if (shared_ledger == nullptr) return;
+  CardPeak& peak = shared_ledger->cards[device];
+  if (used_by_all(device) <= peak.bytes.load()) return;
+  const CardLock lock(peak.writer);
+  std::int64_t context_bytes = 0, uses[kUses] = {}, bytes = 0;
+  std::int32_t contexts = 0;
+  for_each_holder(device, [&](const Slot& holder) {
+    const DeviceUse& use = holder.devices[device];
+    contexts += use.has_context.load() != 0 ? 1 : 0;
+    context_bytes += use.context_bytes.load();
+    bytes += held(holder, device);
+    for (unsigned i = 0; i < kUses; ++i) uses[i] += use.use_bytes[i].load();
+  });
+  if (bytes <= peak.bytes.load()) return;
+  peak.contexts.store(contexts);
+  peak.context_bytes.store(context_bytes);
+  for (unsigned i = 0; i < kUses; ++i) peak.use_bytes[i].store(uses[i]);
+  peak.bytes.store(bytes);
+}
+
+CardUse card_use(int card) noexcept {
+  CardUse found;
+  if (shared_ledger == nullptr) return found;
+  const CardPeak& peak = shared_ledger->cards[card];
+  found.contexts = peak.contexts.load();
+  found.bytes = peak.bytes.load();
+  found.context_bytes = peak.context_bytes.load();
+  for (unsigned i = 0; i < kUses; ++i) found.use_bytes[i] = peak.use_bytes[i].load();
+  for (const Slot& user : shared_ledger->slots) {
+    if (user.process.load(std::memory_order_relaxed) == 0) break;
+    const DeviceUse& use = user.devices[card];
+    found.managed_bytes += use.managed_peak_bytes.load();
+    found.managed_largest_bytes = std::max(found.managed_largest_bytes, use.managed_largest_bytes.load());
+  }
+  return found;
+}
+
+std::int64_t launches_of_others() noexcept {
+  std::int64_t launches = 0;
+  if (shared_ledger == nullptr) return launches;
   const Slot& own = slot();
-  std::int64_t sum = held(own, device);
-  if (shared_ledger == nullptr) return sum;
   for (const Slot& other : shared_ledger->slots) {
     const std::int32_t process = other.process.load(std::memory_order_relaxed);
-    if (process == 0) break;  // slots are taken in order
-    if (&other == &own) continue;
-    const std::int64_t bytes = held(other, device);
-    if (bytes > 0 && is_alive(process)) sum += bytes;
+    if (process == 0) break;
+    if (&other != &own && is_alive(process)) launches += other.launches.load(std::memory_order_relaxed);
   }
-  return sum;
+  return launches;
 }
 
 std::vector<ProcessUse> users_of(int device) {

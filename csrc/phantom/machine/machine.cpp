@@ -166,6 +166,7 @@ void ensure_context(int device) {
   if (use.has_context.load(std::memory_order_relaxed) != 0) return;
   use.context_bytes.store(machine().device(device).context_bytes, std::memory_order_relaxed);
   use.has_context.store(1, std::memory_order_relaxed);
+  note_peak(static_cast<int>(machine().card(device)));
 }
 
 bool has_context(int device) {

@@ -9,14 +9,25 @@
 namespace xmem::phantom {
 namespace {
 
+// Of 128 TiB that a process has, what is left in one piece wherever its program and libraries were loaded.
+constexpr std::uint64_t kAllSpans = std::uint64_t{64} << 40;
 // Room for many expandable segments, each of which reserves more than the whole device.
-constexpr std::uint64_t kDeviceSpan = std::uint64_t{4} << 40;
+constexpr std::uint64_t kLargestSpan = std::uint64_t{4} << 40;
 // Where nothing else is, should the reservation be refused (a limit on address space): the comparison still holds.
 constexpr std::uint64_t kUnreservedBase = std::uint64_t{0x200000000000};
 
+// Of addresses, for each device.
+std::uint64_t device_span() {
+  static const std::uint64_t span = [] {
+    const std::uint64_t share = kAllSpans / static_cast<std::uint64_t>(std::max(machine().count(), 1));
+    return std::min(kLargestSpan, share / kPageBytes * kPageBytes);
+  }();
+  return span;
+}
+
 std::uint64_t base_address() {
   static const std::uint64_t base = [] {
-    const std::uint64_t span = kDeviceSpan * static_cast<std::uint64_t>(std::max(machine().count(), 1));
+    const std::uint64_t span = device_span() * static_cast<std::uint64_t>(std::max(machine().count(), 1));
     void* map = mmap(nullptr, span + kPageBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (map == MAP_FAILED) return kUnreservedBase;
     madvise(map, span + kPageBytes, MADV_DONTDUMP);
@@ -29,13 +40,13 @@ std::uint64_t base_address() {
 
 int device_of(const void* address) {
   const std::uint64_t offset = reinterpret_cast<std::uint64_t>(address) - base_address();
-  const std::uint64_t device = offset / kDeviceSpan;
+  const std::uint64_t device = offset / device_span();
   return device < static_cast<std::uint64_t>(machine().count()) ? static_cast<int>(device) : -1;
 }
 
 AddressRanges::AddressRanges(int device) {
-  const std::uint64_t begin = base_address() + kDeviceSpan * static_cast<std::uint64_t>(device);
-  gaps_.push_back({begin + kPageBytes, begin + kDeviceSpan});
+  const std::uint64_t begin = base_address() + device_span() * static_cast<std::uint64_t>(device);
+  gaps_.push_back({begin + kPageBytes, begin + device_span()});
 }
 
 std::uint64_t AddressRanges::reserve(std::uint64_t length, std::uint64_t alignment) {

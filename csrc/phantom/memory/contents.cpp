@@ -11,6 +11,7 @@
 
 #include "machine/calls.hpp"
 #include "memory/address_space.hpp"
+#include "memory/host_zeros.hpp"
 
 namespace xmem::phantom {
 namespace {
@@ -125,7 +126,7 @@ void read_device(void* bytes, const void* device_address, std::size_t size) {
     std::memcpy(bytes, &answer.value, size);  // little endian: the low bytes
     return;
   }
-  std::memset(bytes, 0, size);
+  write_zeros(bytes, size);
   Written& kept = written();
   if (!kept.any.load(std::memory_order_relaxed)) return;
   const std::lock_guard lock(kept.mutex);

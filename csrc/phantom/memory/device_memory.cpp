@@ -13,10 +13,15 @@
 namespace xmem::phantom {
 namespace {
 
+struct Allocation {
+  std::uint64_t size;
+  Use use;
+};
+
 struct Books {
   std::mutex mutex;
   std::vector<std::unique_ptr<AddressRanges>> ranges;  // by device
-  std::map<std::uint64_t, std::uint64_t> allocations;  // address -> size
+  std::map<std::uint64_t, Allocation> allocations;     // by address
 
   AddressRanges& of(int device) {
     const auto index = static_cast<unsigned>(device);
@@ -33,36 +38,33 @@ Books& books() {
 
 }  // namespace
 
-int take_pages(int device, std::uint64_t size) {
+int take_pages(int device, std::uint64_t size, Use use) {
   ensure_context(device);
-  const unsigned card = machine().card(device);
+  const int card = static_cast<int>(machine().card(device));
   const auto pages = static_cast<std::int64_t>(whole_pages(size));
-  if (pages < 0 || pages > machine().device(device).limit_bytes - used_by_all(static_cast<int>(card))) {
-    return kOutOfMemory;
-  }
-  DeviceUse& use = slot().devices[card];
-  const std::int64_t used = use.used_bytes.fetch_add(pages) + pages;
-  if (used > use.peak_bytes.load()) use.peak_bytes.store(used);
+  if (pages < 0 || pages > machine().device(device).limit_bytes - used_by_all(card)) return kOutOfMemory;
+  add_use(card, use, pages);
+  note_peak(card);
   return kSuccess;
 }
 
-void give_pages(int device, std::uint64_t size) {
-  slot().devices[machine().card(device)].used_bytes.fetch_sub(static_cast<std::int64_t>(whole_pages(size)));
+void give_pages(int device, std::uint64_t size, Use use) {
+  add_use(static_cast<int>(machine().card(device)), use, -static_cast<std::int64_t>(whole_pages(size)));
 }
 
-int allocate(int device, std::uint64_t size, void** address) {
+int allocate(int device, std::uint64_t size, void** address, Use use) {
   *address = nullptr;
   if (size == 0) return kSuccess;
   if (!machine().has(device)) return kInvalidDevice;
   Books& kept = books();
   const std::lock_guard lock(kept.mutex);
-  if (const int error = take_pages(device, size); error != kSuccess) return error;
+  if (const int error = take_pages(device, size, use); error != kSuccess) return error;
   const std::uint64_t begin = kept.of(device).reserve(whole_pages(size));
   if (begin == 0) {
-    give_pages(device, size);
+    give_pages(device, size, use);
     return kOutOfMemory;
   }
-  kept.allocations[begin] = size;
+  kept.allocations[begin] = {size, use};
   *address = reinterpret_cast<void*>(begin);
   return kSuccess;
 }
@@ -74,8 +76,8 @@ int release(void* address) {
   const auto found = kept.allocations.find(reinterpret_cast<std::uint64_t>(address));
   if (found == kept.allocations.end()) return kInvalidValue;
   const int device = device_of(address);
-  give_pages(device, found->second);
-  kept.of(device).release(found->first, whole_pages(found->second));
+  give_pages(device, found->second.size, found->second.use);
+  kept.of(device).release(found->first, whole_pages(found->second.size));
   kept.allocations.erase(found);
   return kSuccess;
 }
@@ -105,9 +107,9 @@ bool allocation_of(const void* address, std::uint64_t* base, std::uint64_t* size
   auto found = kept.allocations.upper_bound(at);
   if (found == kept.allocations.begin()) return false;
   --found;
-  if (at >= found->first + found->second) return false;
+  if (at >= found->first + found->second.size) return false;
   *base = found->first;
-  *size = found->second;
+  *size = found->second.size;
   return true;
 }
 

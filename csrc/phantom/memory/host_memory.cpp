@@ -6,6 +6,7 @@
 #include <map>
 #include <mutex>
 
+#include "machine/ledger.hpp"
 #include "machine/machine.hpp"
 
 namespace xmem::phantom {
@@ -26,6 +27,11 @@ Blocks& blocks() {
   return *kept;
 }
 
+// On the card while a kernel works on it, as far as there is room.
+void count_managed(int device, std::int64_t bytes) {
+  if (machine().has(device)) add_managed(static_cast<int>(machine().card(device)), bytes);
+}
+
 std::uintptr_t number(const void* address) {
   return reinterpret_cast<std::uintptr_t>(address);
 }
@@ -39,7 +45,9 @@ int allocate_host(std::size_t size, MemoryType type, void** address) {
   if (map == MAP_FAILED) return kOutOfMemory;
   Blocks& kept = blocks();
   const std::lock_guard lock(kept.mutex);
-  kept.by_address[number(map)] = {{type, current_device(), map, size}, true};
+  const int device = current_device();
+  kept.by_address[number(map)] = {{type, device, map, size}, true};
+  if (type == kTypeManaged) count_managed(device, static_cast<std::int64_t>(size));
   *address = map;
   return kSuccess;
 }
@@ -57,7 +65,9 @@ bool release_host(void* address) {
   const std::lock_guard lock(kept.mutex);
   const auto found = kept.by_address.find(number(address));
   if (found == kept.by_address.end() || !found->second.ours) return false;
-  munmap(address, found->second.block.size);
+  const HostBlock& block = found->second.block;
+  if (block.type == kTypeManaged) count_managed(block.device, -static_cast<std::int64_t>(block.size));
+  munmap(address, block.size);
   kept.by_address.erase(found);
   return true;
 }

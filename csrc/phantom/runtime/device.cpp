@@ -1,4 +1,4 @@
-// Devices: how many, which one, what they are, and what errors are called.
+// Devices: how many, which one, and what they are.
 #include <algorithm>
 #include <cstddef>
 #include <cstdio>
@@ -16,42 +16,6 @@ using namespace xmem::phantom;  // NOLINT: what follows is C
 
 namespace xmem::phantom {
 namespace {
-
-struct ErrorText {
-  int number;
-  const char* name;
-  const char* text;
-};
-constexpr ErrorText kErrorTexts[] = {
-    {kSuccess, "cudaSuccess", "no error"},
-    {kInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
-    {kOutOfMemory, "cudaErrorMemoryAllocation", "out of memory"},
-    {kNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
-    {kInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
-    {kInvalidContext, "cudaErrorDeviceUninitialized", "invalid device context"},
-    {kInvalidHandle, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
-    {kNotFound, "cudaErrorSymbolNotFound", "named symbol not found"},
-    {kNotReady, "cudaErrorNotReady", "device not ready"},
-    {kPeerAccessAlreadyEnabled, "cudaErrorPeerAccessAlreadyEnabled", "peer access is already enabled"},
-    {kHostMemoryAlreadyRegistered, "cudaErrorHostMemoryAlreadyRegistered",
-     "part or all of the requested memory range is already mapped"},
-    {kHostMemoryNotRegistered, "cudaErrorHostMemoryNotRegistered",
-     "pointer does not correspond to a registered memory region"},
-    {kNotSupported, "cudaErrorNotSupported", "operation not supported (by the phantom GPU)"},
-    {kStreamCaptureUnsupported, "cudaErrorStreamCaptureUnsupported",
-     "operation not permitted when stream is capturing"},
-    {kStreamCaptureInvalidated, "cudaErrorStreamCaptureInvalidated",
-     "operation failed due to a previous error during capture"},
-    {kCapturedEvent, "cudaErrorCapturedEvent",
-     "operation not permitted on an event last recorded in a capturing stream"},
-    {kStreamCaptureUnmatched, "cudaErrorStreamCaptureUnmatched", "the capture was not initiated in this stream"},
-};
-
-const ErrorText* text_of(int error) {
-  const auto* found = std::find_if(std::begin(kErrorTexts), std::end(kErrorTexts),
-                                   [error](const ErrorText& entry) { return entry.number == error; });
-  return found == std::end(kErrorTexts) ? nullptr : found;
-}
 
 std::size_t size_attribute(const Device& device, DeviceAttribute which) {
   return static_cast<std::size_t>(std::max(device.attribute(which), 0));
@@ -169,16 +133,6 @@ PHANTOM_EXPORT int cudaGetLastError() {
 
 PHANTOM_EXPORT int cudaPeekAtLastError() {
   return peek_error();
-}
-
-PHANTOM_EXPORT const char* cudaGetErrorName(int error) {
-  const ErrorText* known = text_of(error);
-  return known != nullptr ? known->name : "unrecognized error code";
-}
-
-PHANTOM_EXPORT const char* cudaGetErrorString(int error) {
-  const ErrorText* known = text_of(error);
-  return known != nullptr ? known->text : "unrecognized error code";
 }
 
 PHANTOM_EXPORT int cudaGetDeviceCount(int* count) {

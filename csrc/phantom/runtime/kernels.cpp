@@ -1,6 +1,8 @@
 // Kernels: registered by the libraries that hold them, launched into nothing. What callers ask about them sizes their
-// temporaries (CUB, some of ATen), so the answers follow the described device. Registers and shared memory of kernels
-// that come with a library are not read from its code objects: 32 registers and no static shared memory are assumed.
+// temporaries (CUB, some of ATen), so the answers follow the described device and the images that were compiled: CUB
+// tunes by the architecture that is named here, and fails where that is none of those it was compiled for. Registers
+// and shared memory of kernels that come with a library are not read from its code objects: 32 registers and no static
+// shared memory are assumed.
 #include "runtime/kernels.hpp"
 
 #include <algorithm>
@@ -15,6 +17,7 @@
 #include "machine/calls.hpp"
 #include "machine/last_error.hpp"
 #include "machine/machine.hpp"
+#include "runtime/registered_kernels.hpp"
 #include "runtime/streams.hpp"
 
 using namespace xmem::phantom;  // NOLINT: what follows is C
@@ -66,9 +69,11 @@ int blocks_per_multiprocessor(const Device& device, const Kernel& kernel, int bl
 
 }  // namespace
 
-int launch_kernel(void* stream) {
-  if (!machine().has(current_device())) return kNoDevice;
+int launch_kernel(const void* handle, void* stream) {
+  const Device* device = device_here();
+  if (device == nullptr) return kNoDevice;
   ensure_context(current_device());
+  if (!versions_of_registered(handle, device->capability()).runs()) return kNoImageForDevice;
   launched(stream);
   return kSuccess;
 }
@@ -119,14 +124,17 @@ int describe_function(FuncAttributes* attributes, const void* handle) {
   const Device* device = device_here();
   if (device == nullptr) return kNoDevice;
   const Kernel kernel = kernel_of(handle);
+  const int capability = device->capability();
+  const CodeVersions versions = kernel.versions.runs() ? kernel.versions : versions_of_registered(handle, capability);
+  if (!versions.runs()) return kNoImageForDevice;
   *attributes = {};
   attributes->shared_size_bytes = static_cast<std::size_t>(kernel.static_shared_bytes);
   attributes->local_size_bytes = static_cast<std::size_t>(kernel.local_bytes);
   attributes->max_threads_per_block =
       kernel.most_threads > 0 ? kernel.most_threads : device->attribute(kMaxThreadsPerBlock);
   attributes->num_regs = kernel.registers;
-  attributes->ptx_version = device->capability();
-  attributes->binary_version = device->capability();
+  attributes->ptx_version = versions.ptx;
+  attributes->binary_version = versions.binary;
   attributes->max_dynamic_shared_size_bytes =
       kernel.most_dynamic_shared_bytes >= 0
           ? kernel.most_dynamic_shared_bytes
@@ -150,39 +158,41 @@ PHANTOM_EXPORT int __cudaPopCallConfiguration(Dim3* grid, Dim3* block, std::size
   return kSuccess;
 }
 
-PHANTOM_EXPORT int cudaLaunchKernel(const void*, Dim3, Dim3, void**, std::size_t, void* stream) {
+PHANTOM_EXPORT int cudaLaunchKernel(const void* function, Dim3, Dim3, void**, std::size_t, void* stream) {
   note(Function::cudaLaunchKernel);
-  return fail(launch_kernel(stream));
+  return fail(launch_kernel(function, stream));
 }
 
 // CUDA 13's form of the same, called by code that nvcc generates.
-PHANTOM_EXPORT int __cudaLaunchKernel(void*, Dim3, Dim3, void**, std::size_t, void* stream) {
+PHANTOM_EXPORT int __cudaLaunchKernel(void* function, Dim3, Dim3, void**, std::size_t, void* stream) {
   note(Function::__cudaLaunchKernel);
-  return fail(launch_kernel(stream));
+  return fail(launch_kernel(function, stream));
 }
 
-PHANTOM_EXPORT int cudaLaunchKernelExC(const LaunchConfig* config, const void*, void**) {
+PHANTOM_EXPORT int cudaLaunchKernelExC(const LaunchConfig* config, const void* function, void**) {
   note(Function::cudaLaunchKernelExC);
-  return fail(launch_kernel(config->stream));
+  return fail(launch_kernel(function, config->stream));
 }
 
-PHANTOM_EXPORT int cudaLaunchCooperativeKernel(const void*, Dim3, Dim3, void**, std::size_t, void* stream) {
+PHANTOM_EXPORT int cudaLaunchCooperativeKernel(const void* function, Dim3, Dim3, void**, std::size_t, void* stream) {
   note(Function::cudaLaunchCooperativeKernel);
-  return fail(launch_kernel(stream));
+  return fail(launch_kernel(function, stream));
 }
 
-PHANTOM_EXPORT void** __cudaRegisterFatBinary(void* binary) {
+PHANTOM_EXPORT RegisteredBinary* __cudaRegisterFatBinary(const void* wrapper) {
   note(Function::__cudaRegisterFatBinary);
-  return new void*(binary);
+  return register_binary(wrapper);
 }
 
-PHANTOM_EXPORT void __cudaRegisterFatBinaryEnd(void**) {
+PHANTOM_EXPORT void __cudaRegisterFatBinaryEnd(RegisteredBinary*) {
   note(Function::__cudaRegisterFatBinaryEnd);
 }
-PHANTOM_EXPORT void __cudaUnregisterFatBinary(void** handle) {
-  delete handle;
+PHANTOM_EXPORT void __cudaUnregisterFatBinary(RegisteredBinary* binary) {
+  unregister_binary(binary);
 }
-PHANTOM_EXPORT void __cudaRegisterFunction() {}
+PHANTOM_EXPORT void __cudaRegisterFunction(RegisteredBinary* binary, const void* host_function) {
+  register_kernel(binary, host_function);
+}
 PHANTOM_EXPORT void __cudaRegisterVar() {}
 PHANTOM_EXPORT void __cudaRegisterManagedVar() {}
 PHANTOM_EXPORT void __cudaRegisterHostVar() {}

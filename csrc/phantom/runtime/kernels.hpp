@@ -6,6 +6,7 @@
 #include <string>
 
 #include "abi/cuda_types.hpp"
+#include "runtime/fat_binary.hpp"
 
 namespace xmem::phantom {
 
@@ -16,10 +17,11 @@ struct Kernel {
   int local_bytes = 0;                 // of a thread: its stack, and what was spilled
   int most_threads = 0;                // of a block; 0: as many as the device allows
   int most_dynamic_shared_bytes = -1;  // set by the caller; -1: what the device allows unasked
+  CodeVersions versions;               // of a kernel that was loaded at run time; none: as compiled for the device
 };
 
-// Launches a kernel into nothing on a stream of the current device.
-int launch_kernel(void* stream);
+// Launches a kernel into nothing on a stream of the current device; an error where none of its images runs there.
+int launch_kernel(const void* handle, void* stream);
 
 // Gives a kernel a handle (a CUfunction, CUkernel or cudaKernel_t), and takes it back.
 const void* keep_kernel(Kernel kernel);

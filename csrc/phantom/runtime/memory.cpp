@@ -14,6 +14,7 @@
 #include "memory/contents.hpp"
 #include "memory/device_memory.hpp"
 #include "memory/host_memory.hpp"
+#include "memory/host_zeros.hpp"
 #include "runtime/streams.hpp"
 
 using namespace xmem::phantom;  // NOLINT: what follows is C
@@ -32,6 +33,10 @@ int copy_on(void* stream, void* target, const void* source, std::size_t size) {
 
 int copy_rows(void* target, std::size_t target_pitch, const void* source, std::size_t source_pitch, std::size_t width,
               std::size_t height) {
+  if (target_pitch == width && source_pitch == width) {
+    copy(target, source, width * height);
+    return kSuccess;
+  }
   for (std::size_t row = 0; row < height; ++row) {
     copy(static_cast<char*>(target) + row * target_pitch, static_cast<const char*>(source) + row * source_pitch, width);
   }
@@ -41,6 +46,8 @@ int copy_rows(void* target, std::size_t target_pitch, const void* source, std::s
 int clear(void* address, int value, std::size_t size) {
   if (device_of(address) >= 0)
     device_cleared(address, size);
+  else if (value == 0)
+    write_zeros(address, size);
   else
     std::memset(address, value, size);
   return kSuccess;

@@ -50,8 +50,9 @@ class _Search:
         self._deadline_s = deadline_s
         self._trial = Trial.of(analysis)
         self._before = Outcome(
-            analysis.replay.peak_reserved.bytes,
+            analysis.verdict.reserved_bytes,
             analysis.replay.peak_allocated.bytes,
+            analysis.verdict.need_bytes,
             None if analysis.estimate.verdict is None else analysis.estimate.verdict.fits,
         )
         self._tried = 0
@@ -122,7 +123,7 @@ class _Search:
             "saved_allocated_bytes": self._before.peak_allocated_bytes - outcome.peak_allocated_bytes,
             "peak_reserved_bytes": outcome.peak_reserved_bytes,
             "peak_allocated_bytes": outcome.peak_allocated_bytes,
-            "device_peak_bytes": self._analysis.estimate.context_bytes + outcome.peak_reserved_bytes,
+            "device_peak_bytes": outcome.device_peak_bytes,
             "fits": outcome.fits,
         }
 

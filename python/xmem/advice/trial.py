@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from xmem.alloc_conf import AllocatorOptions
 from xmem.devices import Device
 from xmem.move import requests_of
-from xmem.need import replay_on
 from xmem.orchestration.policy import Recorded
 from xmem.orchestration.workload import Workload
 from xmem.pipeline import Analysis
 from xmem.simulation import Requests, replay
+from xmem.verdict import Unreplayed, judge
 from xmem.whatif import Run, WhatIf, parse_whatif
 
 
@@ -22,6 +22,7 @@ class Outcome:
 
     peak_reserved_bytes: int
     peak_allocated_bytes: int
+    device_peak_bytes: int
     fits: bool | None
 
 
@@ -34,12 +35,14 @@ class Trial:
         corrected: Its blocks before the script was changed.
         options: Of the allocator.
         device: None where none was named.
+        unreplayed: What the cards held beside what the replay shows.
     """
 
     start: Run
     corrected: Workload
     options: AllocatorOptions
     device: Device | None
+    unreplayed: Unreplayed
 
     @classmethod
     def of(cls, analysis: Analysis) -> Trial:
@@ -48,7 +51,7 @@ class Trial:
         run = Run(stages.corrected, Recorded(stages.trace, stages.blocks, stages.attribution))
         for change in stages.what_if:
             run = parse_whatif(change)(run)
-        return cls(run, stages.corrected, analysis.options, analysis.device)
+        return cls(run, stages.corrected, analysis.options, analysis.device, stages.unreplayed)
 
     def changed(self, changes: Sequence[WhatIf]) -> Run:
         """The run with changes of the script, in order.
@@ -70,7 +73,7 @@ class Trial:
         """Replay requests, with other settings of the allocator if any are given."""
         options = options or self.options
         unlimited = replay(requests, options=options)
-        limited = replay_on(requests, unlimited, options, self.device)
-        fits = None if self.device is None else limited is None or limited.oom is None
-        shown = unlimited if limited is None or limited.oom is not None else limited
-        return Outcome(shown.peak_reserved.bytes, shown.peak_allocated.bytes, fits)
+        verdict = judge(requests, unlimited, options, self.device, self.unreplayed, explain=False)
+        return Outcome(
+            verdict.reserved_bytes, verdict.replay.peak_allocated.bytes, verdict.need_bytes, verdict.fits
+        )

@@ -17,7 +17,7 @@ from xmem.holders import iteration_begins
 from xmem.orchestration.operators import ANNOTATION, OperatorIndex, covered
 from xmem.orchestration.policy import Recorded
 from xmem.pipeline import Analysis, Stages
-from xmem.source_lines import package_line, user_line
+from xmem.shown_lines import shown_line
 from xmem.trace import SPAN_KINDS, Trace
 from xmem.whatif.module_calls import module_calls
 
@@ -136,7 +136,7 @@ def _lines_at(trace: Trace, times: Int64, show_packages: bool) -> tuple[NDArray[
     events = trace.events
     rows = _overlapping(trace, np.flatnonzero(events.kind == _LINE), times)
     at = innermost(events.begin_ns[rows], events.end_ns[rows], times)
-    shown = package_line if show_packages else user_line
+    shown = shown_line(trace, show_packages=show_packages)
     known = {name: shown(trace.names[name]) for name in set(events.name[rows].tolist())}
     return _numbered(at, [known[name] for name in events.name[rows].tolist()])
 

@@ -5,16 +5,20 @@ the process that trains (``child/``). This side needs no torch.
 """
 
 from xmem.capture.capture import CaptureResult, DescribedGpu, Mode, capture
-from xmem.capture.interpreter import TorchBuild, find_torch, has_gpu
+from xmem.capture.extent import Extent
+from xmem.capture.interpreter import TorchBuild, find_torch, has_gpu, path_with, with_python
 from xmem.capture.phantom import PhantomMachine
 
 __all__ = [
     "CaptureResult",
     "DescribedGpu",
+    "Extent",
     "Mode",
     "PhantomMachine",
     "TorchBuild",
     "capture",
     "find_torch",
     "has_gpu",
+    "path_with",
+    "with_python",
 ]

@@ -10,13 +10,17 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
 
-from xmem.capture.phantom import PhantomMachine, last_calls, read_processes
+from xmem.capture.extent import Extent
+from xmem.capture.failures import Failure, explain_reads, first_failure
+from xmem.capture.notes import note
+from xmem.capture.phantom import PhantomMachine, last_calls, read_processes, refused_calls
 from xmem.capture.process import Ended, run_process
+from xmem.capture.ranks import rank_that_needs_most
 from xmem.errors import CaptureError, ConfigError
 from xmem.phantom.ledger import ProcessRecord
 
@@ -61,6 +65,8 @@ def capture(
     output: str | os.PathLike[str],
     *,
     iterations: int = 3,
+    extent: Extent | None = None,
+    rank: int | None = None,
     timeout_s: float | None = None,
     stacks: bool = False,
     env: Mapping[str, str] | None = None,
@@ -75,7 +81,11 @@ def capture(
         command: What one would type: ``["python", "train.py", "--epochs", "3"]``, a launcher, a shell script.
         output: The trace to write; compressed when it ends in ``.gz``.
         iterations: Optimizer steps to record before the script is stopped.
-        timeout_s: Give up after this many seconds.
+        extent: How far to record, where a number of iterations is not enough; wins over ``iterations``.
+        rank: The rank of a distributed job to trace in phantom mode; by default the one whose GPU needs most
+            memory, which may take a second run.
+        timeout_s: Stop the script after this many seconds; what ran until then is kept if its memory was
+            seen.
         stacks: Record every Python frame too (slow, large); modules and source lines are there anyway.
         env: The command's environment; this process's by default.
         gpu: What ``torch.cuda`` describes to the script in real mode; an RTX 3060 by default.
@@ -88,37 +98,65 @@ def capture(
         CaptureError: There is no trace: the script failed, never trained, took too long, did not start.
         ConfigError: A setting cannot be meant.
     """
-    if iterations < 1:
-        raise ConfigError(f"iterations={iterations}", "at least 1")
+    extent = extent or Extent(iterations)
     if not command:
         raise ConfigError("an empty command", "a command such as python train.py")
     target = Path(os.path.abspath(output))  # noqa: PTH100 - resolve() would replace a link by what it points to
     _check_output(target)
+    asked = _Asked(command, extent, timeout_s, stacks, env, gpu, stdout, mode, machine or PhantomMachine())
+    result = _capture_rank(asked, target, rank or 0)
+    if mode == "phantom" and rank is None:
+        busiest = rank_that_needs_most(result.metadata["phantom"])
+        if busiest != 0:
+            note(f"rank {busiest} needs more than rank 0; running again to trace it")
+            again = _capture_rank(asked, target, busiest)
+            return replace(again, wall_s=result.wall_s + again.wall_s)
+    return result
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """The arguments of ``capture`` that every run of its command shares."""
+
+    command: Sequence[str]
+    extent: Extent
+    timeout_s: float | None
+    stacks: bool
+    env: Mapping[str, str] | None
+    gpu: DescribedGpu | None
+    stdout: int | None
+    mode: Mode
+    machine: PhantomMachine
+
+
+def _capture_rank(asked: _Asked, target: Path, rank: int) -> CaptureResult:
+    """One run of the command, of which one rank is traced."""
     began = time.monotonic()
+    machine, mode = asked.machine, asked.mode
     with _workspace(target) as workspace:
-        environment = _child_environment(os.environ if env is None else env)
-        machine = machine or PhantomMachine()
+        environment = _child_environment(os.environ if asked.env is None else asked.env)
         environment["XMEM_CAPTURE"] = json.dumps(
             {
                 "workspace": str(workspace),
                 "mode": mode,
-                "iterations": iterations,
-                "stacks": stacks,
+                "extent": asdict(asked.extent),
+                "rank": rank,
+                "stacks": asked.stacks,
                 "gzip": target.suffix == ".gz",
                 "snapshot": machine.snapshot is not None,
                 "keep_init": machine.keep_init,
                 "values": dict(machine.values),
                 "xmem_version": own_version(),
-                "gpu": asdict(gpu or DescribedGpu()),
+                "gpu": asdict(asked.gpu or DescribedGpu()),
             }
         )
         if mode == "phantom":
             environment = machine.switch_on(workspace, environment)
         ended = run_process(
-            _resolve(command, environment), environment, workspace / "status.json", timeout_s, stdout
+            _resolve(asked.command, environment), environment, workspace, asked.timeout_s, asked.stdout
         )
-        status = _outcome(workspace, ended, timeout_s)
-        _publish(workspace / ("trace.json.gz" if target.suffix == ".gz" else "trace.json"), target)
+        status = _outcome(workspace, ended, asked.timeout_s)
+        _publish(Path(status["trace"]), target)
         if mode == "phantom" and machine.snapshot is not None:
             _publish(workspace / "snapshot.pickle", machine.snapshot)
         processes = read_processes(workspace) if mode == "phantom" else ()
@@ -185,45 +223,85 @@ def own_version() -> str:
 
 def _outcome(workspace: Path, ended: Ended, timeout_s: float | None) -> dict[str, Any]:
     """What the captured process reported, or the reason why there is no trace."""
-    status_file = workspace / "status.json"
-    status: dict[str, Any] = json.loads(status_file.read_text()) if status_file.exists() else {}
+    status = _status(workspace)
     if status.get("state") == "failed":
         raise CaptureError(f"{status['message']}", ended.exit_status, ended.last_output)
     complete = status.get("state") == "complete"
     if complete and (status["complete"] or ended.exit_status == 0):
         return status
+    failure = first_failure(workspace)
+    traceback = failure.traceback if failure else ""
     if ended.timed_out:
         raise CaptureError(
-            f"the command did not finish its iterations within {timeout_s:g} s; "
-            "allow more time, ask for fewer iterations or use a smaller batch",
+            f"the command did not finish its iterations within {timeout_s:g} s{_where(ended)}"
+            + (f" ({failure.in_words()})" if failure else "")
+            + "; allow more time, ask for fewer iterations or use a smaller batch",
             None,
             ended.last_output,
+            traceback,
         )
-    raise CaptureError(_explain_missing(workspace, ended), ended.exit_status, ended.last_output)
+    message = _explain_missing(workspace, ended, failure)
+    raise CaptureError(message, ended.exit_status, ended.last_output, traceback)
 
 
-def _explain_missing(workspace: Path, ended: Ended) -> str:
+def _where(ended: Ended) -> str:
+    """Of a command that was ended: where it was, as the rest of a sentence; empty where that is not known."""
+    return f"; it was {ended.last_seen}" if ended.last_seen else ""
+
+
+def _status(workspace: Path) -> dict[str, Any]:
+    """What the process that trained reported; where none did, that which held most memory."""
+    reported = workspace / "status.json"
+    if reported.exists():
+        status: dict[str, Any] = json.loads(reported.read_text())
+        return status
+    offers = [json.loads(path.read_text()) for path in workspace.glob("offer.*.json")]
+    return max(offers, key=lambda offer: int(offer["peak_bytes"]), default={})
+
+
+def _explain_missing(workspace: Path, ended: Ended, failure: Failure | None) -> str:
     exit_status = ended.exit_status
     imported_torch = (workspace / "torch").exists()
     if "No module named 'torch'" in ended.last_output:
         return "the script's Python has no torch; run the command with the Python of the training environment"
+    if ended.host_memory is not None and (lack := ended.host_memory.lack(exit_status, ended.last_output)):
+        return lack
     if exit_status is not None and exit_status < 0:
         return (
             f"the command was ended by signal {-exit_status}{last_calls(workspace)}; "
             "if the machine ran out of memory, use a smaller batch or another machine"
         )
     if exit_status != 0:
-        hint = last_calls(workspace) or "; make it run on the CPU first"
-        return f"the script failed on its own (exit status {exit_status}){hint}"
+        return _explain_failure(workspace, exit_status, failure)
     if not imported_torch:
         return (
             "the command never imported torch where the capture could see it; "
             "name the training script itself, and let it keep PYTHONPATH (no python -I, -E or -S)"
         )
     return (
-        "the script ended without an optimizer step; "
-        "capture a command that trains, for long enough to complete one step"
+        "the script ended, and the capture saw no call of a model and no optimizer step in any process; "
+        "capture the command that trains"
     )
+
+
+def _explain_failure(workspace: Path, exit_status: int | None, failure: Failure | None) -> str:
+    """Why the script ended with an error; what it called of CUDA is named where that explains something."""
+    if failure is None:
+        return f"the script failed on its own (exit status {exit_status}); make it run on the CPU first"
+    if failure.by_signal:
+        return (
+            f"the script failed (exit status {exit_status}): {failure.in_words()}"
+            f"{last_calls(workspace, failure.process)}; "
+            "if the machine ran out of memory, use fewer processes, a smaller batch or another machine"
+        )
+    named = f"(exit status {exit_status}): {failure.in_words()}"
+    ours = explain_reads(failure)
+    ours += (
+        last_calls(workspace, failure.process)
+        if failure.of_cuda
+        else refused_calls(workspace, failure.process)
+    )
+    return f"the script failed {named}{ours}" if ours else f"the script failed on its own {named}"
 
 
 def _publish(trace: Path, target: Path) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from xmem.errors import ConfigError
 
 _ASK_S = 20.0
 # Finds torch without importing it, so that nothing of it runs.
@@ -60,6 +63,52 @@ def find_torch(command: Sequence[str], environment: Mapping[str, str]) -> TorchB
     version = re.search(r"^__version__ = '([^']+)'", text, re.MULTILINE)
     cuda = re.search(r"^cuda\b[^=]*= '([^']+)'", text, re.MULTILINE)
     return TorchBuild(python, version[1], cuda[1] if cuda else None) if version else None
+
+
+def with_python(python: Path, command: Sequence[str]) -> list[str]:
+    """A command as it is meant for a named interpreter.
+
+    ``python`` is the interpreter itself. What its environment has under a name (``torchrun``,
+    ``accelerate``, ``deepspeed``) is run from there, and ``sh`` and the like from the search path, on which
+    the environment is to come first (:func:`path_with`). Anything else are arguments of the interpreter.
+
+    Raises:
+        ConfigError: The command names another interpreter, or a program that only another one has.
+    """
+    if not command:
+        return [str(python)]
+    first, *rest = command
+    program = Path(first)
+    if _PYTHON.fullmatch(program.name):
+        if "/" in first and not (program.exists() and program.samefile(_found(python))):
+            raise ConfigError(f"--python {python} and {first}", "one of the two")
+        return [str(python), *rest]
+    if "/" in first or first.startswith("-") or program.exists():
+        return [str(python), *command]
+    beside = _found(python).parent / first
+    if beside.exists():
+        # Started by the interpreter, so that it is this one's even where the environment was moved.
+        return [str(python), str(beside), *rest] if _named_in_first_line(beside) else [str(beside), *rest]
+    elsewhere = shutil.which(first)
+    if elsewhere is None:
+        return [str(python), *command]  # a script that is not there, as Python will say
+    if _named_in_first_line(Path(elsewhere)):
+        raise ConfigError(
+            f"{first} is not in {_found(python).parent}",
+            "a program of that environment; install it there, or leave --python out to take the PATH's",
+        )
+    return list(command)
+
+
+def path_with(python: Path, path: str | None) -> str:
+    """The search path with the folder of an interpreter first, as in an activated environment."""
+    return os.pathsep.join([str(_found(python).parent), *([path] if path else [])])
+
+
+def _found(python: Path) -> Path:
+    """An interpreter, looked for on the path if it is a bare name; links, which lead out of environments, are
+    not followed."""
+    return Path(os.path.abspath(shutil.which(python) or python))  # noqa: PTH100
 
 
 def has_gpu() -> bool:

@@ -64,14 +64,34 @@ def read_processes(workspace: Path) -> tuple[ProcessRecord, ...]:
     return tuple(process for process in read_ledger(workspace / _FOLDER / "ledger") if process.calls)
 
 
-def last_calls(workspace: Path) -> str:
-    """Of a command that failed: what it had called of CUDA, as the rest of a sentence; empty if nothing."""
-    if not (workspace / _FOLDER).exists():
+def last_calls(workspace: Path, process: int | None = None) -> str:
+    """Of a command that failed: what a process called of CUDA last and what it was refused, as the rest of a
+    sentence; empty if it called nothing. Without a number it is the process that came to the GPU last."""
+    record = _record_of(workspace, process)
+    if record is None:
         return ""
+    refused = _refused(record)
+    return f"; its last CUDA call was {record.last_call}" + (f", and {refused}" if refused else "")
+
+
+def refused_calls(workspace: Path, process: int | None = None) -> str:
+    """What a process called that the phantom GPU does not do, as the rest of a sentence."""
+    record = _record_of(workspace, process)
+    refused = "" if record is None else _refused(record)
+    return f"; {refused}" if refused else ""
+
+
+def _record_of(workspace: Path, process: int | None) -> ProcessRecord | None:
+    if not (workspace / _FOLDER).exists():
+        return None
     with contextlib.suppress(CaptureError, OSError):
-        for process in reversed(read_processes(workspace)):
-            refused = sorted(process.calls_of("refused"))
-            named = ", ".join(refused[:_NAMED_CALLS]) + (", ..." if len(refused) > _NAMED_CALLS else "")
-            text = f"; its last CUDA call was {process.last_call}"
-            return f"{text}, and the phantom GPU refused {named}" if refused else text
-    return ""
+        for record in reversed(read_processes(workspace)):
+            if process in (None, record.process):
+                return record
+    return None
+
+
+def _refused(record: ProcessRecord) -> str:
+    refused = sorted(record.calls_of("refused"))
+    named = ", ".join(refused[:_NAMED_CALLS]) + (", ..." if len(refused) > _NAMED_CALLS else "")
+    return f"the phantom GPU refused {named}" if refused else ""

@@ -7,18 +7,21 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from xmem.capture.heartbeat import Heartbeat
+from xmem.capture.host_memory import HostMemory, HostMemoryWatch
+from xmem.capture.notes import note, write_to_stderr
 from xmem.errors import CaptureError
 
 _POLL_S = 0.05
+_FINISH_S = 30.0  # for a script whose time is up, to reach a point where its recording can end
 _UNWIND_S = 30.0  # for a script to leave once its trace is complete: workers to join, files to close
 _TERMINATE_S = 2.0
 _KEPT_LINES = 20
@@ -31,23 +34,33 @@ _OUR_NOISE = re.compile(
 
 @dataclass(frozen=True)
 class Ended:
-    """How the command ended: by itself with a status, or by us (``exit_status`` None)."""
+    """How the command ended: by itself with a status, or by us (``exit_status`` None).
+
+    Attributes:
+        timed_out: Its time was up, and it did not come to a point where its recording could end.
+        last_output: The last lines of its standard error.
+        last_seen: What it did when its time was up, as far as it said.
+    """
 
     exit_status: int | None
     timed_out: bool
     last_output: str
+    last_seen: str = ""
+    host_memory: HostMemory | None = None
 
 
 def run_process(
     command: Sequence[str],
     environment: Mapping[str, str],
-    status: Path,
+    workspace: Path,
     timeout_s: float | None,
     stdout: int | None = None,
 ) -> Ended:
-    """Run a command until it ends, takes too long, or lingers after ``status`` appeared.
+    """Run a command until it ends, takes too long, or lingers after its status appeared in ``workspace``.
 
-    Standard input and output are this process's own, unless ``stdout`` is another file descriptor; standard
+    A command that takes too long is asked to finish first: what its memory was until then may be enough.
+        Standard input and output are this process's own, unless ``stdout`` is another file descriptor;
+        standard
     error is copied through as it comes, to keep its last lines for messages.
 
     Raises:
@@ -66,34 +79,48 @@ def run_process(
     except OSError as error:
         raise CaptureError(f"{command[0]} cannot be started: {error.strerror}; check the command") from error
     assert process.stderr is not None
-    tail = _Tail(process.stderr)
+    heartbeat = Heartbeat(workspace, note)
+    tail = _Tail(process.stderr, heartbeat.heard)
+    memory = HostMemoryWatch(process.pid)
     try:
-        timed_out = _wait(process, status, timeout_s)
+        timed_out, last_seen = _wait(process, workspace, timeout_s, heartbeat)
         exit_status = process.poll()
     except BaseException:
         _end_group(process)
         raise
+    finally:
+        host_memory = memory.stop()
     if exit_status is None:
         _end_group(process)
-    return Ended(exit_status, timed_out, tail.lines())
+    return Ended(exit_status, timed_out, tail.lines(), last_seen, host_memory)
 
 
-def _wait(process: subprocess.Popen[bytes], status: Path, timeout_s: float | None) -> bool:
-    """Wait for the end of the command; returns whether the time was up first."""
+def _wait(
+    process: subprocess.Popen[bytes], workspace: Path, timeout_s: float | None, heartbeat: Heartbeat
+) -> tuple[bool, str]:
+    """Wait for the end of the command; returns whether the time was up first, and what it did then."""
+    status, finish = workspace / "status.json", workspace / "finish"
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     reported_at: float | None = None
+    last_seen = ""
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_POLL_S)
-            return False
+            return False, last_seen
         now = time.monotonic()
         if reported_at is None and status.exists():
             reported_at = now
         if reported_at is not None:
             if now - reported_at > _UNWIND_S:
-                return False
-        elif deadline is not None and now > deadline:
-            return True
+                return False, last_seen
+            continue
+        heartbeat.beat()
+        if deadline is None or now <= deadline:
+            continue
+        if last_seen or not (last_seen := heartbeat.last_seen()):
+            return True, last_seen
+        finish.touch()
+        deadline = now + _FINISH_S
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
@@ -108,8 +135,9 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
 class _Tail:
     """Copies a stream to our standard error from a thread and remembers its end."""
 
-    def __init__(self, stream: IO[bytes]) -> None:
+    def __init__(self, stream: IO[bytes], on_output: Callable[[], None]) -> None:
         self._stream = stream
+        self._on_output = on_output
         self._kept: deque[bytes] = deque(maxlen=_KEPT_LINES)
         self._partial = b""
         self._thread = threading.Thread(target=self._copy, name="xmem-stderr", daemon=True)
@@ -125,18 +153,8 @@ class _Tail:
         with self._stream:
             while chunk := self._stream.read(65536):
                 chunk = _OUR_NOISE.sub(b"", chunk)
-                _write_to_stderr(chunk)
+                write_to_stderr(chunk)
+                self._on_output()
                 *whole, rest = (self._partial + chunk).split(b"\n")
                 self._kept.extend(whole)
                 self._partial = rest[-4096:]
-
-
-def _write_to_stderr(chunk: bytes) -> None:
-    # Someone may have put a text-only object in place of sys.stderr, or closed it.
-    with contextlib.suppress(OSError, ValueError):
-        binary = getattr(sys.stderr, "buffer", None)
-        if binary is not None:
-            binary.write(chunk)
-        else:
-            sys.stderr.write(chunk.decode(errors="replace"))
-        sys.stderr.flush()

@@ -14,7 +14,7 @@ from xmem.cli.options import CaptureMode
 from xmem.errors import ConfigError
 
 if TYPE_CHECKING:
-    from xmem.capture import CaptureResult, Mode, PhantomMachine, TorchBuild
+    from xmem.capture import CaptureResult, Extent, Mode, PhantomMachine, TorchBuild
     from xmem.devices import Device
 
 
@@ -35,7 +35,8 @@ class CaptureSettings:
         values: ``FILE:LINE=NUMBER``, what reads of GPU memory give.
         cudnn: A newer cuDNN for planning.
         snapshot: Where the allocator's snapshot goes.
-        iterations: Optimizer steps to record.
+        extent: How far to record; three iterations by default.
+        rank: The rank to trace; the one that needs most memory by default.
         timeout: In seconds.
         stacks: Whether every Python frame is recorded.
     """
@@ -49,7 +50,8 @@ class CaptureSettings:
     values: tuple[str, ...] = ()
     cudnn: Path | None = None
     snapshot: Path | None = None
-    iterations: int = 3
+    extent: Extent | None = None
+    rank: int | None = None
     timeout: float | None = None
     stacks: bool = False
 
@@ -69,11 +71,19 @@ def capture(
     cudnn: options.Cudnn = None,
     snapshot: options.Snapshot = None,
     iterations: options.Iterations = 3,
+    until_steady: options.UntilSteady = False,
+    with_eval: options.WithEval = False,
+    until_end: options.UntilEnd = False,
+    calls: options.Calls = 0,
+    longest_batch: options.LongestBatch = False,
+    rank: options.Rank = None,
     timeout: options.Timeout = None,
     stacks: options.Stacks = False,
     as_json: options.Json = False,
 ) -> None:
     """Record a few iterations of a training script, on this machine and without a GPU."""
+    from xmem.capture import Extent
+
     target = options.target_options(gpu, capacity, None, None)
     settings = CaptureSettings(
         mode=mode,
@@ -85,7 +95,8 @@ def capture(
         values=tuple(value or ()),
         cudnn=cudnn,
         snapshot=snapshot,
-        iterations=iterations,
+        extent=Extent(iterations, until_steady, with_eval, until_end, calls, longest_batch),
+        rank=rank,
         timeout=timeout,
         stacks=stacks,
     )
@@ -119,22 +130,26 @@ def capture_noting(
         CaptureError: The script failed, never trained, or the trace could not be written.
         ConfigError: A setting cannot be meant, or there is no CUDA build of torch for phantom mode.
     """
+    from xmem.capture import Extent, path_with, with_python
     from xmem.capture import capture as capture_command
 
-    if settings.python is not None:
-        command = [str(settings.python), *command]
     environment = dict(os.environ)
+    if settings.python is not None:
+        command = with_python(settings.python, command)
+        environment["PATH"] = path_with(settings.python, environment.get("PATH"))
     if target["alloc_conf"] is not None:
         environment["PYTORCH_CUDA_ALLOC_CONF"] = target["alloc_conf"]
     build = _phantom_build(command, environment, settings, _device(target))
     machine = _machine(settings, target)
     mode: Mode = "real" if build is None else "phantom"
     where = f"a phantom {machine.device.name}" if mode == "phantom" else "the CPU"
-    output.note(f"recording {settings.iterations} iterations on {where}; the script's own output follows")
+    extent = settings.extent or Extent()
+    output.note(f"recording {extent.text} on {where}; the script's own output follows")
     result = capture_command(
         command,
         trace,
-        iterations=settings.iterations,
+        extent=extent,
+        rank=settings.rank,
         timeout_s=settings.timeout,
         stacks=settings.stacks,
         env=environment,
@@ -142,8 +157,11 @@ def capture_noting(
         mode=mode,
         machine=machine,
     )
-    if result.iterations < settings.iterations:
-        output.note(f"the script ended after {result.iterations} of {settings.iterations} iterations")
+    trained = result.metadata.get("iteration_kind") != "call"
+    if trained and result.iterations < extent.iterations:
+        output.note(f"the script ended after {result.iterations} of {extent.iterations} iterations")
+    if not trained:
+        output.note("the script did not train: all that it did was recorded")
     refused = sorted({name for process in result.processes for name in process.calls_of("refused")})
     if refused:
         output.note(f"the phantom GPU refused {', '.join(refused)}; the script went on without")

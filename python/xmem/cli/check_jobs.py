@@ -152,10 +152,12 @@ class _Captured:
         return self.last
 
     def _capture(self, target: options.TargetOptions) -> Observation:
+        from xmem.capture import Extent
+
         trace = self.folder / "trace.json"
         settings = CaptureSettings(
             mode=options.CaptureMode(self.command.mode),
-            iterations=self.command.iterations,
+            extent=Extent(self.command.iterations),
             timeout=self.command.timeout_s,
         )
         # The script must not print into our results.

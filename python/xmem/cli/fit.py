@@ -67,6 +67,8 @@ def fit(
 
     Exit status: 0 done, 1 a checked run differs by more than 0.5%, 2 usage, 3 bad input or failed capture.
     """
+    from xmem.capture import Extent
+
     target = options.target_options(gpu, capacity, None, None)
     output.require_places({"-o": model})
     settings = CaptureSettings(
@@ -75,7 +77,7 @@ def fit(
         python=python,
         values=tuple(value or ()),
         cudnn=cudnn,
-        iterations=iterations,
+        extent=Extent(iterations),
         timeout=timeout,
     )
     with tempfile.TemporaryDirectory(prefix="xmem-") as folder:

@@ -85,9 +85,53 @@ ShowPackages = Annotated[
 ]
 
 Iterations = Annotated[int, typer.Option("--iterations", min=1, help="Optimizer steps to record.")]
+UntilSteady = Annotated[
+    bool,
+    typer.Option(
+        "--until-steady",
+        help="Record until two iterations in a row bring no new peak, at most 64: for batches that differ.",
+    ),
+]
+WithEval = Annotated[
+    bool,
+    typer.Option("--with-eval", help="Record on until the first evaluation after a training step is over."),
+]
+UntilEnd = Annotated[bool, typer.Option("--until-end", help="Record until the script ends by itself.")]
+Calls = Annotated[
+    int,
+    typer.Option(
+        "--calls",
+        min=0,
+        help="Stop a script that does not train after this many calls of its model; 0: at its end.",
+        show_default=False,
+    ),
+]
+LongestBatch = Annotated[
+    bool,
+    typer.Option(
+        "--longest-batch",
+        help="Make batches of the longest items of the data set, where lengths can be read off: lists, and "
+        "list columns of HuggingFace datasets.",
+    ),
+]
+Rank = Annotated[
+    int | None,
+    typer.Option(
+        "--rank",
+        min=0,
+        help="Trace this rank of a distributed job; by default the one that needs most memory, which may "
+        "take a second run.",
+        show_default=False,
+    ),
+]
 Timeout = Annotated[
     float | None,
-    typer.Option("--timeout", metavar="SECONDS", min=0.001, help="Give up on the script after this long."),
+    typer.Option(
+        "--timeout",
+        metavar="SECONDS",
+        min=0.001,
+        help="Stop the script after this long, and estimate from what was seen if its model ran.",
+    ),
 ]
 Stacks = Annotated[
     bool, typer.Option("--stacks", help="Record all Python frames: slower, much larger traces.")
@@ -113,9 +157,13 @@ ModeChoice = Annotated[
 NoGpu = Annotated[bool, typer.Option("--no-gpu", help="Leave a GPU of this machine alone in mode auto.")]
 Python = Annotated[
     Path | None,
-    typer.Option("--python", metavar="PATH", help="Run the command with this Python: -- train.py ARGS."),
+    typer.Option(
+        "--python",
+        metavar="PATH",
+        help="Run the command with this Python: -- train.py ARGS, or -- torchrun ARGS.",
+    ),
 ]
-Gpus = Annotated[int, typer.Option("--gpus", min=1, max=64, help="Phantom GPUs in the machine.")]
+Gpus = Annotated[int, typer.Option("--gpus", min=1, max=120, help="Phantom GPUs in the machine.")]
 StrictCapacity = Annotated[
     bool,
     typer.Option(

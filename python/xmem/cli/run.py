@@ -33,6 +33,12 @@ def run(
     cudnn: options.Cudnn = None,
     snapshot: options.Snapshot = None,
     iterations: options.Iterations = 3,
+    until_steady: options.UntilSteady = False,
+    with_eval: options.WithEval = False,
+    until_end: options.UntilEnd = False,
+    calls: options.Calls = 0,
+    longest_batch: options.LongestBatch = False,
+    rank: options.Rank = None,
     timeout: options.Timeout = None,
     stacks: options.Stacks = False,
     keep_trace: Annotated[
@@ -51,6 +57,7 @@ def run(
 ) -> None:
     """Record a training script, without a GPU, and say how much GPU memory it will need."""
     import xmem
+    from xmem.capture import Extent
 
     output.require_one_format(as_json, request)
     target = options.target_options(gpu, capacity, alloc_conf, torch_version, cudnn)
@@ -68,7 +75,8 @@ def run(
         values=tuple(value or ()),
         cudnn=cudnn,
         snapshot=snapshot,
-        iterations=iterations,
+        extent=Extent(iterations, until_steady, with_eval, until_end, calls, longest_batch),
+        rank=rank,
         timeout=timeout,
         stacks=stacks,
     )

@@ -137,7 +137,11 @@ def _parameter(text: str) -> tuple[str, str | int]:
 
 
 def _capture(command: Sequence[str], trace: Path, job: CommandJob) -> None:
-    settings = CaptureSettings(mode=CaptureMode(job.mode), iterations=job.iterations, timeout=job.timeout_s)
+    from xmem.capture import Extent
+
+    settings = CaptureSettings(
+        mode=CaptureMode(job.mode), extent=Extent(job.iterations), timeout=job.timeout_s
+    )
     output.note(f"capturing {' '.join(command)}")
     # The script must not print into our results.
     capture_noting(

@@ -40,7 +40,12 @@ def tune(
     if device is None:
         raise ConfigError("no GPU", "--gpu NAME or --capacity SIZE to tune for")
     stages = run_stages(job.observed(trace, at), device=device, torch_version=torch_version)
-    tuning = search(stages.requests, device, torch_version_of(stages.trace, torch_version))
+    tuning = search(
+        stages.requests,
+        device,
+        torch_version_of(stages.trace, torch_version),
+        outside_bytes=stages.unreplayed.outside_bytes,
+    )
     if as_json:
         output.print_json(_contract(tuning, trace))
     else:

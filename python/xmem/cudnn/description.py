@@ -39,7 +39,9 @@ def cuda_attributes(device: Device, number: int) -> dict[str, int]:
 def cudnn_description(
     name: str, total_memory_bytes: int, attributes: Mapping[str, int], number: int, driver_version: int
 ) -> dict[str, object]:
-    """A device as cuDNN 9.8 and later reads it.
+    """A device as cuDNN 9.8 to 9.28 reads it: each takes the members that it knows and refuses a text without
+    one. New in 9.28: ``memoryBusWidth``, and shared memory beyond the limit of a block, which no described
+    GPU has.
 
     Args:
         name: What it calls itself.
@@ -74,4 +76,6 @@ def cudnn_description(
         "supportCoopLaunch": attributes["CooperativeLaunch"],
         "totalGlobalMem": total_memory_bytes,
         "memBusWidth": attributes["GlobalMemoryBusWidth"],
+        "memoryBusWidth": attributes["GlobalMemoryBusWidth"],
+        "oversizedSharedMemoryPerBlock": 0,
     }

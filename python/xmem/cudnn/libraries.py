@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+import xmem
 from xmem.errors import ConfigError
 
 LIBRARY_VARIABLE = "XMEM_CUDNN"
@@ -20,6 +21,9 @@ FIRST_ABLE = (9, 0)
 
 FIRST_EXACT = (9, 8)
 """Since then the plans are those of a real device; before, some of them rest on what real runs showed."""
+
+TESTED = (9, 20, 0)
+"""The newest that a supported release of PyTorch brings; what the extras ``cudnn`` end with."""
 
 _LIBRARY = "libcudnn.so.9"
 # What cuDNN opens by name; the dynamic linker finds it once it is loaded.
@@ -63,10 +67,12 @@ class CudnnLibrary:
     Attributes:
         path: Of ``libcudnn.so.9``.
         version: As its package says, None where it has none: the library says it itself.
+        cuda_major: CUDA of the wheel, 0 where none is known.
     """
 
     path: Path
     version: tuple[int, int, int] | None
+    cuda_major: int = 0
 
     def loaded_before(self) -> list[Path]:
         """Libraries of CUDA that lie beside it or in this Python's own packages."""
@@ -76,19 +82,43 @@ class CudnnLibrary:
         ]
 
 
-def find_library(torch_version: tuple[int, int]) -> CudnnLibrary | None:
-    """The library to ask for a release of PyTorch: the one that `LIBRARY_VARIABLE` names, else of the
-    installed ones that which the release brings, else the nearest of those that plan without a device.
+def find_libraries(torch_version: tuple[int, int]) -> tuple[CudnnLibrary, ...]:
+    """The libraries to ask for a release of PyTorch, the best first; the next is for where one fails.
+
+    The one that `LIBRARY_VARIABLE` names alone; else of the installed ones that plan without a device that
+    which the release brings, and the others by how near they are.
 
     Raises:
         ConfigError: There is no such file.
     """
     named = os.environ.get(LIBRARY_VARIABLE)
     if named is not None:
-        return library_at(named) if named else None
+        return (library_at(named),) if named else ()
     wanted = bundled_with(torch_version).version
     able = [library for library in installed_libraries() if (library.version or (0,)) >= FIRST_ABLE]
-    return min(able, key=lambda library: _distance(library.version, wanted), default=None)
+    return tuple(sorted(able, key=lambda library: _distance(library.version, wanted)))
+
+
+def way_out(failing: CudnnLibrary) -> str:
+    """What to do where a library cannot plan: nothing that was done already."""
+    installed = installed_libraries()
+    mine = next((library for library in installed if library.path == failing.path), None)
+    if mine is None:
+        return (
+            "name another with --cudnn"
+            if installed
+            else "install one that can with `pip install xmem-fast[cudnn]`, or name another with --cudnn"
+        )
+    if mine.version == TESTED:
+        return "name another with --cudnn"
+    wheel = f"nvidia-cudnn-cu{mine.cuda_major}=={'.'.join(map(str, TESTED))}.*"
+    return f"install one that was tested with `pip install '{wheel}'`, or name another with --cudnn"
+
+
+def driver_stand_in() -> Path | None:
+    """A ``libcuda.so.1`` without a GPU, for libraries that do not load without one: the phantom GPU's."""
+    places = (Path(entry) / "phantom" / "libcuda.so.1" for entry in xmem.__path__)
+    return next((place for place in places if place.is_file()), None)
 
 
 def library_at(path: str | os.PathLike[str]) -> CudnnLibrary:
@@ -112,7 +142,11 @@ def installed_libraries() -> list[CudnnLibrary]:
         except metadata.PackageNotFoundError:
             continue
         files = [Path(str(file.locate())) for file in distribution.files or [] if file.name == _LIBRARY]
-        found += [CudnnLibrary(file, _version_of(distribution.version)) for file in files if file.is_file()]
+        found += [
+            CudnnLibrary(file, _version_of(distribution.version), cuda_major)
+            for file in files
+            if file.is_file()
+        ]
     return found
 
 

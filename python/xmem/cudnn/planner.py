@@ -15,7 +15,7 @@ from typing import IO, Any
 
 from xmem.cudnn.cache import PlanCache, Plans, parse_plans
 from xmem.cudnn.description import UNKNOWN_NAME, cuda_attributes, cudnn_description
-from xmem.cudnn.libraries import CudnnLibrary
+from xmem.cudnn.libraries import CudnnLibrary, driver_stand_in, way_out
 from xmem.cudnn.problems import Problem
 from xmem.device_description import Device
 from xmem.errors import XmemError
@@ -209,14 +209,17 @@ class _Ask:
 
     def _failure(self, reason: str) -> PlannerError:
         return PlannerError(
-            f"{self._library.path} cannot plan convolutions ({reason}); install one that can with "
-            "`pip install xmem-fast[cudnn]`, or name another with --cudnn"
+            f"{self._library.path} cannot plan convolutions ({reason}); {way_out(self._library)}"
         )
 
 
 @contextmanager
 def _asking(library: CudnnLibrary, device: str) -> Iterator[_Ask]:
-    command = [sys.executable, "-I", str(_PROGRAM), str(library.path), *map(str, library.loaded_before())]
+    stand_in = driver_stand_in()
+    command = [
+        *(sys.executable, "-I", str(_PROGRAM), str(library.path), "" if stand_in is None else str(stand_in)),
+        *map(str, library.loaded_before()),
+    ]
     with tempfile.TemporaryFile("w+", errors="replace") as stderr:
         try:
             process = subprocess.Popen(

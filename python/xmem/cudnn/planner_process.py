@@ -1,5 +1,6 @@
-"""The child process that holds cuDNN: ``python planner_process.py LIBCUDNN [LIBRARY_TO_LOAD_BEFORE ...]``.
+"""The child process that holds cuDNN: ``python planner_process.py LIBCUDNN LIBCUDA [LIBRARY ...]``.
 
+LIBCUDA is a stand-in for the driver's library, empty where there is none; the others are loaded before cuDNN.
 The first line of standard input is the description of a device (JSON), answered with ``{"version": N}`` or
 ``{"error": text}``. Each line after it is a problem (`Problem.key`), answered with ``{"plans": [[workspace
 bytes, numerical notes], ...]}`` in the order in which cuDNN ranks its engines, those of its fallback list at
@@ -19,6 +20,7 @@ from typing import Any
 
 FIRST_DEVICELESS = 90800  # cudnnGetVersion of 9.8
 FIRST_DESCRIBED_HANDLE = 90000
+FIRST_WITH_DRIVER = 92500  # tried: 9.24 does without, 9.28 does not
 
 # cudnnBackendDescriptorType_t
 CONVOLUTION, ENGINE, CONFIGURATION, HEURISTICS, PLAN, GRAPH, TENSOR, DEVICE = 1, 2, 3, 4, 5, 15, 17, 38
@@ -343,7 +345,25 @@ def strides(sizes: Sequence[int], channels_last: bool) -> list[int]:
     return found
 
 
-def main(path: str, *before: str) -> None:
+def open_library(path: str, driver: str) -> Library:
+    """cuDNN, after the driver's library where it needs one.
+
+    9.28 does not plan without its engines that are compiled at run time, which need the driver; 9.24 plans
+    without them, and in a hundredth of the time. A stand-in without a GPU will do, for no kernel is loaded.
+
+    Raises:
+        OSError: It cannot be loaded.
+    """
+    cudnn = Library(path)
+    if cudnn.version >= FIRST_WITH_DRIVER and driver:
+        try:
+            ctypes.CDLL("libcuda.so.1")
+        except OSError:
+            ctypes.CDLL(driver)
+    return cudnn
+
+
+def main(path: str, driver: str, *before: str) -> None:
     """Answer until standard input ends."""
 
     def answer(**members: Any) -> None:
@@ -354,7 +374,7 @@ def main(path: str, *before: str) -> None:
         for library in before:
             with contextlib.suppress(OSError):  # cuDNN says itself what it misses
                 ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
-        cudnn = Library(path)
+        cudnn = open_library(path, driver)
         cudnn.describe(description)
         answer(version=cudnn.version)
     except (OSError, AttributeError, CudnnError) as error:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from xmem.cudnn.libraries import FIRST_EXACT, CudnnLibrary, bundled_with, find_library
+from xmem.cudnn.libraries import FIRST_EXACT, CudnnLibrary, bundled_with, find_libraries
 from xmem.cudnn.planner import Planner, PlannerError, Settings, sizes_tried
 from xmem.cudnn.problems import Problem
 from xmem.cudnn.shares import typical_sizes
@@ -39,12 +39,12 @@ class Workspaces:
     Attributes:
         device: The GPU.
         torch_version: (major, minor) of the PyTorch that runs there.
-        library: Asked, None where there is none.
+        libraries: Asked in this order, until one plans.
     """
 
     device: Device
     torch_version: tuple[int, int]
-    library: CudnnLibrary | None
+    libraries: tuple[CudnnLibrary, ...]
 
     def ask(self, problems: tuple[Problem, ...], settings: Settings) -> Answer:
         """The workspaces of these convolutions."""
@@ -60,22 +60,26 @@ def workspaces_for(device: Device | None, torch_version: tuple[int, int]) -> Wor
     device = device or find_device(UNKNOWN_IS_LIKE)
     if not device.attributes:
         return None
-    return Workspaces(device, torch_version, find_library(torch_version))
+    return Workspaces(device, torch_version, find_libraries(torch_version))
 
 
 @lru_cache(maxsize=64)
 def _ask(workspaces: Workspaces, problems: tuple[Problem, ...], settings: Settings) -> Answer:
     bundled = ".".join(map(str, bundled_with(workspaces.torch_version).version))
-    if workspaces.library is None:
+    if not workspaces.libraries:
         return _typical(
             workspaces, problems, settings, f"no cuDNN is installed to ask for the job's {bundled}"
         )
-    planner = Planner.for_device(workspaces.library, workspaces.device)
-    try:
-        plans = planner.plans(problems)
-        version = planner.version()
-    except PlannerError as error:
-        return _typical(workspaces, problems, settings, str(error))
+    failures = []
+    for library in workspaces.libraries:
+        planner = Planner.for_device(library, workspaces.device)
+        try:
+            plans, version = planner.plans(problems), planner.version()
+            break
+        except PlannerError as error:
+            failures.append(str(error))
+    else:
+        return _typical(workspaces, problems, settings, "; ".join(failures))
     capability = workspaces.device.compute_capability or (8, 0)
     tried = {
         problem: sizes_tried(plans[problem], problem.dtype, settings)
@@ -86,7 +90,8 @@ def _ask(workspaces: Workspaces, problems: tuple[Problem, ...], settings: Settin
     own = version == bundled and len(plans) == len(problems)
     exact = own and tuple(map(int, version.split("."))) >= FIRST_EXACT
     whose = "the job's own" if own else f"for the job's {bundled}"
-    return Answer(tried, f"cuDNN {version} planned the convolutions, {whose}", version, exact)
+    source = "; ".join([f"cuDNN {version} planned the convolutions, {whose}", *failures])
+    return Answer(tried, source, version, exact)
 
 
 def _typical(

@@ -62,6 +62,7 @@ def _sizes(before: Estimate, after: Estimate) -> tuple[SizeChange, ...]:
     return (
         SizeChange("device_peak", *(run.device_peak_bytes for run in both)),
         SizeChange("context", *(run.context_bytes for run in both)),
+        SizeChange("outside", *(run.outside_bytes for run in both)),
         SizeChange("peak_reserved", *(run.peak_reserved_bytes for run in both)),
         SizeChange("peak_allocated", *(run.peak_allocated_bytes for run in both)),
         SizeChange("peak_requested", *(run.peak_requested_bytes for run in both)),

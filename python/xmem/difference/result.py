@@ -202,8 +202,9 @@ class Difference:
 
     @property
     def waterfall(self) -> tuple[SizeChange, ...]:
-        """Parts whose changes lead from one device peak to the other: context, categories, the rest."""
-        return (self.size("context"), *self.category, self.size("beyond_allocated"))
+        """Parts whose changes lead from one device peak to the other: context, what is outside of
+        PyTorch, categories, the rest."""
+        return (self.size("context"), self.size("outside"), *self.category, self.size("beyond_allocated"))
 
     def to_json(self) -> dict[str, Any]:
         """The JSON contract as plain Python objects; what has a change also says it, as ``change_bytes``."""

@@ -25,6 +25,7 @@ _LINE = re.compile(r"(?P<file>.+):(?P<number>\d+)")
 # Rows of the category that make up what the allocator and the driver add to the blocks.
 BEYOND_BLOCKS = "reserved_beyond_allocated"
 CONTEXT = "cuda_context"
+OUTSIDE = "outside_of_pytorch"
 UNCERTAIN = "upper_bound_beyond_estimate"
 OTHER_RANK = "larger_rank"
 
@@ -291,6 +292,8 @@ def _beyond_blocks(estimate: Estimate, limits: Limits) -> dict[str, int]:
         beyond[BEYOND_BLOCKS] = estimate.peak_reserved_bytes - estimate.peak_allocated_bytes
     if metric is Metric.DEVICE_PEAK:
         beyond[CONTEXT] = estimate.context_bytes
+        other_card = sum(part.bytes for part in estimate.card if part.name == "other_card")
+        beyond[OUTSIDE] = estimate.outside_bytes - other_card
     own = estimate.peak_allocated_bytes + sum(beyond.values())
     beyond[OTHER_RANK] = metric.of(estimate) - own
     if limits.upper:

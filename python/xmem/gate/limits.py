@@ -38,12 +38,16 @@ class Metric(StrEnum):
         """
         if upper:
             high_bytes = _upper_bound(estimate, self)
-            return high_bytes - (0 if self is Metric.DEVICE_PEAK else estimate.context_bytes)
+            return high_bytes - (
+                0 if self is Metric.DEVICE_PEAK else estimate.context_bytes + estimate.outside_bytes
+            )
         if self is Metric.ALLOCATED:
             peaks = [estimate.peak_allocated_bytes, *_larger_ranks(estimate, "peak_allocated_bytes")]
             return max(peaks)
         reserved = max([estimate.peak_reserved_bytes, *_larger_ranks(estimate, "peak_reserved_bytes")])
-        return reserved + (estimate.context_bytes if self is Metric.DEVICE_PEAK else 0)
+        if self is Metric.RESERVED:
+            return reserved
+        return max(estimate.device_peak_bytes, reserved + estimate.context_bytes)
 
 
 def _larger_ranks(estimate: Estimate, peak: str) -> list[int]:

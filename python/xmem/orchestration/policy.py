@@ -15,7 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xmem.attribution import Attribution
-from xmem.blocks import BlockTable
+from xmem.blocks import BlockTable, traced_device
+from xmem.job_settings import busiest_device
+from xmem.orchestration.allocator_history import AllocatorHistory, allocator_history
 from xmem.orchestration.convolution_calls import InputDims
 from xmem.orchestration.operators import OperatorIndex
 from xmem.orchestration.target import Target as Target
@@ -39,6 +41,16 @@ class Recorded:
         """Names and nesting of the trace's operators."""
         return OperatorIndex(self.trace)
 
+    @cached_property
+    def traced_device(self) -> tuple[int, int]:
+        """Type and index of the device that the run is about."""
+        return traced_device(self.blocks, busiest_device(self.trace))
+
+    @cached_property
+    def history(self) -> AllocatorHistory | None:
+        """What the allocator of the traced device was asked for, None where the trace does not say."""
+        return allocator_history(self.metadata, self.blocks, *self.traced_device)
+
     @property
     def metadata(self) -> dict[str, Any] | None:
         """What our capture wrote, None for a foreign trace."""
@@ -55,12 +67,14 @@ class Recorded:
         """The same run, for policies that move it to a target."""
         context = Context(self.trace, self.blocks, self.attribution, self.input_dims, target=target)
         context.__dict__["operators"] = self.operators  # indexed once for all targets
+        context.__dict__["history"] = self.history
         return context
 
     def with_input_dims(self, dims: InputDims | None) -> Recorded:
         """The same run with convolutions of other sizes."""
         recorded = replace(self, input_dims=dims)
         recorded.__dict__["operators"] = self.operators
+        recorded.__dict__["history"] = self.history
         return recorded
 
 

@@ -6,37 +6,54 @@ from typing import Any
 
 import numpy as np
 
+from xmem.orchestration.allocator_history import AllocatorHistory
 from xmem.orchestration.policy import Recorded
 from xmem.orchestration.workload import Workload
 
 
 class RecordedRequests:
-    """The profiler tells the size of the block that served a request; the allocator's own history tells what
-    was asked for, and on which stream.
+    """The profiler tells the size of the block that served a request, and who asked; the allocator's own
+    history tells what was asked for, on which stream, in which private pool, and in which order.
 
-    Both list the allocations of a device in the order in which the allocator served them (`alloc` entries
-    of `device_traces`, CUDACachingAllocator.cpp since torch 2.0), so they are joined by position; when they
-    do not match in number, or a request is larger than its block, the trace is taken as it is.
+    Where the history does not fit the blocks of the trace, the trace is taken as it is.
     """
 
     name = "recorded_requests"
-    description = "sizes as asked for and streams, from the history of the allocator that served the run"
+    description = (
+        "sizes as asked for, streams and pools, from the history of the allocator that served the run"
+    )
 
     def __call__(self, workload: Workload, context: Recorded) -> Workload:
-        """Replace sizes, fill in streams."""
-        requests = recorded_requests(context)
-        if requests is None or len(requests["size_bytes"]) != len(workload):
-            return workload
-        sizes = np.array(requests["size_bytes"], np.int64)
-        if (sizes > workload.size_bytes).any():
-            return workload
-        streams = requests["stream"]
-        if not streams:
-            return workload.with_columns(size_bytes=sizes)
-        return workload.with_columns(size_bytes=sizes, stream=np.array(streams, np.int64))
+        """Replace sizes and times, fill in streams and pools."""
+        history = context.history
+        if history is None:
+            return _without_order(workload, context.metadata)
+        return _joined(workload, history, len(context.blocks))
 
 
-def recorded_requests(context: Recorded) -> dict[str, Any] | None:
-    """The allocator's history in the trace, None for traces that were not captured on the phantom GPU."""
-    phantom = (context.metadata or {}).get("phantom")
-    return None if phantom is None else phantom["requests"]
+def _joined(workload: Workload, history: AllocatorHistory, blocks: int) -> Workload:
+    allocation_of = np.full(blocks, -1, np.int64)
+    allocation_of[history.block] = np.arange(len(history.block))
+    rows = allocation_of[workload.block]
+    joined = workload.with_columns(
+        size_bytes=history.size_bytes[rows],
+        stream=history.stream[rows],
+        mempool=history.mempool[rows],
+        waits=history.waits[rows],
+        restores=history.restores[rows],
+        alloc_ns=history.alloc_ns[rows],
+        free_ns=history.free_ns[rows],
+    )
+    return joined.select(np.argsort(rows))
+
+
+def _without_order(workload: Workload, metadata: dict[str, Any] | None) -> Workload:
+    """Captures before 2026-12 list sizes and streams alone, in the order of the trace."""
+    requests = (metadata or {}).get("phantom", {}).get("requests")
+    if not isinstance(requests, dict) or len(requests["size_bytes"]) != len(workload):
+        return workload
+    sizes = np.array(requests["size_bytes"], np.int64)
+    if (sizes > workload.size_bytes).any():
+        return workload
+    streams = requests["stream"] or np.zeros(len(sizes), np.int64)
+    return workload.with_columns(size_bytes=sizes, stream=np.array(streams, np.int64))

@@ -15,6 +15,9 @@ from xmem.blocks import CPU, BlockTable
 MADE_BY_POLICY = -1
 """Value of ``Workload.block`` for memory that the trace does not hold."""
 
+NOT_RESTORED = -1
+"""Value of ``Workload.restores`` of nearly all blocks."""
+
 
 _DTYPES = {
     "size_bytes": np.int64,
@@ -25,6 +28,7 @@ _DTYPES = {
     "phase": np.uint8,
     "flags": np.uint8,
     "host": np.bool_,
+    "waits": np.bool_,
 }
 """Of columns that are not int32."""
 
@@ -50,6 +54,10 @@ class Workload:
         flags: uint8, of the BlockTable.
         host: bool, host memory on a machine with a GPU.
         choice: int32, row of ``choices``, -1 = the block has one size.
+        mempool: int32, the private pool that it is allocated in, 0 for the default pool.
+        waits: bool, its free waits for other streams that use it.
+        restores: int32, row of the BlockTable whose place it takes when a private pool is put back to a
+            checkpoint, ``simulation.FREE_AT_CHECKPOINT``, or ``NOT_RESTORED``.
         choices: Sizes in bytes that a block tries in turn, the first of them its ``size_bytes``; blocks of
             one row remember what fitted (``simulation.Alternatives``).
     """
@@ -70,6 +78,9 @@ class Workload:
     flags: NDArray[np.uint8]
     host: NDArray[np.bool_]
     choice: NDArray[np.int32]
+    mempool: NDArray[np.int32]
+    waits: NDArray[np.bool_]
+    restores: NDArray[np.int32]
     choices: tuple[tuple[int, ...], ...] = ()
 
     def __len__(self) -> int:
@@ -117,6 +128,9 @@ class Workload:
             "flags": 0,
             "host": False,
             "choice": -1,
+            "mempool": 0,
+            "waits": False,
+            "restores": NOT_RESTORED,
         }
         at = int(np.searchsorted(self.alloc_ns, alloc_ns, side="left"))
         columns = {name: np.insert(getattr(self, name), at, value) for name, value in row.items()}
@@ -141,6 +155,8 @@ def made_by_policy(count: int, **columns: NDArray[Any]) -> Workload:
         "phase": Phase.OTHER,
         "flags": 0,
         "host": False,
+        "mempool": 0,
+        "waits": False,
     }
     filled: dict[str, Any] = {
         name: np.asarray(columns.get(name, np.full(count, unknown.get(name, -1)))).astype(
@@ -188,4 +204,7 @@ def workload_of(
         flags=blocks.flags[rows],
         host=attribution.host[rows].astype(np.bool_) & (device_type == CPU),
         choice=np.full(len(rows), -1, np.int32),
+        mempool=np.zeros(len(rows), np.int32),
+        waits=np.zeros(len(rows), np.bool_),
+        restores=np.full(len(rows), NOT_RESTORED, np.int32),
     )

@@ -16,9 +16,12 @@ import numpy as np
 from xmem.errors import CaptureError
 
 _MAGIC = b"xmemldgr"
-_VERSION = 1
+_VERSION = 2
 _PROCESSES = 512
+_DEVICES = 120
+_USES = 3
 _HEADER = struct.Struct("=8sIIQ")
+_CARD_BYTES = 4 + 4 + 8 + 8 + 8 * _USES
 _SLOT = np.dtype(
     [
         ("process", np.int32),
@@ -31,12 +34,17 @@ _SLOT = np.dtype(
                 ("peak_bytes", np.int64),
                 ("context_bytes", np.int64),
                 ("has_context", np.int64),
+                ("use_bytes", np.int64, (_USES,)),
+                ("managed_bytes", np.int64),
+                ("managed_peak_bytes", np.int64),
+                ("managed_largest_bytes", np.int64),
             ],
-            (64,),
+            (_DEVICES,),
         ),
         ("calls", np.uint32, (4096,)),
     ]
 )
+_SLOTS_OFFSET = _HEADER.size + _DEVICES * _CARD_BYTES
 
 
 @dataclass(frozen=True)
@@ -82,7 +90,7 @@ def create_ledger(path: Path) -> None:
     """Write an empty ledger; the file is sparse."""
     with path.open("wb") as file:
         file.write(_HEADER.pack(_MAGIC, _VERSION, _PROCESSES, _SLOT.itemsize))
-        file.truncate(_HEADER.size + _PROCESSES * _SLOT.itemsize)
+        file.truncate(_SLOTS_OFFSET + _PROCESSES * _SLOT.itemsize)
 
 
 def read_ledger(path: Path) -> list[ProcessRecord]:
@@ -95,7 +103,7 @@ def read_ledger(path: Path) -> list[ProcessRecord]:
         header = file.read(_HEADER.size)
     if len(header) < _HEADER.size or _HEADER.unpack(header)[:2] != (_MAGIC, _VERSION):
         raise CaptureError(f"{path} is no ledger of this version of xmem; run the capture again")
-    slots = np.memmap(path, dtype=_SLOT, mode="r", offset=_HEADER.size, shape=(_PROCESSES,))
+    slots = np.memmap(path, dtype=_SLOT, mode="r", offset=_SLOTS_OFFSET, shape=(_PROCESSES,))
     names = list(functions())
     records = []
     for slot in slots:

@@ -51,7 +51,7 @@ def _replay(analysis: Analysis) -> Replay:
         analysis.stages.requests,
         options=analysis.options,
         capacity_bytes=_ROOMY_BYTES if device is None else device.total_memory_bytes,
-        other_bytes=0 if device is None else device.context_bytes,
+        other_bytes=0 if device is None else analysis.verdict.taken_bytes,
     )
 
 

@@ -77,8 +77,8 @@ class _Request:
     """What the job needs, whoever is asked.
 
     Attributes:
-        reserved_bytes: Peak reserved; the most that a fitted model leaves open; or the upper bound of the
-            interval, less the context.
+        beside_context_bytes: What the card must have beside the context: the estimate's, the most that a
+            fitted model leaves open, or the upper bound of the interval.
         context_bytes: CUDA context; the largest known one where no GPU was named.
         gpus: How many.
         device: The GPU, None when none was named or it is known by its size alone.
@@ -86,7 +86,7 @@ class _Request:
         confidence: That the job needs no more, None where no bound was asked for.
     """
 
-    reserved_bytes: int
+    beside_context_bytes: int
     context_bytes: int
     gpus: int
     device: Device | None
@@ -95,7 +95,7 @@ class _Request:
 
     @property
     def device_bytes(self) -> int:
-        return self.reserved_bytes + self.context_bytes
+        return self.beside_context_bytes + self.context_bytes
 
     @property
     def device_mib(self) -> int:
@@ -122,18 +122,22 @@ def render(estimate: Estimate, scheduler: Scheduler, *, upper: bool = False) -> 
 def _request(estimate: Estimate, upper: bool) -> _Request:
     slug = estimate.target.gpu
     ranks = estimate.measured.ranks if estimate.measured else ()
-    reserved = [estimate.peak_reserved_bytes, *(rank.peak_reserved_bytes for rank in ranks)]
+    beside = [
+        estimate.device_peak_bytes - estimate.context_bytes,
+        estimate.peak_reserved_bytes,
+        *(rank.peak_reserved_bytes for rank in ranks),  # in early versions not part of the device peak
+    ]
     if estimate.scaling is not None:
-        reserved.append(estimate.scaling.peak_reserved_most_bytes)
+        beside.append(estimate.scaling.peak_reserved_most_bytes + estimate.outside_bytes)
     interval = estimate.interval if upper else None
     if interval is not None:
-        reserved.append(interval.high_bytes - estimate.context_bytes)
+        beside.append(interval.high_bytes - estimate.context_bytes)
     named = estimate.target.capacity_bytes >= 0
     return _Request(
         # No process holds more of a GPU than there is; with less memory than asked for caches are given back.
-        reserved_bytes=min(max(reserved), estimate.target.capacity_bytes - estimate.context_bytes)
+        beside_context_bytes=min(max(beside), estimate.target.capacity_bytes - estimate.context_bytes)
         if named
-        else max(reserved),
+        else max(beside),
         context_bytes=estimate.context_bytes if named else max(known.context_bytes for known in devices()),
         gpus=len({(rank.rank, rank.device) for rank in ranks}) or 1,
         device=next((known for known in devices() if known.slug == slug), None),
@@ -143,10 +147,13 @@ def _request(estimate: Estimate, upper: bool) -> _Request:
 
 
 def _reason(estimate: Estimate, request: _Request) -> list[str]:
-    reserved, context = format_bytes(request.reserved_bytes), format_bytes(request.context_bytes)
+    outside_bytes = min(estimate.outside_bytes, request.beside_context_bytes)
+    reserved = format_bytes(request.beside_context_bytes - outside_bytes)
+    context = format_bytes(request.context_bytes)
+    outside = f", {format_bytes(outside_bytes)} outside of PyTorch" if outside_bytes else ""
     lines = [
         f"# {format_bytes(request.device_bytes)} of each GPU: {reserved} that PyTorch reserves at its peak, "
-        f"{context} of CUDA context"
+        f"{context} of CUDA context{outside}"
     ]
     if request.confidence is not None:
         lines.append(f"# The upper bound with {request.confidence:.6g} confidence, not the estimate itself.")
@@ -242,7 +249,7 @@ def _in_skypilot() -> list[Device]:
 def _holds(device: Device, request: _Request) -> bool:
     if request.capacity_bytes >= 0:
         return device.total_memory_bytes >= request.capacity_bytes
-    return device.usable_bytes >= request.reserved_bytes
+    return device.usable_bytes >= request.beside_context_bytes
 
 
 _REQUESTS: dict[Scheduler, Callable[[_Request], Sequence[str]]] = {

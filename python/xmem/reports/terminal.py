@@ -16,6 +16,7 @@ from xmem.units import format_bytes, format_change
 from xmem.words import at_instant, instant, point, spaced
 
 _TOP = 5
+_MOST_RANKS = 8
 _MAX_WIDTH = 100
 _LABEL_WIDTH = 14
 _SIZE_WIDTH = 12
@@ -39,6 +40,7 @@ def render(estimate: Estimate, console: Console, *, explain: bool = False) -> No
     _print_hanging(Text(), _headline(estimate), console)
     console.print()
     _print_peak(estimate, console)
+    _print_ranks(estimate, console)
     _print_card(estimate, console)
     categories = {spaced(name): size for name, size in estimate.breakdown.category.items()}
     _print_shares("At the peak, by category", categories, console, top=len(categories))
@@ -107,7 +109,7 @@ def _print_peak(estimate: Estimate, console: Console) -> None:
     fields = {
         "At": _scaling(estimate),
         "Measured": _measured(estimate),
-        "Peak": f"{reserved} reserved + {context} CUDA context",
+        "Peak": f"{reserved} reserved + {context} CUDA context{_outside(estimate)}",
         "  in blocks": f"{allocated} allocated, {requested} requested by tensors",
         "  persistent": _persistent(estimate),
         "  bounds": f"{least} with perfect reuse, {most} without any",
@@ -122,6 +124,11 @@ def _print_peak(estimate: Estimate, console: Console) -> None:
             _print_field(label, value, console)
     _print_curve(estimate, console)
     console.print()
+
+
+def _outside(estimate: Estimate) -> str:
+    """What the card holds beside reserved memory and the context, as the rest of a sum."""
+    return f" + {format_bytes(estimate.outside_bytes)} outside of PyTorch" if estimate.outside_bytes else ""
 
 
 def _persistent(estimate: Estimate) -> str | None:
@@ -165,11 +172,35 @@ def _measured(estimate: Estimate) -> str | None:
     text = f"{format_bytes(measured.peak_reserved_bytes)} reserved by PyTorch's own allocator"
     if measured.replay_agrees is not None:
         text += ", which the replay " + ("equals" if measured.replay_agrees else "does not reach exactly")
-    if len(measured.ranks) > 1:
-        peaks = [peak.peak_reserved_bytes for peak in measured.ranks]
-        lowest, highest = format_bytes(min(peaks)), format_bytes(max(peaks))
-        text += f"; {len(peaks)} processes and GPUs held {lowest} to {highest} each"
     return text
+
+
+def _print_ranks(estimate: Estimate, console: Console) -> None:
+    """What each process of the job held of each GPU, the traced one first; of many, the fullest."""
+    ranks = estimate.measured.ranks if estimate.measured else ()
+    if len(ranks) < 2:
+        return
+    table = _table()
+    for title in ("Ranks", "GPU", "allocated", "reserved", "on the card"):
+        left = title == "Ranks"
+        table.add_column(
+            Text(title, "bold not dim"),
+            justify="left" if left else "right",
+            width=_CARD_WIDTH if left else _SIZE_WIDTH,
+        )
+    fullest = sorted(ranks[1:], key=lambda peak: (-peak.card_peak_bytes, -peak.peak_reserved_bytes))
+    for peak in (ranks[0], *fullest[: _MOST_RANKS - 1]):
+        table.add_row(
+            f"  rank {peak.rank}" + (", traced" if peak is ranks[0] else ""),
+            str(peak.device),
+            format_bytes(peak.peak_allocated_bytes),
+            format_bytes(peak.peak_reserved_bytes),
+            format_bytes(peak.card_peak_bytes) if peak.card_peak_bytes >= 0 else "-",
+        )
+    console.print(table)
+    if len(ranks) > _MOST_RANKS:
+        console.print(f"  {len(ranks) - _MOST_RANKS} more held no more than these")
+    console.print()
 
 
 def _print_curve(estimate: Estimate, console: Console) -> None:

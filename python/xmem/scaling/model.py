@@ -10,12 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xmem.errors import ConfigError
+from xmem.job_settings import allocator_notes
 from xmem.move import correct
+from xmem.need import recorded_replay
 from xmem.observation import Observation, Scaled
 from xmem.scaling.alignment import align_blocks, changed_lifetimes
 from xmem.scaling.dimensions import Point, label, require_dimensions, volume
 from xmem.scaling.polynomials import Certainty, Polynomials, fit_polynomials
 from xmem.scaling.shapes import Shapes, fit_shapes
+from xmem.verdict import NOTHING, Unreplayed, most_unreplayed, unreplayed_of
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,7 @@ class ScalingModel:
         differences: What the runs do not have in common, most bytes first.
         extra_bytes: Bytes of blocks that only runs other than the base hold.
         shapes: What the convolutions were given.
+        unreplayed: What the cards of the runs held beside what their replays show, at its most.
     """
 
     dimensions: tuple[str, ...]
@@ -69,6 +73,7 @@ class ScalingModel:
     differences: tuple[Difference, ...]
     extra_bytes: int
     shapes: Shapes
+    unreplayed: Unreplayed
 
     @property
     def base_sample(self) -> Sample:
@@ -102,6 +107,7 @@ class ScalingModel:
                 uncertain=_by_block(base, ~holds),
                 least_bytes=_by_block(base, self.observed_bytes[:, 0]),
                 extra_bytes=int(self.extra_bytes * growth),
+                unreplayed=self.unreplayed,
             ),
         )
 
@@ -179,7 +185,13 @@ def fit(samples: Sequence[Sample]) -> ScalingModel:
             [sample.observed.recorded for sample in samples],
             base,
         ),
+        unreplayed=most_unreplayed([_unreplayed(sample.observed) for sample in samples]),
     )
+
+
+def _unreplayed(observed: Observation) -> Unreplayed:
+    trace = observed.recorded.trace
+    return unreplayed_of(trace, recorded_replay(observed)) if allocator_notes(trace) else NOTHING
 
 
 def _by_block(observed: Observation, column: NDArray[Any]) -> NDArray[Any]:

@@ -14,7 +14,9 @@ using Column = std::vector<std::int64_t>;
 
 // "+2 -2 ~" = block 2 allocated, block 2 freed, cache emptied.
 static std::string order(const Column& alloc, const Column& free, const Column& size, const Column& emptied = {}) {
-  const RequestSequence sequence = make_request_sequence({alloc, free, size}, emptied);
+  const std::vector<std::uint8_t> kinds(emptied.size(), static_cast<std::uint8_t>(RequestKind::kEmptyCache));
+  const std::vector<std::int32_t> numbers(emptied.size(), -1);
+  const RequestSequence sequence = make_request_sequence({alloc, free, size, {}}, {emptied, kinds, numbers});
   std::string text;
   for (std::size_t r = 0; r < sequence.count(); ++r) {
     text += std::string(r == 0 ? "" : " ") + "+-~"[static_cast<std::size_t>(sequence.kind[r])];
@@ -67,7 +69,7 @@ TEST(random_lifetimes_sort_as_the_rule_says) {
       expected.emplace_back(free.back(), at_once ? 1 : 0, b, 1);
     }
     std::ranges::sort(expected);
-    const RequestSequence sequence = make_request_sequence({alloc, free, size});
+    const RequestSequence sequence = make_request_sequence({alloc, free, size, {}});
     CHECK_EQUAL(sequence.count(), expected.size());
     for (std::size_t r = 0; r < expected.size(); ++r) {
       CHECK_EQUAL(sequence.block[r], std::get<2>(expected[r]));

@@ -1,4 +1,4 @@
-"""Loaded by every Python process of a captured command; waits for the script to import torch.
+"""Loaded by every Python process of a captured command; waits for the script to import torch, or to fail.
 
 The parent puts this folder first in ``PYTHONPATH``, so ``site`` finds this module at start-up. It steps aside
 for the ``sitecustomize`` that it shadows, leaves ``sys.path`` as it would have been, and costs one string
@@ -7,6 +7,7 @@ comparison an import until torch appears. It is standard library only: the inter
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import importlib.util
 import os
@@ -14,7 +15,8 @@ import sys
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, TracebackType
+from typing import NoReturn
 
 _FOLDER = Path(__file__).resolve().parent
 
@@ -34,6 +36,8 @@ def _load_shadowed_sitecustomize() -> None:
 
 def _load_child_package() -> ModuleType:
     """Import the package beside this file by its path, without leaving the folder in ``sys.path``."""
+    if "xmem_child" in sys.modules:
+        return sys.modules["xmem_child"]
     package = _FOLDER / "xmem_child"
     spec = importlib.util.spec_from_file_location(
         "xmem_child", package / "__init__.py", submodule_search_locations=[str(package)]
@@ -44,6 +48,36 @@ def _load_child_package() -> ModuleType:
     sys.modules["xmem_child"] = module
     spec.loader.exec_module(module)
     return module
+
+
+def _note_failure(error: BaseException) -> None:
+    _load_child_package()
+    importlib.import_module("xmem_child.failures").note(error, ends_process=True)
+
+
+def _follow_failures() -> None:
+    """Tell the parent of the exception that ends this process, however it is shown."""
+    show, leave = sys.excepthook, sys.exit
+
+    def note_and_show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        _note_failure(error)
+        show(kind, error, trace)
+
+    def note_and_leave(status: object = None, /) -> NoReturn:
+        # A script that shows its exception itself, as processes of torch.multiprocessing do.
+        error = sys.exc_info()[1]
+        if status not in (None, 0) and isinstance(error, Exception):
+            _note_failure(error)
+        leave(status)  # type: ignore[arg-type]
+
+    def note_last() -> None:
+        # Set by the interpreter before it calls the hook, which may be another by then.
+        error = getattr(sys, "last_value", None)
+        if isinstance(error, BaseException):
+            _note_failure(error)
+
+    sys.excepthook, sys.exit = note_and_show, note_and_leave
+    atexit.register(note_last)
 
 
 class _TorchFinder:
@@ -82,4 +116,5 @@ class _TorchFinder:
 sys.path[:] = [entry for entry in sys.path if not entry or Path(entry).resolve() != _FOLDER]
 if "XMEM_CAPTURE" in os.environ:
     sys.meta_path.insert(0, _TorchFinder())
+    _follow_failures()
 _load_shadowed_sitecustomize()

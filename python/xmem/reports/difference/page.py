@@ -24,7 +24,11 @@ from xmem.words import spaced
 
 _FOLDER = Path(__file__).parent
 _MOST_ROWS = 40
-_WATERFALL_NAMES = {"context": "CUDA context", "beyond_allocated": "reserved beyond allocated"}
+_WATERFALL_NAMES = {
+    "context": "CUDA context",
+    "outside": "outside of PyTorch",
+    "beyond_allocated": "reserved beyond allocated",
+}
 
 
 @dataclass(frozen=True)

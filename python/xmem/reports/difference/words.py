@@ -16,6 +16,7 @@ from xmem.words import spaced
 _SIZE_NAMES = {
     "device_peak": "Device peak",
     "context": "  CUDA context",
+    "outside": "  outside of PyTorch",
     "peak_reserved": "  reserved",
     "peak_allocated": "    allocated at its peak",
     "beyond_allocated": "    reserved beyond it",

@@ -66,7 +66,7 @@ def _state_at_peak(analysis: Analysis) -> AllocatorState:
         analysis.stages.requests,
         options=analysis.options,
         capacity_bytes=None if limited is None else limited.total_memory_bytes,
-        other_bytes=0 if limited is None else limited.context_bytes,
+        other_bytes=0 if limited is None else analysis.verdict.taken_bytes,
         until=fullest_request(analysis.replay),
     ).state
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from xmem.alloc_conf import AllocatorOptions
 
@@ -114,6 +115,15 @@ class Segment:
     mempool: int
     expandable: bool
     blocks: list[Block]
+
+
+Checkpoint = tuple[int, list[tuple[int, Block | None]]]
+"""Number of a segment, and size and block of each of its pieces; None where a piece was free."""
+
+
+def mapped_front(segment: Segment) -> list[Block]:
+    """The blocks of a segment before its first unmapped byte."""
+    return list(takewhile(lambda block: block.state != "unmapped", segment.blocks))
 
 
 class CachingAllocator:
@@ -223,13 +233,13 @@ class CachingAllocator:
 
     # Allocation.
 
-    def malloc(self, request: int, stream: int) -> Block | None:
-        """A block for `request` bytes, None when out of memory."""
+    def malloc(self, request: int, stream: int, mempool: int | None = None) -> Block | None:
+        """A block for `request` bytes, None when out of memory; of a given pool, or by scope."""
         size = round_size(request, self.options.roundup_power2_divisions)
         pool = "small" if size <= MIB else "large"
-        mempool = 0
-        if self.scopes:
+        if mempool is None and self.scopes:
             mempool, _ = self.scopes[-1] if self.options.newest_scope_first else self.scopes[0]
+        mempool = mempool or 0
         block = self.search(pool, mempool, stream, size)
         if block is None:
             block = self.ask_device(pool, mempool, stream, size)
@@ -324,14 +334,19 @@ class CachingAllocator:
         )
         self.segments_made += 1
 
-    def take(self, block: Block, request: int, size: int, pool: str) -> Block:
-        """Allocate the front of a block; the rest becomes free, or stays inside as slack."""
+    def take(self, block: Block, request: int, size: int, pool: str, cuts: bool | None = None) -> Block:
+        """Allocate the front of a block; the rest becomes free, or stays inside as slack.
+
+        `cuts`: which of both, where that is known.
+        """
         expandable = self.options.expandable_segments
         was_split = self.is_split(block)
         rest = block.size - size
         split_small = rest >= 512 and (pool == "small" or expandable)
         split_large = rest > MIB and size < self.max_split and not expandable
-        if (split_small or split_large) and self.may_split(block):
+        if cuts is None:
+            cuts = (split_small or split_large) and self.may_split(block)
+        if cuts:
             front = self.cut(block, size)
             self.make_free(block)
             if not expandable:
@@ -360,6 +375,30 @@ class CachingAllocator:
         return self.private[self.segment_of(block).mempool].split
 
     # Private pools.
+
+    def checkpoint_pool(self, number: int) -> list[Checkpoint]:
+        """How the segments of a pool are cut, in order of creation."""
+        return [
+            (segment.number, [(b.size, None if b.state == "free" else b) for b in mapped_front(segment)])
+            for segment in sorted(self.segments, key=lambda s: s.number)
+            if segment.mempool == number
+        ]
+
+    def restore_segment(self, checkpoint: Checkpoint) -> list[Block]:
+        """All pieces of a segment that is free as a whole, allocated; none where it is not."""
+        number, pieces = checkpoint
+        segment = next((s for s in self.segments if s.number == number), None)
+        if segment is None:
+            return []
+        rest = segment.blocks[0]
+        if rest.state != "free" or rest.size != sum(size for size, _ in pieces):
+            return []
+        taken = []
+        for size, _ in pieces:
+            block = self.take(rest, size, size, segment.pool, cuts=rest.size > size)
+            taken.append(block)
+            rest = segment.blocks[min(segment.blocks.index(block) + 1, len(segment.blocks) - 1)]
+        return taken
 
     def retain_pool(self, number: int) -> None:
         """One more user of a pool."""

@@ -1,13 +1,16 @@
 """The side of a capture that runs inside the user's process: standard library and torch only.
 
-Read in this order: ``settings`` (what the parent asks), ``patches``, ``device_memory`` (which tensors stand
-for GPU memory), ``spans``, ``tensor_names``, ``script_settings``, ``profiler`` and ``optimizers`` (what is
-recorded), ``run_notes``, ``trace_writer``, ``function_mode``, ``allocator_record`` and ``values`` (what the
-phantom GPU adds), ``session`` (when it begins and ends) and ``modules``; then either ``redirect``,
-``cuda_answers``, ``autocast`` and ``alignments`` (how the CPU stands for the GPU), or ``observe``,
-``initialisation`` and ``phantom_distributed`` (how a script runs on the phantom GPU). ``block`` records a
-part of a process that runs anyway (``xmem.record``), in place of a session. A module imports only from those
-before it.
+Read in this order: ``settings`` (what the parent asks), ``failures`` and ``progress`` (what the parent is
+told of a process), ``following_imports``, ``patches``, ``device_memory`` (which tensors stand for GPU
+memory), ``spans``, ``tensor_names``, ``flat_memory``, ``script_settings``, ``profiler``, ``optimizers``,
+``backward`` and ``iterations`` (what is recorded and counted), ``extent`` (how far), ``data_lengths``,
+``run_notes``, ``trace_writer``, ``function_mode``, ``allocator_history``, ``pool_calls``,
+``allocator_record``, ``unseen_memory``, ``card_record``, ``peers`` and ``values`` (what the phantom GPU
+adds), ``session`` (when it begins and ends) and ``modules``; then either ``redirect``, ``cuda_answers``,
+``autocast``, ``alignments``, ``torchvision_names`` and ``slow_dtypes`` (how the CPU stands for the GPU), or
+``architectures``, ``observe``, ``initialisation``, ``host_work``, ``autotuning`` and ``phantom_distributed``
+(how a script runs on the phantom GPU). ``block`` records a part of a process that runs anyway
+(``xmem.record``), in place of a session. A module imports only from those before it.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from typing import TYPE_CHECKING
 from .settings import Settings
 
 if TYPE_CHECKING:
+    from .modules import RootObserver
     from .patches import Patches
     from .session import Session
 
@@ -27,7 +31,10 @@ def install() -> None:
     """Set everything up; called once, at the end of ``import torch``."""
     import torch
 
+    from . import failures
+
     settings = Settings.from_environment()
+    failures.follow_threads_and_processes()
     settings.note_torch(torch.__version__)
     major, minor = torch.__version__.split(".")[:2]
     if (int(major), int(minor)) < _OLDEST_TORCH:
@@ -36,6 +43,9 @@ def install() -> None:
             message=f"the script's torch is {torch.__version__}; capturing needs torch 2.6 or newer",
         )
         return
+    if settings.mode == "phantom" and (message := _no_code_for_the_gpu()):
+        settings.report(state="failed", message=message)
+        raise SystemExit(1)
     try:
         _install(settings)
     except Exception as error:
@@ -44,6 +54,12 @@ def install() -> None:
             message=f"the capture fails with torch {torch.__version__} ({error!r}); please report this",
         )
         raise
+
+
+def _no_code_for_the_gpu() -> str | None:
+    from .architectures import refusal
+
+    return refusal()
 
 
 # Overrides of operators last as long as these objects.
@@ -56,11 +72,12 @@ def _install(settings: Settings) -> None:
 
 def _install_real(settings: Settings) -> None:
     # Only now: these need a torch that is known to be new enough.
-    from . import cuda_answers, redirect
+    from . import cuda_answers, redirect, torchvision_names
     from .alignments import Alignments, compile_eagerly, flatten_recurrent_weights
     from .autocast import CudaAutocast
     from .patches import Patches
     from .session import Session
+    from .slow_dtypes import SlowDtypes
 
     session, patches = Session(settings), Patches()
     cuda_answers.install(session)
@@ -69,14 +86,18 @@ def _install_real(settings: Settings) -> None:
     alignments.install(patches)
     flatten_recurrent_weights(session)
     compile_eagerly(session)
+    torchvision_names.follow_import(session.assume)
     _kept.extend([autocast, alignments])
-    _follow_training(session, patches)
+    _follow_training(session, patches, SlowDtypes(session, session.assume))
     redirect.install(session, patches)
 
 
 def _install_phantom(settings: Settings) -> None:
-    from . import observe, phantom_distributed
+    from . import failures, observe, phantom_distributed
     from .allocator_record import AllocatorRecord
+    from .autotuning import take_first_choices
+    from .flat_memory import name_flat_memory
+    from .host_work import skip_host_work
     from .initialisation import skip_initialisation
     from .patches import Patches
     from .session import Session
@@ -86,19 +107,26 @@ def _install_phantom(settings: Settings) -> None:
     session.allocator = AllocatorRecord(session.assume)
     session.allocator.install()
     session.values = Values(session.spans, settings.values)
+    failures.tell_reads(session.values.before)
     if not settings.keep_init:
         skip_initialisation()
+        skip_host_work(session.assume)
     phantom_distributed.install()
-    _follow_training(session, patches)
+    take_first_choices(session.assume)
+    name_flat_memory(session.names)
+    _follow_training(session, patches, session)
     observe.install(session, session.values, patches)
 
 
-def _follow_training(session: Session, patches: Patches) -> None:
+def _follow_training(session: Session, patches: Patches, observer: RootObserver) -> None:
     from . import optimizers, profiler
+    from .backward import follow_backward
     from .modules import ModuleCalls
 
     _kept.append(session)
+    session.names.search_modules = True
     profiler.switch_off_script_profiling(session.assume, patches)
     profiler.break_spans_at_annotations(session.spans, patches)
     optimizers.install(session)
-    ModuleCalls(session.spans, session.root_called).install(patches)
+    ModuleCalls(session.spans, observer).install(patches)
+    follow_backward(session.backward_ended)

@@ -1,11 +1,14 @@
 """What the real caching allocator says of itself, on the phantom GPU: its peaks, and every request it got.
 
 The profiler's ``[memory]`` events tell the size of the block that served a request, not what was asked for,
-and no stream; the allocator's own history has both. Its peaks are kept across ``reset_peak_memory_stats``.
+and no stream; the allocator's own history has both. What the history does not say is followed where Python
+calls it: emptied caches, limits, and who uses private pools. Peaks are kept across
+``reset_peak_memory_stats``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import pickle
@@ -15,6 +18,9 @@ from typing import Any
 
 import torch
 
+from .allocator_history import Limits, Mark, Requests, requests_of
+from .pool_calls import PoolCalls, PoolNumbers, follow
+
 _PEAKS = {
     "peak_reserved_bytes": "reserved_bytes.all.peak",
     "peak_allocated_bytes": "allocated_bytes.all.peak",
@@ -23,6 +29,7 @@ _PEAKS = {
     "peak_segments": "segment.all.peak",
 }
 _COUNTERS = ("num_alloc_retries", "num_ooms")
+_NO_NUMBER = -1
 
 
 class AllocatorRecord:
@@ -31,15 +38,19 @@ class AllocatorRecord:
     def __init__(self, assume: Callable[[str], None]) -> None:
         self._assume = assume
         self._before_reset: dict[int, dict[str, int]] = {}
+        self._requests_before_reset: dict[int, int] = {}
         self._started = False
-        self._interrupted = False
-        self._emptied_after: list[list[int]] = []
+        self._marks: dict[int, list[Mark]] = {}
+        self._pools = PoolNumbers()
+        self._fraction: dict[int, float] = {}
 
     def install(self) -> None:
-        """Follow what the script does to the allocator's statistics, history and cache."""
+        """Follow what the script does to the allocator's statistics, history, limits, cache and pools."""
         self._follow_resets()
-        self._follow_history()
+        self._keep_history()
         self._follow_empty_cache()
+        self._follow_fractions()
+        PoolCalls(self._pools, self._position, self._mark).install()
 
     def start(self) -> None:
         """Begin to record requests; CUDA is initialized."""
@@ -55,21 +66,24 @@ class AllocatorRecord:
                 rows.append({"device": device, **now})
         return rows
 
-    def requests(self, device: int) -> dict[str, Any] | None:
-        """Size as asked for and stream of every allocation on a device, in order; None if the history has
-        holes."""
-        if self._interrupted or not self._started:
-            return None
-        sizes, streams, numbers = [], [], {0: 0}
-        for event in torch.cuda.memory._snapshot()["device_traces"][device]:
-            if event["action"] == "alloc":
-                sizes.append(event["size"])
-                streams.append(numbers.setdefault(event["stream"], len(numbers)))
-        return {"device": device, "size_bytes": sizes, "stream": streams if any(streams) else []}
-
-    def emptied_after(self, device: int) -> list[int]:
-        """Of each call of ``empty_cache``: allocations plus frees of the device before it."""
-        return [counts[device] for counts in self._emptied_after]
+    def requests(self) -> list[Requests]:
+        """What was asked of the allocator of each device that was used, in order."""
+        if not self._started:
+            return []
+        snapshot = torch.cuda.memory._snapshot()
+        self._pools.look(self._position, snapshot["segments"])
+        return [
+            requests_of(
+                device,
+                entries,
+                self._marks.get(device, []),
+                self._limits(device),
+                functools.partial(self._pools.number, device),
+                functools.partial(self._pools.of_segment, device),
+            )
+            for device, entries in enumerate(snapshot["device_traces"])
+            if entries
+        ]
 
     def dump(self, path: Path) -> None:
         """Write the allocator's snapshot, as ``torch.cuda.memory._dump_snapshot`` does."""
@@ -82,45 +96,76 @@ class AllocatorRecord:
         peaks = {name: max(int(statistics.get(key, 0)), before.get(name, 0)) for name, key in _PEAKS.items()}
         return peaks | {name: int(statistics.get(name, 0)) for name in _COUNTERS}
 
+    def _limits(self, device: int) -> Limits:
+        """What bounds the memory of a device: the script's share of it, else what others leave of it."""
+        free, total = torch.cuda.mem_get_info(device)
+        reserved = torch.cuda.memory_reserved(device)
+        bound = free + reserved
+        fraction = self._fraction.get(device)
+        if fraction is None:
+            return Limits(bound)
+        share = int(fraction * total)
+        threshold = _collection_threshold()
+        return Limits(min(bound, share), None if threshold == 0 else int(threshold * share))
+
+    # Calls that the history does not show.
+
+    def _mark(self, device: int, position: int, kind: str, number: int = _NO_NUMBER) -> None:
+        """Note a call at its place among the requests of a device."""
+        self._marks.setdefault(device, []).append(Mark(position, kind, number))
+
+    def _mark_emptied(self) -> None:
+        if torch.cuda.is_initialized():
+            for device in range(torch.cuda.device_count()):
+                self._mark(device, self._position(device), "empty_cache")
+
+    def _position(self, device: int) -> int:
+        statistics = torch._C._cuda_memoryStats(device)
+        counts = statistics["allocation"]["all"]
+        return self._requests_before_reset.get(device, 0) + int(counts["allocated"]) + int(counts["freed"])
+
     def _follow_resets(self) -> None:
         for name in ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats"):
-            reset = getattr(torch._C, name, None)
-            if reset is not None:
-                setattr(torch._C, name, self._remembering(reset))
+            follow(name, before=self._remember_peaks)
+        for name in ("_cuda_resetAccumulatedMemoryStats", "_accelerator_resetAccumulatedStats"):
+            follow(name, before=self._remember_requests)
 
-    def _remembering(self, reset: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(reset)
-        def remember_and_reset(device: int) -> Any:
-            self._before_reset[device] = self._now(device)
-            return reset(device)
+    def _remember_peaks(self, device: int) -> None:
+        self._before_reset[device] = self._now(device)
 
-        return remember_and_reset
+    def _remember_requests(self, device: int) -> None:
+        self._requests_before_reset[device] = self._position(device)
 
-    def _follow_history(self) -> None:
+    def _keep_history(self) -> None:
+        """The script's own use of the history must not end or shorten it."""
         self._record = torch.cuda.memory._record_memory_history
 
         @functools.wraps(self._record)
-        def record(*args: Any, **options: Any) -> Any:
-            self._interrupted = True
-            self._assume("the script records the allocator's history itself: streams are not known")
-            return self._record(*args, **options)
+        def go_on(*_args: Any, **_options: Any) -> None:
+            self._assume(
+                "the script's own settings of the allocator's history were left out: it is on anyway"
+            )
 
-        torch.cuda.memory._record_memory_history = record
+        torch.cuda.memory._record_memory_history = go_on
 
     def _follow_empty_cache(self) -> None:
-        empty = torch._C._cuda_emptyCache
+        for name in ("_cuda_emptyCache", "_accelerator_emptyCache"):
+            follow(name, before=self._mark_emptied)
 
-        @functools.wraps(empty)
-        def note_and_empty(*args: Any) -> Any:
-            self._emptied_after.append([_requests_of(d) for d in range(torch.cuda.device_count())])
-            return empty(*args)
+    def _follow_fractions(self) -> None:
+        def remember(fraction: float, device: int) -> None:
+            self._fraction[device] = float(fraction)
 
-        torch._C._cuda_emptyCache = note_and_empty
+        follow("_cuda_setMemoryFraction", before=remember)
 
 
-def _requests_of(device: int) -> int:
-    statistics = torch.cuda.memory_stats(device)
-    return sum(int(statistics.get(f"allocation.all.{way}", 0)) for way in ("allocated", "freed"))
+def _collection_threshold() -> float:
+    for setting in allocator_settings().split(","):
+        name, _, value = setting.partition(":")
+        if name.strip() == "garbage_collection_threshold":
+            with contextlib.suppress(ValueError):
+                return float(value)
+    return 0.0
 
 
 def allocator_settings() -> str:

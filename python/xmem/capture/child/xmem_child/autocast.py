@@ -1,9 +1,13 @@
 """CUDA autocast on the CPU: CUDA's default dtype, and CUDA's list of operators that stay in float32.
 
-``torch.autocast("cuda")`` becomes autocast of the CPU. Its list of low-precision operators is CUDA's, but it
-leaves softmax, norms, losses and sums in low precision where CUDA computes them in float32; these get a
-kernel at the CPU's autocast key that casts first. Mirrors ``aten/src/ATen/autocast_mode.h`` of 2.13
-(``AT_FORALL_FP32`` and ``AT_FORALL_FP32_SET_OPT_DTYPE``); what an older torch does not have is left out.
+The script sees two states, CUDA's and the CPU's, each thread its own, as torch keeps them: checkpointing
+saves and restores both. Torch's only real one is that of the CPU. It follows CUDA's while that is enabled, as
+what the script then computes stands for work of the GPU, and else the CPU's.
+
+Its list of low-precision operators is CUDA's, but it leaves softmax, norms, losses and sums in low precision
+where CUDA computes them in float32; these get a kernel at the CPU's autocast key that casts first. Mirrors
+``aten/src/ATen/autocast_mode.h`` of 2.13 (``AT_FORALL_FP32`` and ``AT_FORALL_FP32_SET_OPT_DTYPE``); what an
+older torch does not have is left out.
 """
 
 from __future__ import annotations
@@ -94,13 +98,15 @@ _below_autocast = functools.partial(
 )
 
 
-class _Standing(threading.local):
-    """How CPU autocast is meant on this thread: as CUDA's, or as the script's own CPU autocast."""
+class _State(threading.local):
+    """Both states of a thread, with torch's own values at its start."""
 
-    for_cuda = False
+    def __init__(self) -> None:
+        self.enabled = {"cuda": False, "cpu": False}
+        self.dtype = {"cuda": torch.float16, "cpu": torch.bfloat16}
 
 
-_standing = _Standing()
+_state = _State()
 
 
 class CudaAutocast:
@@ -108,14 +114,12 @@ class CudaAutocast:
 
     def __init__(self) -> None:
         self._library = Library("aten", "IMPL")
-        self.dtype = torch.float16
 
     def install(self) -> None:
         """Replace the kernels and the functions that ask for or set the state of CUDA's autocast."""
         for name in _FLOAT32:
             self._keep_float32(name)
-        self._redirect_contexts()
-        self._redirect_state()
+        _redirect_state()
 
     def _keep_float32(self, name: str) -> None:
         packet, _, overload = name.partition(".")
@@ -125,74 +129,56 @@ class CudaAutocast:
 
         def kernel(*args: Any, **kwargs: Any) -> Any:
             with _below_autocast():
-                if not _standing.for_cuda:
+                if not _state.enabled["cuda"]:
                     return operator(*args, **kwargs)
                 return operator(*_in_float32(args), **_in_float32(kwargs))
 
         self._library.impl(name, kernel, _KEY)
 
-    def _redirect_contexts(self) -> None:
-        context = torch.amp.autocast_mode.autocast
-        build, enter, leave = context.__init__, context.__enter__, context.__exit__
-        default = self
 
-        @functools.wraps(build)
-        def build_redirected(
-            self: Any, device_type: str, dtype: torch.dtype | None = None, *args: Any, **kwargs: Any
-        ) -> None:
-            self._xmem_for_cuda = isinstance(device_type, str) and device_type.startswith("cuda")
-            self._xmem_outer = []
-            if self._xmem_for_cuda:
-                device_type, dtype = "cpu", dtype or default.dtype
-            build(self, device_type, dtype, *args, **kwargs)
+def _redirect_state() -> None:
+    """Answer for both states; the contexts of ``torch.autocast`` ask and set them through these functions."""
+    is_enabled, set_enabled = torch.is_autocast_enabled, torch.set_autocast_enabled
+    get_dtype, set_dtype = torch.get_autocast_dtype, torch.set_autocast_dtype
 
-        @functools.wraps(enter)
-        def enter_redirected(self: Any) -> Any:
-            self._xmem_outer.append(_standing.for_cuda)
-            _standing.for_cuda = self._xmem_for_cuda
-            return enter(self)
+    def follow() -> None:
+        leading = "cuda" if _state.enabled["cuda"] else "cpu"
+        set_enabled("cpu", _state.enabled[leading])
+        set_dtype("cpu", _state.dtype[leading])
 
-        @functools.wraps(leave)
-        def leave_redirected(self: Any, *exception: Any) -> Any:
-            _standing.for_cuda = self._xmem_outer.pop()
-            return leave(self, *exception)
+    def is_autocast_enabled(device_type: str = "cuda") -> bool:
+        if device_type in _state.enabled:
+            return _state.enabled[device_type]
+        return bool(is_enabled(device_type))
 
-        context.__init__ = build_redirected
-        context.__enter__ = enter_redirected
-        context.__exit__ = leave_redirected
-
-    def _redirect_state(self) -> None:
-        is_enabled, set_enabled = torch.is_autocast_enabled, torch.set_autocast_enabled
-        get_dtype, set_dtype = torch.get_autocast_dtype, torch.set_autocast_dtype
-
-        def is_autocast_enabled(device_type: str = "cuda") -> bool:
-            if device_type != "cuda":
-                return bool(is_enabled(device_type)) and not _standing.for_cuda
-            return bool(is_enabled("cpu")) and _standing.for_cuda
-
-        def set_autocast_enabled(*args: Any) -> None:
-            device_type, enabled = args if len(args) == 2 else ("cuda", args[0])
-            if device_type == "cuda":
-                device_type, _standing.for_cuda = "cpu", enabled
+    def set_autocast_enabled(*args: Any) -> None:
+        device_type, enabled = args if len(args) == 2 else ("cuda", args[0])
+        if device_type in _state.enabled:
+            _state.enabled[device_type] = bool(enabled)
+            follow()
+        else:
             set_enabled(device_type, enabled)
 
-        def get_autocast_dtype(device_type: str) -> torch.dtype:
-            if device_type != "cuda":
-                return get_dtype(device_type)
-            return get_dtype("cpu") if _standing.for_cuda else self.dtype
+    def get_autocast_dtype(device_type: str) -> torch.dtype:
+        return _state.dtype[device_type] if device_type in _state.dtype else get_dtype(device_type)
 
-        def set_autocast_dtype(device_type: str, dtype: torch.dtype) -> None:
-            if device_type == "cuda":
-                self.dtype = dtype
-            if device_type != "cuda" or _standing.for_cuda:
-                set_dtype("cpu" if device_type == "cuda" else device_type, dtype)
+    def set_autocast_dtype(device_type: str, dtype: torch.dtype) -> None:
+        if device_type in _state.dtype:
+            _state.dtype[device_type] = dtype
+            follow()
+        else:
+            set_dtype(device_type, dtype)
 
-        torch.set_autocast_enabled = set_autocast_enabled
-        torch.get_autocast_dtype = get_autocast_dtype
-        torch.set_autocast_dtype = set_autocast_dtype
-        torch.is_autocast_enabled = is_autocast_enabled
-        torch.get_autocast_gpu_dtype = lambda: get_autocast_dtype("cuda")
-        torch.set_autocast_gpu_dtype = lambda dtype: set_autocast_dtype("cuda", dtype)
+    torch.is_autocast_enabled = is_autocast_enabled
+    torch.set_autocast_enabled = set_autocast_enabled
+    torch.get_autocast_dtype = get_autocast_dtype
+    torch.set_autocast_dtype = set_autocast_dtype
+    torch.get_autocast_gpu_dtype = lambda: get_autocast_dtype("cuda")
+    torch.set_autocast_gpu_dtype = lambda dtype: set_autocast_dtype("cuda", dtype)
+    torch.is_autocast_cpu_enabled = lambda: is_autocast_enabled("cpu")
+    torch.set_autocast_cpu_enabled = lambda enabled: set_autocast_enabled("cpu", enabled)
+    torch.get_autocast_cpu_dtype = lambda: get_autocast_dtype("cpu")
+    torch.set_autocast_cpu_dtype = lambda dtype: set_autocast_dtype("cpu", dtype)
 
 
 def _in_float32(value: Any) -> Any:

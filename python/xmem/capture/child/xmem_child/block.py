@@ -85,7 +85,7 @@ class BlockRecording(RunNotes):
         self._xmem_version = xmem_version
         self._profiler = profiler.Profiler(stacks=False, shapes=not on_gpu)
         self._patches = Patches()
-        self._calls = ModuleCalls(self.spans, self.root_called)
+        self._calls = ModuleCalls(self.spans, self)
         self._within: torch.nn.Module | None = None
         self._begin_ns = self._end_ns = 0
         self._seen: dict[int, SeenMemory] = {}
@@ -154,7 +154,7 @@ class BlockRecording(RunNotes):
         self._profiler.export(raw)
         quiet.undo()
         file = ProfilerFile(raw)
-        if self.steps:
+        if self.iterations.steps:
             iterations = self.iteration_spans(self._end_ns)
         else:
             iterations = [("xmem_iteration", "iteration 0", self.thread, self._begin_ns, self._end_ns)]
@@ -179,6 +179,9 @@ class BlockRecording(RunNotes):
 
     # What the others report.
 
+    def follow_thread(self) -> None:
+        """Other threads are not recorded."""
+
     def input_arrived(self, tensor: torch.Tensor, time_ns: int, line: tuple[str, int] | None) -> None:
         """A tensor that is no part of a model was copied to the GPU."""
         self.note_training(time_ns)
@@ -191,6 +194,9 @@ class BlockRecording(RunNotes):
         self.names.name_gradients()
         self.script_settings.root_called(module)
 
+    def root_left(self, _module: torch.nn.Module) -> None:
+        """See ``modules.RootObserver``."""
+
     def optimizer_built(self, _optimizer: Optimizer) -> None:
         """See ``optimizers.StepObserver``."""
 
@@ -202,7 +208,7 @@ class BlockRecording(RunNotes):
     def after_step(self, optimizer: Optimizer, skipped: bool) -> None:
         """See ``optimizers.StepObserver``."""
         self.names.after_step(optimizer)
-        self.count_step(optimizer, skipped)
+        self.iterations.count_step(optimizer, skipped)
 
     def saw(self, value: object, frame: Any) -> None:
         """A call is given tensors, whose memory may be older than the recording."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from typing import Protocol
 from weakref import WeakKeyDictionary
 
 import torch
@@ -14,6 +14,16 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 
 from .patches import Patches
 from .spans import SpanRecorder, now_ns
+
+
+class RootObserver(Protocol):
+    """Told about the calls of modules that no other module calls."""
+
+    def root_called(self, module: torch.nn.Module, name: str) -> None:
+        """One is called, by its name."""
+
+    def root_left(self, module: torch.nn.Module) -> None:
+        """Its call is over, also where an exception ended it."""
 
 
 class _Root:
@@ -41,9 +51,9 @@ class _Stack(threading.local):
 class ModuleCalls:
     """Global forward hooks that name every module call and tell of the outermost ones."""
 
-    def __init__(self, spans: SpanRecorder, on_root_call: Callable[[torch.nn.Module, str], None]) -> None:
+    def __init__(self, spans: SpanRecorder, observer: RootObserver) -> None:
         self._spans = spans
-        self._on_root_call = on_root_call
+        self._observer = observer
         self._stack = _Stack()
         self._roots: WeakKeyDictionary[torch.nn.Module, _Root] = WeakKeyDictionary()
         self._names: Counter[str] = Counter()
@@ -70,7 +80,7 @@ class ModuleCalls:
             root = self._root_of(module)
             name = root.paths[module]
             if name == root.name:
-                self._on_root_call(module, name)
+                self._observer.root_called(module, name)
         self._spans.flush()
         calls.append((module, name, now_ns(), root))
 
@@ -82,9 +92,11 @@ class ModuleCalls:
         self._spans.flush()
         # A call that was left by an exception may still be on top.
         while calls:
-            called, name, begin, _ = calls.pop()
+            called, name, begin, root = calls.pop()
             if called is module:
                 self._spans.add("xmem_module", name, begin, now_ns())
+                if not calls and name == root.name:
+                    self._observer.root_left(module)
                 return
 
     def _root_of(self, module: torch.nn.Module) -> _Root:

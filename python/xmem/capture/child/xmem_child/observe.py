@@ -28,6 +28,9 @@ class InputObserver(Protocol):
 
     spans: SpanRecorder
 
+    def follow_thread(self) -> None:
+        """The calling thread calls torch."""
+
     def input_arrived(self, tensor: torch.Tensor, time_ns: int, line: tuple[str, int] | None) -> None:
         """A tensor that is no part of a model was copied to the GPU."""
 
@@ -53,6 +56,8 @@ class Observation(FollowingMode):
         kwargs = kwargs or {}
         if func in self._queries or torch.compiler.is_compiling():
             return func(*args, **kwargs)
+        if self._spans.active:
+            self._session.follow_thread()
         begin = now_ns()
         read = self._handlers.get(func)
         result = func(*args, **kwargs) if read is None else read(func, args, kwargs)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,28 +20,89 @@ from .spans import SpanRecorder
 # The engine behind torch.profiler, whose own start-up would import all of inductor.
 _Profile = torch.autograd.profiler.profile
 _NO_LOG = 99
+_ERROR_LOG = 2
 _begin, _end = _Profile.__enter__, _Profile.__exit__
 
 
 class Profiler:
-    """One recording of operators and allocations of the thread that starts it (and its engine)."""
+    """One recording of operators and allocations of the thread that starts it, of those that ask for it, and
+    of the autograd engine's."""
 
     def __init__(self, stacks: bool, shapes: bool) -> None:
         self._profile = _Profile(
             use_kineto=True, profile_memory=True, record_shapes=shapes, with_stack=stacks, with_modules=stacks
         )
 
+        self._follow = _ThreadFollower()
+        self._runs = False
+
     def start(self) -> None:
         """Begin; whatever happened before is not in the trace."""
         _begin(self._profile)
+        self._runs = True
+
+    def follow_thread(self) -> None:
+        """Record the calling thread too; nothing where it is recorded already, or no recording runs."""
+        if self._runs:
+            self._follow()
 
     def stop(self) -> None:
         """End the recording and keep it."""
-        _end(self._profile, None, None, None)
+        self._runs = False
+        with self._follow.quiet():
+            _end(self._profile, None, None, None)
 
     def export(self, path: Path) -> None:
         """Write what was recorded as Chrome JSON."""
         self._profile.export_chrome_trace(str(path))
+
+
+class _ThreadFollower:
+    """Switches a running profile on for the calling thread.
+
+    ``torch::autograd::profiler::enableProfilerInChildThread`` (profiler_kineto.h, since torch 2.1) gives a
+    thread the state of the thread that profiles, as autograd's engine does with its own. Python does not
+    have it. It ends with the thread. A library that lacks it leaves the thread to the allocator's history.
+    """
+
+    def __init__(self) -> None:
+        self._followed = threading.local()
+        self._enable: Any = None
+        folder = Path(torch.__file__).parent / "lib"
+        try:
+            library = ctypes.CDLL(str(folder / "libtorch_cpu.so"))
+            enable = library["_ZN5torch8autograd8profiler27enableProfilerInChildThreadEv"]
+            self._is_enabled = library["_ZN5torch8autograd8profiler29isProfilerEnabledInMainThreadEv"]
+            self._level = ctypes.c_int.in_dll(
+                ctypes.CDLL(str(folder / "libc10.so")), "FLAGS_caffe2_log_level"
+            )
+        except (OSError, AttributeError, ValueError):
+            return
+        self._enable = enable
+        self._enable.restype = None
+        self._is_enabled.restype = ctypes.c_bool
+
+    def __call__(self) -> None:
+        if getattr(self._followed, "done", False):
+            return
+        self._followed.done = True
+        if self._enable is None or torch.autograd._profiler_enabled() or not self._is_enabled():
+            return
+        with self.quiet():
+            self._enable()
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Torch warns that threads share one recording, which is what is wanted."""
+        if self._enable is None:
+            yield
+            return
+        level = self._level.value
+        self._level.value = max(level, _ERROR_LOG)
+        try:
+            yield
+        finally:
+            self._level.value = level
 
 
 def keep_quiet(patches: Patches) -> None:

@@ -38,6 +38,17 @@ from .session import Session
 from .spans import now_ns
 
 _PINNED = "_xmem_pinned"
+# Functions of device tensors of whose results one is host memory on a GPU too, with its place; -1 where it is
+# the only one.
+_HOST_RESULTS: dict[Any, int] = {
+    # Lengths steer the loops of cuDNN on the host (aten/src/ATen/native/PackedSequence.cpp, 2.6 to 2.13).
+    torch._VF._pack_padded_sequence: 1,  # batch_sizes
+    torch._VF._pad_packed_sequence: 1,  # lengths
+    # Shapes of the parts of a nested tensor (aten/src/ATen/NestedTensorImpl.h).
+    torch.Tensor._nested_tensor_size: -1,
+    torch.Tensor._nested_tensor_strides: -1,
+    torch.Tensor._nested_tensor_storage_offsets: -1,
+}
 
 Handler = Callable[..., Any]
 
@@ -122,6 +133,9 @@ class Redirection(FollowingMode):
             result = func(*args, **kwargs)
         finally:
             running.on_device = outer
+        if func in _HOST_RESULTS:
+            place = _HOST_RESULTS[func]
+            mark(result if place < 0 else result[place], on_device=False)  # what is settled stays
         has_tensors |= mark(result, on_device)
         if has_tensors and self._spans.active:
             self._spans.note_call(begin, now_ns(), not (touches_device or on_device))

@@ -5,25 +5,14 @@ from __future__ import annotations
 import platform
 import sys
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
-from torch.optim.optimizer import Optimizer
 
-from . import optimizers
 from .device_memory import usage
+from .iterations import Iterations
 from .script_settings import ScriptSettings
-from .spans import Span, SpanRecorder, now_ns
+from .spans import Span, SpanRecorder
 from .tensor_names import TensorNames
-
-
-class Steps:
-    """What one optimizer did; it may be gone before the recording ends."""
-
-    def __init__(self, optimizer: Optimizer) -> None:
-        self.description = optimizers.describe(optimizer)
-        self.ends_ns: list[int] = []
-        self.real = 0
 
 
 class RunNotes:
@@ -33,7 +22,7 @@ class RunNotes:
         spans: Of modules and source lines.
         names: Of tensors.
         script_settings: What the script set of torch.
-        steps: Of each optimizer.
+        iterations: What was counted of them.
         thread: The recorded one, 0 before the recording.
     """
 
@@ -41,9 +30,8 @@ class RunNotes:
         self.spans = SpanRecorder()
         self.names = TensorNames()
         self.script_settings = ScriptSettings()
-        self.steps: list[Steps] = []
+        self.iterations = Iterations()
         self.thread = 0
-        self._steps_of: WeakKeyDictionary[Optimizer, Steps] = WeakKeyDictionary()
         self._argv = list(sys.argv)
         self._first_iteration_ns = -1
         self._alignments: dict[str, tuple[int, str]] = {}
@@ -63,22 +51,11 @@ class RunNotes:
         if self._first_iteration_ns < 0:
             self._first_iteration_ns = time_ns
 
-    def count_step(self, optimizer: Optimizer, skipped: bool) -> None:
-        """An outermost step ends now; skipped by a ``GradScaler`` or real."""
-        steps = self._steps_of.get(optimizer)
-        if steps is None:
-            steps = self._steps_of[optimizer] = Steps(optimizer)
-            self.steps.append(steps)
-        steps.ends_ns.append(now_ns())
-        steps.real += not skipped
-
     def iteration_spans(self, end_ns: int) -> list[Span]:
-        """An iteration ends with the step of the optimizer that steps least often (of several: the last in a
-        round)."""
-        slowest = min(self.steps, key=lambda steps: (len(steps.ends_ns), -steps.ends_ns[0]))
+        """The iterations, one after the other."""
         begin = self._first_iteration_ns if self._first_iteration_ns >= 0 else end_ns
         spans = []
-        for number, end in enumerate(slowest.ends_ns):
+        for number, end in enumerate(self.iterations.ends_ns()):
             spans.append(("xmem_iteration", f"iteration {number}", self.thread, min(begin, end), end))
             begin = end
         return spans
@@ -95,6 +72,7 @@ class RunNotes:
             },
             "argv": self._argv,
             "iterations": iterations,
+            "iteration_kind": self.iterations.kind,
             "device_requests": usage.requests,
             "settings": self.script_settings.values(),
             "alignments": [
@@ -105,5 +83,5 @@ class RunNotes:
             "lines": self.spans.lines(),
             "modules": self.names.modules,
             "tensors": self.names.columns(base_ns),
-            "optimizers": [steps.description | {"steps": len(steps.ends_ns)} for steps in self.steps],
+            "optimizers": self.iterations.descriptions(),
         }

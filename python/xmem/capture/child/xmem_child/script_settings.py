@@ -38,7 +38,7 @@ class ScriptSettings:
 
     def root_called(self, module: torch.nn.Module) -> None:
         """A module is called from outside any other."""
-        for device in ("cuda", "cpu"):  # on the CPU, autocast for CUDA runs as the CPU's
+        for device in ("cpu", "cuda"):
             if torch.is_autocast_enabled(device):
                 self._autocast = str(torch.get_autocast_dtype(device)).removeprefix("torch.")
         if module not in self._seen:

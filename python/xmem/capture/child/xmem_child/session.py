@@ -5,11 +5,9 @@ from __future__ import annotations
 import atexit
 import contextlib
 import importlib
-import json
 import os
 import sys
 import threading
-import time
 import warnings
 from enum import Enum
 from pathlib import Path
@@ -18,21 +16,23 @@ from typing import Any
 import torch
 from torch.optim.optimizer import Optimizer
 
+from .allocator_history import Requests
 from .allocator_record import AllocatorRecord, allocator_settings
+from .card_record import card_of, cards
+from .data_lengths import DataLengths
 from .device_memory import running, usage
+from .extent import Recording
+from .peers import rank_here, wait_for_peers, world_size
 from .profiler import Profiler
+from .progress import Progress
 from .run_notes import RunNotes
 from .settings import Settings
 from .spans import now_ns
-from .trace_writer import ProfilerFile
+from .trace_writer import MemoryChange, ProfilerFile, SeenMemory
+from .unseen_memory import unseen_memory
 from .values import Values
 
-# An optimizer may step more often than another, or skip steps while the loss scale settles: this often, at
-# most.
-_PATIENCE = 8
 _STOPS_BEFORE_EXIT = 3
-# Ranks of one job make their steps at about the same pace: how long the captured one waits for the others.
-_PEERS_S = 120.0
 
 
 class State(Enum):
@@ -42,7 +42,9 @@ class State(Enum):
     RECORDING = "recording"
     DONE = "done"  # the trace is written, the script is being unwound
     BYSTANDER = "bystander"  # another process is the captured one
-    PEER = "peer"  # another rank is; this one counts its steps and says what its allocator held
+    PEER = (
+        "peer"  # likewise on the phantom GPU: this one counts its iterations and says what its allocator held
+    )
 
 
 class Session(RunNotes):
@@ -55,13 +57,19 @@ class Session(RunNotes):
         self.allocator: AllocatorRecord | None = None
         self.values: Values | None = None
         self.state = State.IDLE
+        self.progress = Progress(settings.workspace)
         # The policies for CPU traces look at shapes. Recording them keeps weak references to all arguments,
         # with which torch refuses to swap the tensors of parameters (DTensors that move to the device).
         self._profiler = Profiler(settings.stacks, shapes=settings.mode == "real")
+        self._extent = Recording(settings.extent, self.iterations, self._peak_bytes, self.assume)
+        self._lengths = DataLengths(settings.extent.longest_batch, self.assume)
+        self._lengths.install()
         self._process = os.getpid()
         self._owner = False
+        self._requests: list[Requests] = []  # of each device, once the recording has ended
         self._stops = 0
-        atexit.register(self.thread_ends)
+        self.progress.note("torch is imported")
+        atexit.register(self.process_ends)
         os.register_at_fork(after_in_child=self._in_fork)
 
     # What the others report.
@@ -80,18 +88,36 @@ class Session(RunNotes):
     def root_called(self, module: torch.nn.Module, name: str) -> None:
         """A module is called from outside any other."""
         self._ensure_recording()
+        self.progress.note(f"{self._iteration_now()}, in {name}")
         if self.state is State.RECORDING:
             self._yield_to_owner()
             self.note_training(now_ns())
             self.names.add_root(module, name)
             self.script_settings.root_called(module)
+        self.iterations.call_begins()
+
+    def root_left(self, module: torch.nn.Module) -> None:
+        """Its call is over; one without weights, such as a loss, is part of what surrounds it."""
+        if self.state in _COUNTING and next(module.parameters(), None) is not None:
+            self.iterations.call_ends()
+            self.progress.note(f"{self._iteration_now()}, after a call of {type(module).__name__}")
+            self._advance()
+
+    def backward_ended(self) -> None:
+        """An outermost backward pass is over."""
+        if self.state in _COUNTING:
+            self.iterations.count_backward()
+            self.progress.note(f"{self._iteration_now()}, after its backward pass")
+            self._advance()
 
     def optimizer_built(self, _optimizer: Optimizer) -> None:
         """An optimizer is being constructed; some allocate their state there."""
+        self.iterations.optimizers_built += 1
         self._ensure_recording()
 
     def before_step(self, optimizer: Optimizer) -> None:
         """See ``optimizers.StepObserver``."""
+        self.progress.note(f"{self._iteration_now()}, in {type(optimizer).__name__}.step")
         if self.state is State.RECORDING:
             self.names.before_step(optimizer)
 
@@ -102,32 +128,39 @@ class Session(RunNotes):
         if self.state is State.IDLE and self.allocator is not None:
             self.fail("the script never asked for a GPU; capture it with --mode real")
         if self.state is State.RECORDING and not self._owner:
-            self._require_one_thread()
+            if self.allocator is None:
+                self._require_one_thread()
             self._claim()
-        if self.state is State.PEER:
-            self.count_step(optimizer, skipped)
-            if self._is_complete():
-                self._report_as_peer()
-                self._unwind()
-        if self.state is not State.RECORDING:
+        if self.state not in _COUNTING:
             return
-        if not skipped:
+        if self.state is State.RECORDING and not skipped:
             self.names.after_step(optimizer)
-        self.count_step(optimizer, skipped)
-        if self._is_complete():
-            self._finish()
-            self._unwind()
+        self.iterations.count_step(optimizer, skipped)
+        self.progress.note(f"after {len(self.iterations.ends_ns())} iterations")
+        self._advance()
 
     def thread_ends(self) -> None:
-        """The calling thread ends; a script that trained too little leaves the trace of what it did."""
-        if self.state is State.PEER and self.steps and threading.current_thread() is threading.main_thread():
+        """The calling thread ends. On the CPU the profiler follows one thread, and the recording ends with
+        it."""
+        if self.allocator is None:
+            self.process_ends()
+
+    def process_ends(self) -> None:
+        """A script that trained too little, or does not train at all, leaves the trace of what it did."""
+        if self.state is State.PEER:
             self._report_as_peer()
-        if self.state is not State.RECORDING or threading.get_native_id() != self.thread:
+        if self.state is not State.RECORDING:
             return
-        if self._owner:
-            self._finish()
+        if self.allocator is None and threading.get_native_id() != self.thread:
+            return  # the profiler cannot be stopped from here
+        if self._owner or self._takes_part():
+            self._finish(script_ended=True)
         else:
             self._abandon()
+
+    def follow_thread(self) -> None:
+        """The calling thread calls torch."""
+        self._profiler.follow_thread()
 
     def align(self, name: str, note: str) -> None:
         """Count one place where the CPU was made to allocate as CUDA would."""
@@ -151,16 +184,22 @@ class Session(RunNotes):
         self.thread = threading.get_native_id()
         # What lived before the recording and ends during it is no concern of the script's.
         warnings.filterwarnings("ignore", message="Memory block of unknown size was allocated before")
+        # Threads share one recording, on purpose.
+        warnings.filterwarnings("ignore", message="ProfilerStateBase already has a registered callback")
         # The first optimizer would import it, and its tensors are not the script's.
         with contextlib.suppress(ImportError):
             importlib.import_module("torch._dynamo")
+        self.progress.note("setting up")
         if self.allocator is not None:
-            if _rank() > 0:
+            if rank_here() != self.settings.rank:
                 self.state = State.PEER
                 return
             self.allocator.start()
         self._profiler.start()
         self.spans.active = True
+
+    def _iteration_now(self) -> str:
+        return f"iteration {len(self.iterations.ends_ns()) + 1}"
 
     def _require_one_thread(self) -> None:
         if threading.get_native_id() != self.thread:
@@ -169,8 +208,14 @@ class Session(RunNotes):
                 "follows one; capture a script that builds its model and trains in the same thread"
             )
 
+    def _takes_part(self) -> bool:
+        """Whether a process that made no step may still be the one to capture."""
+        if self.allocator is not None:
+            return rank_here() == self.settings.rank and any(self._peak_bytes())
+        return self.iterations.calls > 0
+
     def _claim(self) -> None:
-        may_claim = self.allocator is None or _rank() == 0
+        may_claim = self.allocator is None or rank_here() == self.settings.rank
         if may_claim and self.settings.take_claim():
             self._owner = True
         else:
@@ -182,7 +227,7 @@ class Session(RunNotes):
             self._abandon()
 
     def _abandon(self) -> None:
-        self.state = State.PEER if self.allocator is not None and _rank() > 0 else State.BYSTANDER
+        self.state = State.PEER if self.allocator is not None else State.BYSTANDER
         self.spans.active = False
         if threading.get_native_id() == self.thread:
             self._profiler.stop()
@@ -195,91 +240,141 @@ class Session(RunNotes):
             self.spans.active = False
             torch.autograd._enable_record_function(False)
         self._process = os.getpid()
+        self.progress.in_fork()
+        # A child of multiprocessing that was forked leaves without atexit's functions.
+        if (processes := sys.modules.get("multiprocessing.util")) is not None:
+            processes.Finalize(None, self.process_ends, exitpriority=-100)
+
+    def _peak_bytes(self) -> tuple[int, ...]:
+        """The most that the allocators of all devices held so far, reserved and allocated."""
+        if self.allocator is None or not torch.cuda.is_initialized():
+            return ()
+        return tuple(
+            row[name]
+            for row in self.allocator.peaks()
+            for name in ("peak_reserved_bytes", "peak_allocated_bytes")
+        )
 
     # The end.
 
-    def _is_complete(self) -> bool:
-        enough = self.settings.iterations
-        if max(len(steps.ends_ns) for steps in self.steps) >= _PATIENCE * enough:
-            return True
-        return all(len(steps.ends_ns) >= enough and steps.real for steps in self.steps)
+    def _advance(self) -> None:
+        """Stop the script if enough was seen."""
+        if self.state is State.PEER and self._is_over_for_peers():
+            self._report_as_peer()
+            self._unwind()
+        if self.state is not State.RECORDING:
+            return
+        asked = self.settings.finish.exists()
+        if not asked and not self._extent.is_complete():
+            return
+        if not self._owner:
+            self._claim()
+        if self.state is State.RECORDING:
+            if asked:
+                self.assume("the time was up: what the script does later was not seen")
+            self._finish(script_ended=False)
+            self._unwind()
 
-    def _finish(self) -> None:
+    def _is_over_for_peers(self) -> bool:
+        """The ranks of a job stop after the same number of iterations, or some would wait for others in
+        vain."""
+        if self.settings.extent.is_fixed:
+            return self._extent.is_complete()
+        try:
+            after = self.settings.finish.read_text()
+        except OSError:
+            return False
+        return not after or len(self.iterations.ends_ns()) >= int(after)
+
+    def _finish(self, *, script_ended: bool) -> None:
         end_ns = now_ns()
         self.state = State.DONE
         self.spans.finish()
+        if not script_ended:
+            self.settings.ask_to_finish(len(self.iterations.ends_ns()))
         try:
             self._profiler.stop()
-            metadata = self._write(end_ns)
+            if self.allocator is not None:
+                self._requests = self.allocator.requests()
+            metadata = self._write(end_ns, script_ended)
         except (OSError, RuntimeError) as error:
             message = f"the trace could not be written ({error}); free disk space or choose another output"
             self.settings.report(state="failed", message=message)
             return
-        self.settings.report(
+        publish = self.settings.report if self._owner else self.settings.offer
+        publish(
             state="complete",
+            trace=str(self.settings.trace(self._process)),
             iterations=metadata["iterations"],
-            complete=self._is_complete(),
+            peak_bytes=max(self._peak_bytes(), default=0),
+            complete=not script_ended,
             metadata={key: value for key, value in metadata.items() if key not in ("tensors", "lines")},
         )
 
-    def _write(self, end_ns: int) -> dict[str, Any]:
-        raw = self.settings.raw_trace
+    def _write(self, end_ns: int, script_ended: bool) -> dict[str, Any]:
+        raw = self.settings.raw_trace(self._process)
         self._profiler.export(raw)
         file = ProfilerFile(raw)
         iterations = self.iteration_spans(end_ns)
         # Without a single request for the GPU all tensors stand for device memory.
         recorded = (span for span in self.spans.spans if usage.requests or span[0] != "xmem_host")
-        metadata = self._metadata(len(iterations), file.base_ns)
-        file.complete(self.settings.trace, metadata, [*iterations, *recorded], self._process)
+        metadata = self._metadata(len(iterations), file.base_ns, script_ended)
+        memory = self._unseen_memory(file)
+        trace = self.settings.trace(self._process)
+        file.complete(trace, metadata, [*iterations, *recorded], self._process, memory)
         raw.unlink()
         return metadata
 
+    def _unseen_memory(self, file: ProfilerFile) -> list[MemoryChange]:
+        """What the allocators say that the profiler did not see."""
+        seen: dict[int, list[SeenMemory]] = {}
+        for event in file.device_memory() if self._requests else ():
+            seen.setdefault(event.device_index, []).append(event)
+        return [
+            change
+            for requests in self._requests
+            for change in unseen_memory(
+                requests, seen.get(requests.device, []), self.spans.spans, file.base_ns
+            )
+        ]
+
     def _report_as_peer(self) -> None:
         self.state = State.DONE
-        assert self.allocator is not None
-        row = {"rank": _rank(), "process": self._process, "devices": self.allocator.peaks()}
-        path = self.settings.peer(_rank())
-        partial = path.with_suffix(".partial")
-        # The captured rank may have given up on this one.
-        with contextlib.suppress(OSError):
-            partial.write_text(json.dumps(row))
-            partial.replace(path)
+        self.settings.report_peer(**self._own_peaks())
 
-    def _peers(self) -> list[dict[str, Any]]:
-        """What the other ranks of the job measured; those that take too long are left out."""
-        others = [rank for rank in range(_world_size()) if rank != _rank()]
-        until = time.monotonic() + _PEERS_S
-        while time.monotonic() < until:
-            if all(self.settings.peer(rank).exists() for rank in others):
-                break
-            time.sleep(0.05)
-        found = [path for path in map(self.settings.peer, others) if path.exists()]
-        if len(found) < len(others):
-            self.assume(f"{len(others) - len(found)} of {len(others) + 1} ranks did not report their memory")
-        return [json.loads(path.read_text()) for path in found]
+    def _own_peaks(self) -> dict[str, Any]:
+        """What the allocators of this process held."""
+        assert self.allocator is not None
+        devices = [row | {"card": card_of(row["device"])} for row in self.allocator.peaks()]
+        return {"rank": rank_here(), "process": self._process, "devices": devices}
 
     def _phantom_metadata(self) -> dict[str, Any]:
         assert self.allocator is not None
-        peaks = self.allocator.peaks()
-        busiest = max(peaks, key=lambda row: row["peak_allocated_bytes"], default={"device": 0})
-        own = {"rank": _rank(), "process": self._process, "devices": peaks}
+        own = self._own_peaks()
         if self.settings.snapshot:
             self.allocator.dump(self.settings.allocator_snapshot)
+        missing = wait_for_peers(self.settings)
+        if missing:
+            self.assume(f"{missing} of {world_size()} ranks did not report their memory")
         return {
             "alloc_conf": allocator_settings(),
-            "ranks": [own, *(self._peers() if _world_size() > 1 else [])],
-            "requests": self.allocator.requests(busiest["device"]),
-            "emptied_after": self.allocator.emptied_after(busiest["device"]),
+            "ranks": [own, *self.settings.peers()],
+            "cards": cards(),
+            "requests": [requests.columns() for requests in self._requests],
             "cudnn": _cudnn_planner(),
             "values": [] if self.values is None else self.values.rows(),
         }
 
-    def _metadata(self, iterations: int, base_ns: int) -> dict[str, Any]:
-        if iterations < self.settings.iterations:
-            self.assume(
-                f"the script made {iterations} of the {self.settings.iterations} iterations asked for"
-            )
+    def _metadata(self, iterations: int, base_ns: int, script_ended: bool) -> dict[str, Any]:
+        wanted = self.settings.extent.iterations
+        if script_ended and self.iterations.kind != "call" and iterations < wanted:
+            self.assume(f"the script made {iterations} of the {wanted} iterations asked for")
+        if not script_ended:
+            self.assume(self._extent.unseen())
+            for text in self._lengths.unseen():
+                self.assume(text)
         notes = self.metadata(self.settings.mode, self.settings.xmem_version, iterations, base_ns)
+        notes["script_ended"] = script_ended
         return notes if self.allocator is None else notes | {"phantom": self._phantom_metadata()}
 
     def _unwind(self) -> None:
@@ -293,24 +388,12 @@ class Session(RunNotes):
         raise SystemExit(0)
 
 
+_COUNTING = (State.RECORDING, State.PEER)
+
+
 def _cudnn_planner() -> dict[str, str]:
     """Who planned the convolutions, as the phantom noted it; empty if there were none."""
     note = Path(os.environ["XMEM_PHANTOM"]) / "cudnn"
     if not note.exists():
         return {}
     return {key: value for key, _, value in (line.partition(" ") for line in note.read_text().splitlines())}
-
-
-def _rank() -> int:
-    """The rank of this process in its distributed job, 0 outside of one."""
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        return int(distributed.get_rank())
-    return int(os.environ.get("RANK", "0"))
-
-
-def _world_size() -> int:
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        return int(distributed.get_world_size())
-    return 1

@@ -21,13 +21,39 @@ class Gpu(NamedTuple):
     multiprocessors: int
 
 
+class Extent(NamedTuple):
+    """How far to record, as the parent says it.
+
+    Attributes:
+        iterations: At least; where nothing else is asked for, exactly.
+        until_steady: Go on until two iterations in a row bring no new peak.
+        with_eval: Go on until the first evaluation that follows a training step is over.
+        until_end: Go on until the script ends.
+        calls: Of outermost modules, for scripts that do not train; 0: until the script ends.
+        longest_batch: Make batches of the longest items of a data set.
+    """
+
+    iterations: int
+    until_steady: bool = False
+    with_eval: bool = False
+    until_end: bool = False
+    calls: int = 0
+    longest_batch: bool = False
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether all ranks of a job know by themselves when to stop."""
+        return not (self.until_steady or self.with_eval or self.until_end)
+
+
 class Settings(NamedTuple):
     """The content of the environment variable ``XMEM_CAPTURE``.
 
     Attributes:
         workspace: The private folder.
         mode: ``real`` (on the CPU) or ``phantom`` (on the phantom GPU).
-        iterations: To record.
+        extent: How far to record.
+        rank: The rank of a distributed job whose memory is traced.
         stacks: Whether every Python frame is recorded.
         gzip: Whether the trace is compressed.
         snapshot: Whether the allocator's snapshot is kept (phantom).
@@ -38,7 +64,8 @@ class Settings(NamedTuple):
 
     workspace: Path
     mode: str
-    iterations: int
+    extent: Extent
+    rank: int
     stacks: bool
     gzip: bool
     snapshot: bool
@@ -54,17 +81,16 @@ class Settings(NamedTuple):
         gpu = values.pop("gpu")
         gpu["capability"] = tuple(gpu["capability"])
         values["workspace"] = Path(values["workspace"])
+        values["extent"] = Extent(**values["extent"])
         return cls(gpu=Gpu(**gpu), **values)
 
-    @property
-    def raw_trace(self) -> Path:
+    def raw_trace(self, process: int) -> Path:
         """What the profiler wrote."""
-        return self.workspace / "raw.json"
+        return self.workspace / f"raw.{process}.json"
 
-    @property
-    def trace(self) -> Path:
-        """The completed trace, complete once the status says so."""
-        return self.workspace / ("trace.json.gz" if self.gzip else "trace.json")
+    def trace(self, process: int) -> Path:
+        """The completed trace of a process, complete once its status says so."""
+        return self.workspace / f"trace.{process}.json{'.gz' if self.gzip else ''}"
 
     @property
     def claim(self) -> Path:
@@ -72,13 +98,23 @@ class Settings(NamedTuple):
         return self.workspace / "claim"
 
     @property
+    def finish(self) -> Path:
+        """Exists once the run is to end: after as many iterations as it says, or at once where it is
+        empty."""
+        return self.workspace / "finish"
+
+    @property
     def allocator_snapshot(self) -> Path:
         """What ``torch.cuda.memory._snapshot`` returned, as ``_dump_snapshot`` writes it."""
         return self.workspace / "snapshot.pickle"
 
-    def peer(self, rank: int) -> Path:
-        """What a rank that is not the captured one measured."""
-        return self.workspace / f"rank.{rank}.json"
+    def peer(self, process: int) -> Path:
+        """What a process that is not the captured one measured."""
+        return self.workspace / f"peer.{process}.json"
+
+    def peers(self) -> list[dict[str, Any]]:
+        """What all of them measured so far."""
+        return [json.loads(path.read_text()) for path in sorted(self.workspace.glob("peer.*.json"))]
 
     def take_claim(self) -> bool:
         """Make this process the captured one; False when another was first."""
@@ -95,9 +131,26 @@ class Settings(NamedTuple):
             (self.workspace / "torch").write_text(version)
 
     def report(self, **status: object) -> None:
-        """Publish the outcome atomically; of several processes the last one counts."""
-        partial = self.workspace / f"status.{os.getpid()}"
-        # Nobody waits for it any more, or the disk is full: the parent then sees no status.
+        """Publish the outcome; of several processes the last one counts."""
+        self._publish("status.json", status)
+
+    def offer(self, **status: object) -> None:
+        """Publish the outcome of a process that never trained: it counts if no other process trains."""
+        self._publish(f"offer.{os.getpid()}.json", status)
+
+    def report_peer(self, **measured: object) -> None:
+        """Publish what a process that is not the captured one measured."""
+        self._publish(self.peer(os.getpid()).name, measured)
+
+    def ask_to_finish(self, iterations: int) -> None:
+        """Have the other processes of the job stop after as many iterations."""
         with contextlib.suppress(OSError):
-            partial.write_text(json.dumps(status))
-            partial.replace(self.workspace / "status.json")
+            self.finish.write_text(str(iterations))
+
+    def _publish(self, name: str, content: dict[str, Any]) -> None:
+        """Write a file atomically."""
+        partial = self.workspace / f"partial.{os.getpid()}"
+        # Nobody waits for it any more, or the disk is full: the parent then sees nothing.
+        with contextlib.suppress(OSError):
+            partial.write_text(json.dumps(content))
+            partial.replace(self.workspace / name)

@@ -6,6 +6,7 @@ reused by another tensor gets a row of its own. ``time_ns`` is when the tensor w
 
 from __future__ import annotations
 
+import gc
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,6 +18,22 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from .device_memory import storage_is_device, storage_of
 from .spans import now_ns
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+# What libraries keep beside a parameter, as attributes of it, and what that is.
+_COMPANIONS = {
+    "ds_tensor": "parameter",  # DeepSpeed ZeRO-3: this rank's part
+    "_local_shard": "parameter",  # FSDP1: the same
+    "_mp_shard": "parameter",  # FSDP1: in low precision
+    "main_param": "parameter",  # Megatron: in float32
+    "CB": "parameter",  # bitsandbytes: in 8 bits
+    "SCB": "buffer",  # bitsandbytes: its scales
+    "quant_state": "buffer",  # bitsandbytes: scales of 4 bits
+    "main_grad": "gradient",  # Megatron, Transformer Engine: a view of a buffer of many
+    "_saved_grad_shard": "gradient",  # FSDP1
+}
 
 
 class TensorNames:
@@ -39,16 +56,37 @@ class TensorNames:
         self._unnamed: list[tuple[int, weakref.ref[torch.Tensor], str]] = []
         self._roots: WeakKeyDictionary[torch.nn.Module, str] = WeakKeyDictionary()
         self._parameter_names = WeakTensorKeyDictionary()
+        # Whether modules that were never called are looked for, once.
+        self.search_modules = False
         self.only_device = False
         self.on_new_storage: Callable[[torch.UntypedStorage], None] | None = None
 
     def add(
-        self, role: str, name: str, tensor: torch.Tensor, time_ns: int | None = None, group: int = -1
+        self,
+        role: str,
+        name: str,
+        tensor: torch.Tensor,
+        time_ns: int | None = None,
+        group: int = -1,
+        *,
+        again: bool = False,
     ) -> None:
         """Write a row, unless this storage has one in this role or lies on the host.
 
-        ``group`` is the parameter group of the optimizer, -1 where there is none.
+        Args:
+            role: See the module.
+            name: Of the tensor.
+            tensor: It; of a wrapper those that it holds get rows.
+            time_ns: When it was seen, now by default.
+            group: The parameter group of the optimizer, -1 where there is none.
+            again: Write a row all the same: the storage gives its memory back and takes it again.
         """
+        for part in _plain_tensors(tensor):
+            self._add_plain(role, name, part, time_ns, group, again)
+
+    def _add_plain(
+        self, role: str, name: str, tensor: torch.Tensor, time_ns: int | None, group: int, again: bool
+    ) -> None:
         storage = storage_of(tensor)
         if storage is None or (self.only_device and not storage_is_device(storage)):
             return
@@ -63,7 +101,7 @@ class TensorNames:
             self._marked.append(weakref.ref(storage))
             if self.on_new_storage is not None:
                 self.on_new_storage(storage)
-        if role in roles:
+        if role in roles and not again:
             return
         roles.add(role)
         self.role.append(role)
@@ -93,8 +131,28 @@ class TensorNames:
             )
         self._name_root(module, name)
 
+    def name_of(self, parameter: torch.Tensor, otherwise: str) -> str:
+        """The dotted name of a parameter of a known module, or another name."""
+        name: str = self._parameter_names.get(parameter, otherwise)
+        return name
+
+    def _search(self) -> None:
+        """Name what modules hold of which no root was called: a model whose ``forward`` is called by another
+        function, or whose weights a function of its own computes with."""
+        if not self.search_modules:
+            return
+        self.search_modules = False
+        # By their type, as asking an object for its class may make it do something.
+        modules = [found for found in gc.get_objects() if issubclass(type(found), torch.nn.Module)]
+        modules = [module for module in modules if "_modules" in vars(module)]  # it is set up
+        inner = {id(child) for module in modules for child in module._modules.values()}
+        for module in modules:
+            if id(module) not in inner:
+                self._name_root(module, type(module).__name__)
+
     def before_step(self, optimizer: Optimizer) -> None:
         """Name the model, and the gradients that the optimizer is about to use."""
+        self._search()
         for module, name in list(self._roots.items()):
             self._name_root(module, name)
         self._name_gradients(optimizer)
@@ -104,7 +162,7 @@ class TensorNames:
         self._name_gradients(optimizer)
         for group, name, parameter in self._parameters_of(optimizer):
             self._add_of("parameter", name, "", parameter, parameter, group)
-            for key, tensor in _tensors_of(optimizer.state.get(parameter)):
+            for key, tensor in tensors_of(optimizer.state.get(parameter)):
                 self._add_of("optimizer_state", name, f".{key}", parameter, tensor, group)
 
     def name_gradients(self) -> None:
@@ -124,6 +182,7 @@ class TensorNames:
 
     def columns(self, base_ns: int) -> dict[str, list[Any]]:
         """The rows as columns, with times since ``base_ns``."""
+        self._search()
         for row, reference, suffix in self._unnamed:
             parameter = reference()
             if parameter is not None and parameter in self._parameter_names:
@@ -144,8 +203,17 @@ class TensorNames:
             if parameter not in self._parameter_names:
                 self._parameter_names[parameter] = f"{root}.{path}"
             self.add("parameter", self._parameter_names[parameter], parameter)
+            self._add_companions(self._parameter_names[parameter], parameter)
         for path, buffer in module.named_buffers():
             self.add("buffer", f"{root}.{path}", buffer)
+
+    def _add_companions(self, name: str, parameter: torch.Tensor) -> None:
+        own = vars(parameter)
+        for attribute in own.keys() & _COMPANIONS:
+            held = own[attribute]
+            for path, tensor in tensors_of(held if isinstance(held, torch.Tensor) else _attributes_of(held)):
+                suffix = f"{attribute}.{path}" if path else attribute
+                self.add(_COMPANIONS[attribute], f"{name}.{suffix}", tensor)
 
     def _name_gradients(self, optimizer: Optimizer) -> None:
         for group, name, parameter in self._parameters_of(optimizer):
@@ -172,7 +240,28 @@ class TensorNames:
                 yield index, name, parameter
 
 
-def _tensors_of(state: object, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+def _plain_tensors(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The tensors that hold the memory of one: itself, or of a wrapper (torchao's, say) those within."""
+    part = getattr(tensor, "_local_tensor", tensor)  # of a DTensor
+    flatten = None if type(part) in _PLAIN else getattr(part, "__tensor_flatten__", None)
+    if flatten is None:
+        yield tensor
+        return
+    for name in flatten()[0]:
+        yield from _plain_tensors(getattr(part, name))
+
+
+def _attributes_of(value: object) -> dict[str, Any]:
+    """What an object holds, of objects within too: bitsandbytes quantizes the scales again (``state2``)."""
+    own = getattr(value, "__dict__", {})
+    return {
+        name: _attributes_of(held) if name == "state2" else held
+        for name, held in own.items()
+        if not name.startswith("__")
+    }
+
+
+def tensors_of(state: object, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
     """Tensors of nested dictionaries and lists, with the path of keys that leads to each."""
     if isinstance(state, torch.Tensor):
         yield path, state
@@ -183,4 +272,4 @@ def _tensors_of(state: object, path: str = "") -> Iterator[tuple[str, torch.Tens
     elif isinstance(state, (list, tuple)):
         items = enumerate(state)
     for key, value in items:
-        yield from _tensors_of(value, f"{path}.{key}" if path else str(key))
+        yield from tensors_of(value, f"{path}.{key}" if path else str(key))

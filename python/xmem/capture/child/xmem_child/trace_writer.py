@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import mmap
 import re
 import shutil
 from collections.abc import Iterable, Iterator
@@ -28,6 +29,17 @@ class MemoryChange(NamedTuple):
     size_bytes: int
     total_allocated_bytes: int = -1  # of the device, with this one
     total_reserved_bytes: int = -1
+    thread: int = -1  # native id, 0 where nobody knows; -1 for the process's first thread
+
+
+class SeenMemory(NamedTuple):
+    """An allocation or, with a negative size, a free on a GPU that the profiler saw; time of the trace."""
+
+    time_ns: int
+    device_index: int
+    address: int
+    size_bytes: int
+    thread: int
 
 
 _HEAD_BYTES = 1 << 16
@@ -35,6 +47,8 @@ _TAIL_BYTES = 1 << 12
 _COPY_BYTES = 1 << 20
 _BASE = re.compile(rb'"baseTimeNanoseconds":\s*(\d+)')
 _EVENTS = re.compile(rb'"traceEvents":\s*\[')
+_MEMORY = re.compile(rb'"name": *"\[memory\]"')
+_MOST_OF_MEMORY_EVENT = 4096
 
 
 class ProfilerFile:
@@ -80,6 +94,21 @@ class ProfilerFile:
             raw.seek(self._events_begin)
             shutil.copyfileobj(raw, out, _COPY_BYTES)
 
+    def device_memory(self) -> list[SeenMemory]:
+        """All allocations and frees on GPUs, by time."""
+        found = []
+        decoder = json.JSONDecoder(parse_float=str)  # a float would cut nanoseconds off
+        with self.path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as raw:
+            for name in _MEMORY.finditer(raw):
+                begin = raw.rfind(b"{", 0, name.start())  # no other object stands before the name
+                text = raw[begin : begin + _MOST_OF_MEMORY_EVENT].decode(errors="replace")
+                event, _ = decoder.raw_decode(text)
+                of = event["args"]
+                if of.get("Device Type", CPU) != CPU and "Addr" in of:
+                    time_ns = _nanoseconds(str(event["ts"]))
+                    found.append(SeenMemory(time_ns, of["Device Id"], of["Addr"], of["Bytes"], event["tid"]))
+        return sorted(found, key=lambda event: event.time_ns)
+
     def _event(self, span: Span, process: int) -> bytes:
         category, name, thread, begin_ns, end_ns = span
         begin, duration = _microseconds(begin_ns - self.base_ns), _microseconds(end_ns - begin_ns)
@@ -90,9 +119,10 @@ class ProfilerFile:
 
 
 def _memory_event(change: MemoryChange, process: int) -> bytes:
+    thread = process if change.thread < 0 else change.thread
     return (
         f'{{"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "s": "t", "pid": {process}, '
-        f'"tid": {process}, "ts": {_microseconds(change.time_ns)}, "args": {{"Ev Idx": 0, '
+        f'"tid": {thread}, "ts": {_microseconds(change.time_ns)}, "args": {{"Ev Idx": 0, '
         f'"Device Type": {change.device_type}, "Device Id": {change.device_index}, '
         f'"Addr": {change.address}, "Bytes": {change.size_bytes}, '
         f'"Total Allocated": {change.total_allocated_bytes}, '
@@ -109,6 +139,11 @@ def _open_trace(path: Path) -> Iterator[IO[bytes]]:
                 yield cast("IO[bytes]", packed)
         else:
             yield file
+
+
+def _nanoseconds(microseconds: str) -> int:
+    whole, _, fraction = microseconds.partition(".")
+    return int(whole) * 1000 + int(fraction.ljust(3, "0")[:3])
 
 
 def _microseconds(nanoseconds: int) -> str:

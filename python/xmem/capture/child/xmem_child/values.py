@@ -13,13 +13,16 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from itertools import takewhile
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
 
 import torch
 
+from .failures import is_own
 from .function_mode import reads
 from .spans import SpanRecorder
 
@@ -27,8 +30,23 @@ _SELECTING = "sizes"  # reads that decide how large a result is
 _DECIDING = "decisions"  # reads that become conditions
 _READING = "numbers"
 
+# How many of the last reads are kept, and named after a failure.
+_KEPT_READS = 32
+_NAMED_READS = 3
+_MOST_SHOWN = 20
+
 # Mark of a tensor whose elements stand for True.
 _TRUE = "_xmem_true"
+
+
+class _Read(NamedTuple):
+    """One read, with the functions that were running, outermost first."""
+
+    kind: str
+    line: str
+    function: str
+    value: str
+    running: tuple[CodeType, ...]
 
 
 class Values:
@@ -39,6 +57,7 @@ class Values:
         self._chosen = chosen
         self._answer = _phantom_answer()
         self.seen: Counter[tuple[str, str, str]] = Counter()
+        self._last: deque[_Read] = deque(maxlen=_KEPT_READS)
         tensor = torch.Tensor
         self.handlers: dict[Any, Callable[..., Any]] = dict.fromkeys(reads(), self._read)
         self.handlers.pop(tensor.__contains__, None)
@@ -77,6 +96,26 @@ class Values:
             for (kind, line, function), count in self.seen.items()
         ]
 
+    def before(self, failed: list[CodeType]) -> list[dict[str, Any]]:
+        """The reads that an exception may come from, the likeliest first.
+
+        A value is read in a function that fails later, or below one: the more of the functions that failed
+        were running at the read, the likelier it is, and of equals the last.
+
+        Args:
+            failed: The functions of the traceback, outermost first.
+        """
+        reads: dict[tuple[str, str], _Read] = {}
+        for read in reversed(self._last):
+            if read.line:
+                reads.setdefault((read.line, read.function), read)
+        likely = sorted(reads.values(), key=lambda read: -_shared(read.running, failed))
+        return [
+            {"kind": read.kind, "line": read.line, "function": read.function, "value": read.value}
+            for read in likely[:_NAMED_READS]
+            if _shared(read.running, failed)
+        ]
+
     def _read(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         result = func(*args, **kwargs)
         if not _on_device(args):
@@ -85,7 +124,7 @@ class Values:
             return True
         name = getattr(func, "__name__", "read")
         kind = _DECIDING if isinstance(result, bool) else _READING
-        chosen = self._note(kind, name)
+        chosen = self._note(kind, name, result)
         if chosen is None or not isinstance(result, (bool, int, float)):
             return result
         return type(result)(chosen)
@@ -133,8 +172,9 @@ class Values:
     def _with_share_of(self, mask: Any, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if not (isinstance(mask, torch.Tensor) and mask.is_cuda) or mask.numel() == 0:
             return func(*args, **kwargs)
-        chosen = self._note(_SELECTING, getattr(func, "__name__", "select"))
-        share = _natural_share(mask) if chosen is None else chosen
+        natural = _natural_share(mask)
+        chosen = self._note(_SELECTING, getattr(func, "__name__", "select"), natural)
+        share = natural if chosen is None else chosen
         with self._answering(round(mask.numel() * min(max(share, 0.0), 1.0))):
             return func(*args, **kwargs)
 
@@ -147,11 +187,39 @@ class Values:
         finally:
             self._answer(0, 0)
 
-    def _note(self, kind: str, function: str) -> float | None:
-        line = self._spans.user_line(sys._getframe())
+    def _note(self, kind: str, function: str, given: object) -> float | None:
+        """Count a read; the number that the user chose for its line."""
+        frame = sys._getframe()
+        line = self._spans.user_line(frame)
         name = "" if line is None else f"{line[0]}:{line[1]}"
         self.seen[kind, name, function] += 1
-        return self._chosen.get(name)
+        chosen = self._chosen.get(name)
+        value = given if chosen is None else chosen
+        shown = f"{value:g}" if isinstance(value, float) else str(value)
+        self._last.append(
+            _Read(kind, name, function, shown if len(shown) <= _MOST_SHOWN else "zeros", _running(frame))
+        )
+        return chosen
+
+
+def _running(frame: FrameType | None) -> tuple[CodeType, ...]:
+    """The functions that are running, outermost first."""
+    found = []
+    while frame is not None:
+        if not is_own(frame.f_code):
+            found.append(frame.f_code)
+        frame = frame.f_back
+    return tuple(reversed(found))
+
+
+def _shared(running: Sequence[CodeType], failed: Sequence[CodeType]) -> int:
+    """How many functions two stacks have in common, from the outermost of ``failed`` on."""
+    if not failed or failed[0] not in running:
+        return 0
+    begin = running.index(failed[0])  # below it: what started the interpreter or the thread
+    return sum(
+        1 for _ in takewhile(lambda pair: pair[0] is pair[1], zip(running[begin:], failed, strict=False))
+    )
 
 
 def _natural_share(mask: torch.Tensor) -> float:

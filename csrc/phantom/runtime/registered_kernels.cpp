@@ -1,0 +1,92 @@
+#include "runtime/registered_kernels.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <map>
+#include <mutex>
+#include <vector>
+
+namespace xmem::phantom {
+
+struct RegisteredBinary {
+  const void* wrapper;                 // first: the handle's content, as the runtime has it; null: unloaded
+  std::map<int, CodeVersions> chosen;  // by architecture of the device
+};
+
+namespace {
+
+struct Pair {
+  const void* host_function;
+  RegisteredBinary* binary;
+};
+
+struct Registered {
+  std::mutex mutex;
+  std::vector<Pair> pairs;  // the first `sorted` by host function, each once; the others as they came
+  std::size_t sorted = 0;
+};
+
+Registered& registered() {
+  static auto* kept = new Registered();  // never destroyed: libraries are unloaded from exit handlers
+  return *kept;
+}
+
+bool by_function(const Pair& one, const Pair& other) {
+  return one.host_function < other.host_function;
+}
+
+// A library that was loaded where another had been replaces what that one registered: the last pair counts.
+void sort_new(Registered& kept) {
+  if (kept.sorted == kept.pairs.size()) return;
+  std::stable_sort(kept.pairs.begin(), kept.pairs.end(), by_function);
+  std::vector<Pair> last;
+  last.reserve(kept.pairs.size());
+  for (const Pair& pair : kept.pairs) {
+    if (!last.empty() && last.back().host_function == pair.host_function)
+      last.back() = pair;
+    else
+      last.push_back(pair);
+  }
+  kept.pairs = std::move(last);
+  kept.sorted = kept.pairs.size();
+}
+
+CodeVersions choose(RegisteredBinary& binary, int capability) {
+  const auto known = binary.chosen.find(capability);
+  if (known != binary.chosen.end()) return known->second;
+  const FatBinary read = read_fat_binary(binary.wrapper);
+  const CodeVersions made = read.known ? choose_image(read.images, capability) : CodeVersions{capability, capability};
+  binary.chosen[capability] = made;
+  return made;
+}
+
+}  // namespace
+
+RegisteredBinary* register_binary(const void* wrapper) {
+  return new RegisteredBinary{wrapper, {}};
+}
+
+void register_kernel(RegisteredBinary* binary, const void* host_function) {
+  if (binary == nullptr) return;
+  Registered& kept = registered();
+  const std::lock_guard lock(kept.mutex);
+  kept.pairs.push_back({host_function, binary});
+}
+
+// The record stays, since pairs refer to it.
+void unregister_binary(RegisteredBinary* binary) {
+  if (binary == nullptr) return;
+  const std::lock_guard lock(registered().mutex);
+  binary->wrapper = nullptr;
+}
+
+CodeVersions versions_of_registered(const void* host_function, int capability) {
+  Registered& kept = registered();
+  const std::lock_guard lock(kept.mutex);
+  sort_new(kept);
+  const auto found = std::lower_bound(kept.pairs.begin(), kept.pairs.end(), Pair{host_function, nullptr}, by_function);
+  if (found == kept.pairs.end() || found->host_function != host_function) return {capability, capability};
+  return choose(*found->binary, capability);
+}
+
+}  // namespace xmem::phantom

@@ -1,0 +1,55 @@
+"""Where the script is, for the parent: its phase and iteration, and on request the lines that its threads are
+at."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+# Of the real-time signals, one that nobody is known to use. Its handler is C code that needs no GIL, so that
+# it answers also while Python waits inside a library.
+STACKS_SIGNAL = signal.SIGRTMIN + 13 if hasattr(signal, "SIGRTMIN") else None
+
+
+class Progress:
+    """Writes ``progress.PROCESS`` into the workspace whenever the phase changes; a file of one line of
+    JSON."""
+
+    def __init__(self, workspace: Path) -> None:
+        self._workspace = workspace
+        self._path = workspace / f"progress.{os.getpid()}"
+        self._phase = ""
+        self._stacks: object = None
+        self._lock = threading.Lock()
+
+    def note(self, phase: str) -> None:
+        """Say what the script does from now on."""
+        if phase == self._phase:
+            return
+        with self._lock, contextlib.suppress(OSError):
+            if not self._phase:
+                self._answer_with_stacks()
+            self._phase = phase
+            partial = self._path.with_suffix(".partial")
+            partial.write_text(json.dumps({"phase": phase, "since": time.time(), "process": os.getpid()}))
+            partial.replace(self._path)
+
+    def in_fork(self) -> None:
+        """A fork is another process."""
+        self._path = self._workspace / f"progress.{os.getpid()}"
+        self._phase = ""
+        self._lock = threading.Lock()
+
+    def _answer_with_stacks(self) -> None:
+        if STACKS_SIGNAL is None or threading.current_thread() is not threading.main_thread():
+            return
+        if signal.getsignal(STACKS_SIGNAL) is not signal.SIG_DFL:
+            return  # the script's own
+        self._stacks = file = (self._workspace / f"stacks.{os.getpid()}").open("w")
+        faulthandler.register(STACKS_SIGNAL, file=file, all_threads=True)

@@ -1,0 +1,120 @@
+"""A sign of life while a captured script is silent: what it does, since when, and at which line it is."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+_SILENCE_S = 10.0
+_IMPORTED = "torch is imported"  # the first phase; launchers stay in it
+_ANSWER_S = 0.5
+_POLL_S = 0.02
+# That of `xmem_child.progress`.
+_STACKS_SIGNAL = signal.SIGRTMIN + 13 if hasattr(signal, "SIGRTMIN") else None
+_FRAME = re.compile(r'^  File "(?P<path>[^"]+)", line (?P<line>\d+) in (?P<name>.+)$')
+_THREAD = re.compile(r"^(?:Current thread|Thread) 0x", re.MULTILINE)
+_INSTALLED = re.compile(r"/(?:site|dist)-packages/|/lib/python3\.\d+/|^<frozen ")
+_OURS = "/xmem_child/"
+
+
+@dataclass(frozen=True)
+class _Process:
+    number: int
+    phase: str
+    since: float
+
+
+class Heartbeat:
+    """Says where the script is whenever nothing was heard of it for a while.
+
+    Args:
+        workspace: The private folder of the capture.
+        say: Takes a line for the user.
+    """
+
+    def __init__(self, workspace: Path, say: Callable[[str], None]) -> None:
+        self._workspace = workspace
+        self._say = say
+        self._began = time.monotonic()
+        self._heard = self._began
+
+    def heard(self) -> None:
+        """The script said something itself."""
+        self._heard = time.monotonic()
+
+    def beat(self) -> None:
+        """To be called now and then."""
+        now = time.monotonic()
+        if now - self._heard >= _SILENCE_S:
+            self._heard = now
+            self._say(f"{now - self._began:.0f} s: {self.last_seen() or 'torch is not imported yet'}")
+
+    def last_seen(self) -> str:
+        """What the script does, since when, and where it is; empty before it has imported torch."""
+        processes = self._processes()
+        if not processes:
+            return ""
+        # Whoever has come furthest; of several, the one that has been there longest.
+        shown = min(processes, key=lambda process: (process.phase == _IMPORTED, process.since))
+        text = f"{shown.phase} for {max(time.time() - shown.since, 0):.0f} s"
+        if len(processes) > 1:
+            text = f"process {shown.number}: {text}"
+        place = self._place(shown.number)
+        return f"{text}, {place}" if place else text
+
+    def _processes(self) -> list[_Process]:
+        found = []
+        for path in self._workspace.glob("progress.*"):
+            if path.suffix == ".partial":
+                continue
+            with contextlib.suppress(OSError, ValueError, KeyError):
+                note = json.loads(path.read_text())
+                os.kill(note["process"], 0)
+                found.append(_Process(note["process"], note["phase"], note["since"]))
+        return found
+
+    def _place(self, process: int) -> str:
+        """The lines that the main thread of a process is at: the user's own, and the innermost of all."""
+        file = self._workspace / f"stacks.{process}"
+        if _STACKS_SIGNAL is None or not file.exists():
+            return ""
+        known = file.stat().st_size
+        try:
+            os.kill(process, _STACKS_SIGNAL)
+        except OSError:
+            return ""
+        until = time.monotonic() + _ANSWER_S
+        text = ""
+        while time.monotonic() < until:
+            time.sleep(_POLL_S)
+            with file.open(errors="replace") as opened:
+                opened.seek(known)
+                answer = opened.read()
+            if answer and answer == text:
+                break  # all of it
+            text = answer
+        return place_of(text)
+
+
+def place_of(stacks: str) -> str:
+    """Where the main thread is, from what ``faulthandler`` wrote of all threads: it comes last."""
+    main = _THREAD.split(stacks)[-1]
+    frames = [
+        match for line in main.splitlines() if (match := _FRAME.match(line)) and _OURS not in match["path"]
+    ]
+    if not frames:
+        return ""
+    innermost = frames[0]
+    own = next((frame for frame in frames if not _INSTALLED.search(frame["path"])), None)
+    places = [f"at {own['path']}:{own['line']}"] if own else []
+    if innermost is not own:
+        shown = re.sub(r".*/(?:site|dist)-packages/", "", innermost["path"])
+        places.append(f"in {innermost['name']} ({shown}:{innermost['line']})")
+    return ", ".join(places)

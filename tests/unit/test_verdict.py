@@ -1,0 +1,73 @@
+"""What the card must have beyond what the replay shows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from training_sample import training
+from xmem.devices import find_device
+from xmem.estimate_result import CardPart
+from xmem.move import move
+from xmem.need import replay_without_limit
+from xmem.observation import observe
+from xmem.verdict import Growth, Unreplayed, judge, most_unreplayed
+
+MIB = 1 << 20
+SIZES = st.integers(0, 1 << 45)
+
+
+@given(seen=SIZES, instead_of=SIZES, of=SIZES)
+def test_growth_keeps_the_ratio_and_never_shrinks(seen: int, instead_of: int, of: int) -> None:
+    grown = Growth(seen, instead_of).of(of)
+    assert grown >= of
+    assert Growth(seen, instead_of).of(instead_of) == (max(seen, instead_of) if instead_of else instead_of)
+    if instead_of and seen >= instead_of:
+        assert 0 <= grown * instead_of - of * seen < instead_of  # rounded up
+
+
+@pytest.fixture(scope="module")
+def run():  # type: ignore[no-untyped-def]
+    moved = move(observe(training().bytes()), find_device("rtx-3060"), None)
+    return replay_without_limit(moved, None, None)
+
+
+def judged(run, capacity_bytes: int, unreplayed: Unreplayed):  # type: ignore[no-untyped-def]
+    device = replace(find_device("rtx-3060"), total_memory_bytes=capacity_bytes)
+    return judge(run.moved.requests, run.replay, run.options, device, unreplayed)
+
+
+def test_a_gpu_fits_exactly_what_is_needed_and_no_byte_less(run) -> None:
+    nccl = Unreplayed(outside=(CardPart("nccl", 300 * MIB, "buffers"),))
+    need = judged(run, 1 << 40, nccl).need_bytes
+    context = find_device("rtx-3060").context_bytes
+    assert need == run.replay.peak_reserved.bytes + context + 300 * MIB
+    assert judged(run, need, nccl).fits is True
+    least = run.replay.peak_requested.bytes + context + 300 * MIB
+    assert judged(run, least - 1, nccl).fits is False
+
+
+def test_what_the_replay_missed_counts_as_reserved(run) -> None:
+    ours = run.replay.peak_reserved.bytes
+    verdict = judged(run, 1 << 40, Unreplayed(allocator=Growth(ours + 5 * MIB, ours)))
+    assert (verdict.missed_bytes, verdict.reserved_bytes) == (5 * MIB, ours + 5 * MIB)
+    fewer = judged(run, 1 << 40, Unreplayed(allocator=Growth(ours - 5 * MIB, ours)))
+    assert (fewer.missed_bytes, fewer.reserved_bytes) == (0, ours)
+
+
+def test_the_fullest_card_decides(run) -> None:
+    own = judged(run, 1 << 40, Unreplayed()).need_bytes
+    fuller = Unreplayed(fullest=Growth(own + 7 * MIB, own))
+    verdict = judged(run, 1 << 40, fuller)
+    assert (verdict.need_bytes, verdict.other_card_bytes) == (own + 7 * MIB, 7 * MIB)
+    assert judged(run, own + 7 * MIB, fuller).fits is True
+    assert judged(run, own + 7 * MIB - 1, fuller).fits is False
+
+
+def test_of_several_runs_the_most_counts() -> None:
+    small = Unreplayed((CardPart("nccl", 1, ""),), Growth(11, 10), Growth(30, 10))
+    large = Unreplayed((CardPart("nccl", 2, ""),), Growth(12, 10), Growth())
+    assert most_unreplayed([small, large]) == Unreplayed(large.outside, large.allocator, small.fullest)
