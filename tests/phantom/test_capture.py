@@ -184,6 +184,24 @@ def test_values_that_decide_about_sizes(python, chosen, rows, tmp_path, monkeypa
     assert any("train.py:16 decides by a value" in assumption for assumption in estimate.assumptions)
 
 
+@pytest.mark.parametrize("unique", ["torch.unique", "torch.Tensor.unique", "torch.Tensor.unique_consecutive"])
+def test_unique_elements_and_their_counts_are_of_one_size(python, unique, tmp_path):
+    script = f"""
+        import torch
+        model = torch.nn.Linear(64, 64).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        labels = torch.tensor([0.0, 0.0, 1.0, 2.0]).cuda()
+        for _ in range(3):
+            found, counts = {unique}(labels, return_counts=True)
+            assert found.shape == counts.shape == {unique}(labels).shape == (4,), (found, counts)
+            optimizer.zero_grad()
+            model(torch.randn(8, 64).cuda()).sum().backward()
+            optimizer.step()
+    """
+    _, estimate = run(python, tmp_path, script)
+    assert any("train.py:7 selects by values" in assumption for assumption in estimate.assumptions)
+
+
 def test_weights_are_not_initialized_unless_asked_for(python, tmp_path):
     script = """
         import torch
