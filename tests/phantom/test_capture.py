@@ -459,6 +459,27 @@ def test_a_compiled_model_is_not_changed_by_being_watched(python, tmp_path):
     assert not any("inductor" in line for line in estimate.breakdown.source_line)
 
 
+def test_a_model_compiled_ahead_of_its_first_call(python, tmp_path):
+    """As vLLM compiles: tracing goes on outside of the compiled function's call."""
+    script = """
+        import torch
+        model = torch.nn.Linear(64, 64).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        inputs = torch.randn(8, 64).cuda()
+        if hasattr(torch._dynamo.config, "enable_aot_compile"):
+            with torch._dynamo.config.patch(enable_aot_compile=True):
+                compiled = torch.compile(lambda x: x.sin() * 2, fullgraph=True).aot_compile(((inputs,), {}))
+            inputs = compiled(inputs)
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(inputs).sum().backward()
+            optimizer.step()
+    """
+    _, estimate = run(python, tmp_path, script)
+    assert estimate.measured is not None
+    assert estimate.measured.replay_agrees
+
+
 def test_a_sharded_job_of_two_ranks(python, tmp_path):
     """FSDP2: each rank holds half of the parameters, gradients and optimizer state."""
     script = tmp_path / "train.py"

@@ -1,4 +1,4 @@
-"""xformers: memory-efficient attention with a causal bias, and with sequences of different lengths in one row."""
+"""xformers: attention with a causal bias, and with sequences of different lengths in one row."""
 
 import torch
 import xformers.ops as xops
