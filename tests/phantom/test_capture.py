@@ -184,6 +184,24 @@ def test_values_that_decide_about_sizes(python, chosen, rows, tmp_path, monkeypa
     assert any("train.py:16 decides by a value" in assumption for assumption in estimate.assumptions)
 
 
+@pytest.mark.parametrize("unique", ["torch.unique", "torch.Tensor.unique", "torch.Tensor.unique_consecutive"])
+def test_unique_elements_and_their_counts_are_of_one_size(python, unique, tmp_path):
+    script = f"""
+        import torch
+        model = torch.nn.Linear(64, 64).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        labels = torch.tensor([0.0, 0.0, 1.0, 2.0]).cuda()
+        for _ in range(3):
+            found, counts = {unique}(labels, return_counts=True)
+            assert found.shape == counts.shape == {unique}(labels).shape == (4,), (found, counts)
+            optimizer.zero_grad()
+            model(torch.randn(8, 64).cuda()).sum().backward()
+            optimizer.step()
+    """
+    _, estimate = run(python, tmp_path, script)
+    assert any("train.py:7 selects by values" in assumption for assumption in estimate.assumptions)
+
+
 def test_weights_are_not_initialized_unless_asked_for(python, tmp_path):
     script = """
         import torch
@@ -439,6 +457,27 @@ def test_a_compiled_model_is_not_changed_by_being_watched(python, tmp_path):
         allocated,
     )
     assert not any("inductor" in line for line in estimate.breakdown.source_line)
+
+
+def test_a_model_compiled_ahead_of_its_first_call(python, tmp_path):
+    """As vLLM compiles: tracing goes on outside of the compiled function's call."""
+    script = """
+        import torch
+        model = torch.nn.Linear(64, 64).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        inputs = torch.randn(8, 64).cuda()
+        if hasattr(torch._dynamo.config, "enable_aot_compile"):
+            with torch._dynamo.config.patch(enable_aot_compile=True):
+                compiled = torch.compile(lambda x: x.sin() * 2, fullgraph=True).aot_compile(((inputs,), {}))
+            inputs = compiled(inputs)
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(inputs).sum().backward()
+            optimizer.step()
+    """
+    _, estimate = run(python, tmp_path, script)
+    assert estimate.measured is not None
+    assert estimate.measured.replay_agrees
 
 
 def test_a_sharded_job_of_two_ranks(python, tmp_path):

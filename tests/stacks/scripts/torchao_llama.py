@@ -7,7 +7,8 @@ from synthetic import llama_config
 from transformers import LlamaForCausalLM
 
 what = sys.argv[1]
-model = LlamaForCausalLM._from_config(llama_config(vocab_size=4096), dtype=torch.bfloat16).cuda()
+config = llama_config(vocab_size=4096, intermediate_size=704)
+model = LlamaForCausalLM._from_config(config, dtype=torch.bfloat16).cuda()
 if what == "float8":
     from torchao.float8 import convert_to_float8_training
 

@@ -33,7 +33,7 @@ if options.saved or options.adapter == "qlora":
         "model", dtype=torch.bfloat16, device_map="cuda", quantization_config=quantization
     )
 else:
-    model = LlamaForCausalLM._from_config(config, dtype=dtype)
+    model = LlamaForCausalLM(config).to(dtype)
 if options.adapter != "none":
     from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
 

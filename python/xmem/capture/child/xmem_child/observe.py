@@ -108,14 +108,26 @@ def _patch_dynamo(mode: Observation) -> None:
         if isinstance(optimized, torch.nn.Module) or not callable(optimized):
             return optimized  # its forward comes this way too
 
-        @functools.wraps(optimized)
-        def outside_of_the_mode(*args: Any, **options: Any) -> Any:
-            with mode.left():
-                return optimized(*args, **options)
-
-        return outside_of_the_mode
+        return _outside_of(mode, optimized)
 
     context.__call__ = optimize_followed
+    try:
+        ahead = importlib.import_module("torch._dynamo.aot_compile")
+    except ImportError:
+        return  # torch before 2.9 compiles with the first call alone
+    ahead.aot_compile_fullgraph = _outside_of(mode, ahead.aot_compile_fullgraph)
+    ahead.AOTCompiledFunction.__call__ = _outside_of(mode, ahead.AOTCompiledFunction.__call__)
+
+
+def _outside_of(mode: Observation, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, for whose calls the mode is left."""
+
+    @functools.wraps(function)
+    def outside_of_the_mode(*args: Any, **options: Any) -> Any:
+        with mode.left():
+            return function(*args, **options)
+
+    return outside_of_the_mode
 
 
 def _let_the_engine_rest() -> None:

@@ -86,6 +86,8 @@ class Values:
                 torch.linalg.eigvals: self._with_finite_input,
                 torch.unique: self._unique,
                 torch.unique_consecutive: self._unique,
+                tensor.unique: self._unique,
+                tensor.unique_consecutive: self._unique,
             }
         )
 
