@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 from typer.testing import CliRunner, Result
 
 from xmem.cli.main import app
@@ -12,3 +14,8 @@ def xmem_fast(*arguments: object) -> Result:
     result = CliRunner().invoke(app, [str(argument) for argument in arguments], prog_name="xmem-fast")
     assert "Traceback" not in result.output
     return result
+
+
+def heed_interrupts() -> None:
+    """For a child process (``preexec_fn``): the tests may run as a background job, which ignores SIGINT."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -12,7 +12,7 @@ from xmem.orchestration.workload import Workload
 from xmem.orchestration.workspaces import MATRIX_PRODUCTS
 from xmem.simulation import DeviceAction, Replay
 from xmem.trace import Trace
-from xmem.verdict import Verdict
+from xmem.verdict import Judged
 
 _LIBRARIES = {
     "cublas": "of matrix products",
@@ -22,7 +22,7 @@ _LIBRARIES = {
 _RECURRENT = frozenset({"aten::gru", "aten::lstm", "aten::rnn_relu", "aten::rnn_tanh"})
 
 
-def card_parts(trace: Trace, workload: Workload, holders: Holders, verdict: Verdict) -> tuple[CardPart, ...]:
+def card_parts(trace: Trace, workload: Workload, holders: Holders, verdict: Judged) -> tuple[CardPart, ...]:
     """Split what the card must have, reserved memory after ``fullest_request``; the parts sum to the device
     peak."""
     replay = verdict.replay

@@ -46,8 +46,7 @@ from xmem.sources import TraceSource
 from xmem.stage_clock import StageClock
 from xmem.trace import Progress, Trace
 from xmem.units import parse_bytes
-from xmem.verdict import Unreplayed, judge
-from xmem.verdict import Verdict as Judged
+from xmem.verdict import Judged, Unreplayed, judge
 from xmem.whatif import WhatIf, parse_whatif
 
 

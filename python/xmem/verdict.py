@@ -81,7 +81,7 @@ def most_unreplayed(runs: Sequence[Unreplayed]) -> Unreplayed:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Judged:
     """What a card must have for a run.
 
     Attributes:
@@ -131,7 +131,7 @@ def judge(
     unreplayed: Unreplayed = NOTHING,
     *,
     explain: bool = True,
-) -> Verdict:
+) -> Judged:
     """Replay a run on a device, where it is too large without limit, and say what the card must have.
 
     Less memory changes the run: caches are given back and requests retried before it fails.
@@ -165,7 +165,7 @@ def judge(
         if device is None
         else failed is None and not hopeless and need_bytes <= device.total_memory_bytes
     )
-    return Verdict(ran, failed, context_bytes, unreplayed, missed_bytes, need_bytes, fits)
+    return Judged(ran, failed, context_bytes, unreplayed, missed_bytes, need_bytes, fits)
 
 
 def unreplayed_of(trace: Trace, recorded: Replay) -> Unreplayed:

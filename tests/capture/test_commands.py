@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+import xmem
+from command_line import heed_interrupts
 from xmem.capture import capture
 from xmem.errors import CaptureError, ConfigError
 
@@ -57,7 +59,8 @@ def test_questions_about_the_gpu(tmp_path: Path) -> None:
     run = run_capture(tmp_path, target("answers.py"), gpu=gpu)
     assert run.result.iterations == 3
     assert run.xmem["optimizers"][0]["fused"]
-    assert len(run.xmem["assumptions"]) == 3  # compiled eagerly, its own profiler off, memory in use unknown
+    # compiled eagerly, its own profiler off, memory in use unknown, what came later was not seen
+    assert len(run.xmem["assumptions"]) == 4
 
 
 @needs_torch
@@ -116,9 +119,19 @@ def test_script_that_fails(tmp_path: Path, capfd: pytest.CaptureFixture[str]) ->
 
 @needs_torch
 def test_script_that_never_trains(tmp_path: Path) -> None:
-    error = fails(target("inference.py"), tmp_path)
+    run = run_capture(tmp_path, target("inference.py"))
+    assert run.result.exit_status == 0
+    assert (run.result.iterations, run.xmem["iteration_kind"]) == (1, "call")
+    estimate = xmem.estimate(run.result.path)
+    assert estimate.breakdown.category["parameter"] == 2 * 512
+    assert estimate.peak.iteration == 0
+
+
+@needs_torch
+def test_script_that_calls_no_model(tmp_path: Path) -> None:
+    error = fails([PYTHON, "-c", "import torch; torch.ones(4)"], tmp_path)
     assert error.exit_status == 0
-    assert "without an optimizer step" in error.message
+    assert "no call of a model and no optimizer step" in error.message
 
 
 def test_command_without_torch(tmp_path: Path) -> None:
@@ -158,7 +171,9 @@ def test_interrupt_leaves_nothing(tmp_path: Path) -> None:
     script = f"import os, time; open({str(marker)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
     code = "import sys; from xmem.capture import capture; capture(sys.argv[2:], sys.argv[1])"
     parent = subprocess.Popen(
-        [PYTHON, "-c", code, str(folder / "trace.json"), PYTHON, "-c", script], stderr=subprocess.PIPE
+        [PYTHON, "-c", code, str(folder / "trace.json"), PYTHON, "-c", script],
+        stderr=subprocess.PIPE,
+        preexec_fn=heed_interrupts,
     )
     while not (marker.exists() and marker.read_text()):
         time.sleep(0.02)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from command_line import heed_interrupts
 from xmem.testing.trace_builder import TraceBuilder
 
 INTERRUPTED = 130
@@ -128,6 +129,7 @@ def test_it_ends_at_once_and_leaves_nothing(
             text=True,
             env={**os.environ, "TMPDIR": str(scratch)},
             start_new_session=True,
+            preexec_fn=heed_interrupts,
         )
         try:
             wait_for_the_read(process)

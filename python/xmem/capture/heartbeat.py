@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _SILENCE_S = 10.0
-_IMPORTED = "torch is imported"  # the first phase; launchers stay in it
+_STARTING = "starting"  # the first phase; launchers stay in it
 _ANSWER_S = 0.5
 _POLL_S = 0.02
 # That of `xmem_child.progress`.
@@ -62,8 +62,8 @@ class Heartbeat:
         if not processes:
             return ""
         # Whoever has come furthest; of several, the one that has been there longest.
-        shown = min(processes, key=lambda process: (process.phase == _IMPORTED, process.since))
-        text = f"{shown.phase} for {max(time.time() - shown.since, 0):.0f} s"
+        shown = min(processes, key=lambda process: (process.phase == _STARTING, process.since))
+        text = f"{shown.phase}, for {max(time.time() - shown.since, 0):.0f} s"
         if len(processes) > 1:
             text = f"process {shown.number}: {text}"
         place = self._place(shown.number)

@@ -112,7 +112,7 @@ def _patch_dynamo(mode: Observation) -> None:
 
     context.__call__ = optimize_followed
     try:
-        ahead = importlib.import_module("torch._dynamo.aot_compile")
+        ahead: Any = importlib.import_module("torch._dynamo.aot_compile")
     except ImportError:
         return  # torch before 2.9 compiles with the first call alone
     ahead.aot_compile_fullgraph = _outside_of(mode, ahead.aot_compile_fullgraph)

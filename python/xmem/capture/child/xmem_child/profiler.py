@@ -48,6 +48,8 @@ class Profiler:
 
     def stop(self) -> None:
         """End the recording and keep it."""
+        # The thread that began it may be gone, and this one may never have called torch.
+        self.follow_thread()
         self._runs = False
         with self._follow.quiet():
             _end(self._profile, None, None, None)

@@ -68,7 +68,7 @@ class Session(RunNotes):
         self._owner = False
         self._requests: list[Requests] = []  # of each device, once the recording has ended
         self._stops = 0
-        self.progress.note("torch is imported")
+        self.progress.note("starting")
         atexit.register(self.process_ends)
         os.register_at_fork(after_in_child=self._in_fork)
 

@@ -1,0 +1,51 @@
+"""Where a silent script is, from what its processes noted and what faulthandler wrote of its threads."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+from xmem.capture.heartbeat import Heartbeat, place_of
+
+STACKS = """Thread 0x00007f0000000001 (most recent call first):
+  File "/env/lib/python3.11/site-packages/tqdm/_monitor.py", line 60 in run
+  File "/usr/lib/python3.11/threading.py", line 1045 in _bootstrap_inner
+
+Current thread 0x00007f0000000002 (most recent call first):
+  File "/opt/xmem/capture/child/xmem_child/observe.py", line 59 in __torch_function__
+  File "/env/lib/python3.11/site-packages/triton/compiler/compiler.py", line 220 in compile
+  File "/home/me/train.py", line 41 in step
+  File "/home/me/train.py", line 80 in <module>
+"""
+
+
+def test_the_main_threads_own_line_and_the_innermost_one() -> None:
+    assert place_of(STACKS) == "at /home/me/train.py:41, in compile (triton/compiler/compiler.py:220)"
+    assert place_of("") == ""
+
+
+def test_without_a_line_of_the_user_the_innermost_one_is_named() -> None:
+    only = 'Thread 0x01 (most recent call first):\n  File "/usr/lib/python3.11/socket.py", line 7 in accept\n'
+    assert place_of(only) == "in accept (/usr/lib/python3.11/socket.py:7)"
+
+
+def note(folder: Path, process: int, phase: str, seconds_ago: float) -> None:
+    content = {"phase": phase, "since": time.time() - seconds_ago, "process": process}
+    (folder / f"progress.{process}").write_text(json.dumps(content))
+
+
+def test_who_trains_is_shown_rather_than_a_launcher(tmp_path: Path) -> None:
+    heartbeat = Heartbeat(tmp_path, lambda _line: None)
+    assert heartbeat.last_seen() == ""
+    note(tmp_path, os.getppid(), "starting", 60)
+    note(tmp_path, os.getpid(), "iteration 2, in GPT", 5)
+    assert heartbeat.last_seen() == f"process {os.getpid()}: iteration 2, in GPT, for 5 s"
+    note(tmp_path, 2**22 + 1, "iteration 9, in GPT", 500)  # no such process
+    assert "iteration 2" in heartbeat.last_seen()
+
+
+def test_a_damaged_note_is_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "progress.1").write_text('{"phase": "iter')
+    assert Heartbeat(tmp_path, lambda _line: None).last_seen() == ""
