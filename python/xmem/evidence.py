@@ -30,7 +30,7 @@ from xmem.estimate_result import (
     TraceSummary,
 )
 from xmem.holders import NO_LINE, OUTSIDE_OF_MODULES, OUTSIDE_OF_OPERATORS, Holders
-from xmem.job_settings import allocator_notes, allocator_options, busiest_device
+from xmem.job_settings import allocator_notes, allocator_options, busiest_device, phantom_notes
 from xmem.orchestration.operators import OperatorIndex
 from xmem.orchestration.policy import Recorded
 from xmem.orchestration.recurrent import recurrent_calls
@@ -394,9 +394,12 @@ def measured(trace: Trace, replayed: Replay, options: AllocatorOptions) -> Measu
     )
 
 
-def disagreement(measured: Measured | None, replayed: Replay) -> Iterator[Diagnostic]:
-    """What is wrong with our own replay, where PyTorch's allocator counted otherwise."""
-    if measured is None or measured.replay_agrees is not False:
+def disagreement(trace: Trace, measured: Measured | None, replayed: Replay) -> Iterator[Diagnostic]:
+    """What is wrong with our own replay, where PyTorch's allocator counted otherwise.
+
+    A recording that begins in the midst of a run cannot agree: it does not know the segments of before.
+    """
+    if measured is None or measured.replay_agrees is not False or not phantom_notes(trace):
         return
     counted, ours = measured.peak_reserved_bytes, replayed.peak_reserved.bytes
     grave = abs(ours - counted) > _GRAVE * counted

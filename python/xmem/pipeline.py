@@ -304,7 +304,7 @@ def conclude(
             what_if=stages.what_if,
             diagnostics=(
                 *evidence.diagnostics(stages.trace, stages.blocks),
-                *evidence.disagreement(measured, stages.unlimited),
+                *evidence.disagreement(stages.trace, measured, stages.unlimited),
             ),
             trace=evidence.trace_summary(stages.trace, stages.attribution),
             timings_s=clock.seconds,

@@ -157,7 +157,7 @@ def test_graphs_and_pools_keep_their_memory(python, tmp_path):
 
 
 def test_each_of_two_devices_has_its_history(python, tmp_path):
-    machine = xmem.capture.PhantomMachine([xmem.devices.find_device("rtx-3060")] * 2)
+    machine = xmem.capture.PhantomMachine(xmem.devices.find_device("rtx-3060"), count=2)
     estimate, path = run(python, tmp_path, DATA_PARALLEL, machine=machine)
     require_equal(estimate)
     memory = read_trace(path).memory
