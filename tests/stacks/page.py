@@ -43,7 +43,9 @@ def outcome_of(row: Row, result: Result | None) -> str:
     if result is None:
         return "not run"
     if not result.worked:
-        return "refused" if row.refused and row.refused in result.message else "fails"
+        if row.refused and row.refused in result.message + result.reason:
+            return "refused" if result.ended == "exited" else "does not end"
+        return "fails"
     return "wrong" if problems_of(result) else "works"
 
 
@@ -100,7 +102,7 @@ def _note(row: Row, result: Result | None) -> str:
     said = row.note
     if result is not None and outcome == "wrong":
         said = f"{'; '.join(problems_of(result))}. {said}"
-    elif result is not None and outcome in ("fails", "refused"):
+    elif result is not None and outcome in ("fails", "refused", "does not end"):
         reason = _ABSOLUTE.sub("", result.reason)[:400].replace("`", "'")
         said = f"{said} It ends with: `{reason}`."
     return (
