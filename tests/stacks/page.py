@@ -13,7 +13,7 @@ from stacks.runner import GIB, Result, read_result
 
 PAGE = ROOT / "docs" / "stacks.md"
 # Where the runs were made is nobody's concern.
-_ABSOLUTE = re.compile(r"/\S*?/(?=tests/stacks/|site-packages/|lib/python3)|/\S*?/\.stacks/work/")
+_ABSOLUTE = re.compile(r"/\S*?/(?=tests/stacks/|site-packages/|lib/python3|\.stacks/)")
 
 _HEAD = """\
 # Stacks that were tried
