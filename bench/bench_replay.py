@@ -19,7 +19,8 @@ import numpy as np
 
 from xmem.alloc_conf import AllocatorOptions, parse
 from xmem.simulation import NEVER, RequestKind, Requests, make_requests, replay
-from xmem.testing.reference.caching_allocator import CachingAllocator, Device
+from xmem.testing.reference.caching_allocator import CachingAllocator
+from xmem.testing.reference.segments import Device
 
 GIB = 1 << 30
 LAYERS = 120

@@ -414,13 +414,15 @@ def disagreement(trace: Trace, measured: Measured | None, replayed: Replay) -> I
     )
 
 
-def spread_of_iterations(workload: Workload, requests: Requests, replay: Replay) -> int:
+def spread_of_iterations(trace: Trace, workload: Workload, requests: Requests, replay: Replay) -> int:
     """By how many bytes the peaks of allocated memory of the iterations differ, the first one left out.
 
     The first iteration has no state of the optimizer yet. Where the others differ, batches have different
     sizes, and a later one may need more than any that was seen; differences of less than 1% of the peak are
-    none.
+    none. So is any difference where the script was recorded to its end, as nothing comes later.
     """
+    if (trace.metadata or {}).get("script_ended"):
+        return 0
     peaks = _peaks_of_iterations(workload, requests, replay)[1:]
     if len(peaks) < 2 or peaks.max() - peaks.min() < _ALIKE * peaks.max():
         return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from weakref import WeakKeyDictionary
 
 from xmem.alloc_conf import AllocatorOptions
 from xmem.devices import Device
@@ -11,6 +12,7 @@ from xmem.job_settings import allocator_notes, allocator_options
 from xmem.move import Moved, move
 from xmem.observation import Observation
 from xmem.open_sizes import scaling_of
+from xmem.orchestration.policy import Recorded
 from xmem.simulation import Replay
 from xmem.simulation import replay as replay_requests
 from xmem.stage_clock import StageClock
@@ -94,20 +96,29 @@ def replay_without_limit(
 
 def _unreplayed(observed: Observation, replayed: Replay, *, same_run: bool) -> Unreplayed:
     """What the replay does not show: of a run as it was recorded by itself, of others by that run."""
-    trace = observed.recorded.trace
-    if not allocator_notes(trace).get("ranks"):
-        return NOTHING
     if observed.scaled is not None:
         return observed.scaled.unreplayed
     if same_run and not observed.what_ifs:
-        return unreplayed_of(trace, replayed)
-    return unreplayed_of(trace, recorded_replay(observed))
+        return unreplayed_of(observed.recorded.trace, replayed)
+    return unreplayed_as_recorded(observed)
 
 
-def recorded_replay(observed: Observation) -> Replay:
-    """The replay of a run as it was recorded, with its own settings and without limit."""
-    moved = move(replace(observed, what_ifs=()), None, None)
-    return replay_requests(moved.requests, options=allocator_options(observed.recorded.trace, None, None))
+# Searches and sweeps ask about the same run thousands of times.
+_as_recorded: WeakKeyDictionary[Recorded, dict[frozenset[str], Unreplayed]] = WeakKeyDictionary()
+
+
+def unreplayed_as_recorded(observed: Observation) -> Unreplayed:
+    """What the replay of a run as it was recorded, with its own settings and without limit, does not show;
+    computed once for a trace."""
+    trace = observed.recorded.trace
+    if not allocator_notes(trace).get("ranks"):
+        return NOTHING
+    known = _as_recorded.setdefault(observed.recorded, {})
+    if observed.plan.off not in known:
+        requests = move(replace(observed, what_ifs=()), None, None).requests
+        replayed = replay_requests(requests, options=allocator_options(trace, None, None))
+        known[observed.plan.off] = unreplayed_of(trace, replayed)
+    return known[observed.plan.off]
 
 
 def memory_needed(

@@ -264,7 +264,9 @@ def conclude(
         options = allocator_options(stages.trace, alloc_conf, torch_version)
         verdict = judge(stages.requests, stages.unlimited, options, device, stages.unreplayed)
         bounds = _bounds(stages.requests, options)
-    spread_bytes = evidence.spread_of_iterations(stages.workload, stages.requests, stages.unlimited)
+    spread_bytes = evidence.spread_of_iterations(
+        stages.trace, stages.workload, stages.requests, stages.unlimited
+    )
     replayed = verdict.replay
     as_recorded = stages.scaling is None and not stages.what_if
     measured = evidence.measured(stages.trace, stages.unlimited, options) if as_recorded else None

@@ -29,7 +29,7 @@ from property.test_allocator_against_reference import (
 )
 from xmem.alloc_conf import AllocatorOptions
 from xmem.simulation import RequestKind, Requests, replay
-from xmem.testing.reference.caching_allocator import UNLIMITED
+from xmem.testing.reference.segments import UNLIMITED
 
 BORDERS = (1, 511, 512, 513, 4096, MIB - 1, MIB, MIB + 1, 2 * MIB, 3 * MIB, 5 * MIB, 8 * MIB, 9 * MIB)
 BORDERS += (10 * MIB - 512, 10 * MIB - 1, 10 * MIB, 10 * MIB + 1, 11 * MIB, 16 * MIB, 20 * MIB, 20 * MIB + 1)

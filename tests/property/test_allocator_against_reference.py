@@ -22,7 +22,8 @@ from xmem.simulation import (
     make_requests,
     replay,
 )
-from xmem.testing.reference.caching_allocator import UNLIMITED, Block, CachingAllocator, Checkpoint, Device
+from xmem.testing.reference.caching_allocator import CachingAllocator
+from xmem.testing.reference.segments import UNLIMITED, Block, Checkpoint, Device
 
 MIB = 1 << 20
 OTHER_STREAM = 77  # none that a block is allocated on

@@ -13,7 +13,8 @@ from xmem.alloc_conf import parse
 from xmem.allocators import Allocator, AllocatorName, GaugeReplay, replay_through
 from xmem.errors import ConfigError
 from xmem.simulation import NEVER, Requests, make_requests, replay
-from xmem.testing.reference.caching_allocator import Block, CachingAllocator, Device
+from xmem.testing.reference.caching_allocator import CachingAllocator
+from xmem.testing.reference.segments import Block, Device
 
 MIB = 1 << 20
 CAPACITY = 256 * MIB

@@ -179,3 +179,22 @@ def test_a_run_without_operators_or_blocks_is_refused(device_type: int, size: in
     trace = TraceBuilder().with_metadata(iterations=1).alloc(0x1, size, 5, device_type=device_type)
     with pytest.raises(TraceError, match=f"{reason}.*xmem-fast capture"):
         xmem.estimate(trace.bytes())
+
+
+def test_iterations_that_differ_widen_the_interval_unless_the_script_was_seen_whole() -> None:
+    def growing(**metadata: object) -> xmem.Estimate:
+        trace = TraceBuilder().with_metadata(iterations=3, device_requests=1, argv=["a.py"], **metadata)
+        for step in range(3):
+            begin = 10 + 100 * step
+            trace.iteration(step, begin, begin + 100)
+            trace.operator("aten::mm", begin + 10, begin + 30)
+            trace.alloc(1, (step + 1) * 8 * MIB, begin + 20).free(1, begin + 40)
+            trace.annotation("Optimizer.step#SGD.step", begin + 50, begin + 60)
+        return xmem.estimate(trace.bytes())
+
+    open_end, whole = growing(script_ended=False), growing(script_ended=True)
+    assert open_end.interval is not None
+    assert whole.interval is not None
+    assert open_end.interval.high_bytes >= whole.interval.high_bytes + 8 * MIB
+    assert any("iterations differ by 8.00 MiB" in text for text in open_end.assumptions)
+    assert not any("iterations differ" in text for text in whole.assumptions)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,8 +13,9 @@ from training_sample import training
 from xmem.devices import find_device
 from xmem.estimate_result import CardPart
 from xmem.move import move
-from xmem.need import replay_without_limit
+from xmem.need import memory_needed, replay_without_limit
 from xmem.observation import observe
+from xmem.simulation import Replay, Requests, replay
 from xmem.verdict import Growth, Unreplayed, judge, most_unreplayed
 
 MIB = 1 << 20
@@ -36,7 +38,7 @@ def run():  # type: ignore[no-untyped-def]
 
 
 def judged(run, capacity_bytes: int, unreplayed: Unreplayed):  # type: ignore[no-untyped-def]
-    device = replace(find_device("rtx-3060"), total_memory_bytes=capacity_bytes)
+    device = dataclasses.replace(find_device("rtx-3060"), total_memory_bytes=capacity_bytes)
     return judge(run.moved.requests, run.replay, run.options, device, unreplayed)
 
 
@@ -71,3 +73,19 @@ def test_of_several_runs_the_most_counts() -> None:
     small = Unreplayed((CardPart("nccl", 1, ""),), Growth(11, 10), Growth(30, 10))
     large = Unreplayed((CardPart("nccl", 2, ""),), Growth(12, 10), Growth())
     assert most_unreplayed([small, large]) == Unreplayed(large.outside, large.allocator, small.fullest)
+
+
+def test_what_a_run_held_beside_its_replay_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = {"ranks": [{"devices": [{"device": 0, "peak_reserved_bytes": 64 * MIB}]}]}
+    observed = observe(training().with_metadata(measured=measured).bytes())
+    replays: list[Requests] = []
+
+    def counting(requests: Requests, **options: Any) -> Replay:
+        replays.append(requests)
+        return replay(requests, **options)
+
+    monkeypatch.setattr("xmem.need.replay_requests", counting)
+    settings = ("expandable_segments:True", "max_split_size_mb:64", "garbage_collection_threshold:0.8")
+    needs = [memory_needed(observed, device=None, alloc_conf=setting) for setting in settings]
+    assert len(replays) == 4  # one for each, and one of the run as it was recorded
+    assert all(need.peak_reserved_bytes >= 64 * MIB for need in needs[1:])

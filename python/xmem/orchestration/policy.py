@@ -27,9 +27,10 @@ from xmem.trace import Trace
 _Seen = TypeVar("_Seen", bound="Recorded", contravariant=True)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Recorded:
-    """What the trace says of the run: all that a policy may look at that holds for any target."""
+    """What the trace says of the run: all that a policy may look at that holds for any target. Equal to
+    itself alone, so that what follows from it can be kept beside it."""
 
     trace: Trace
     blocks: BlockTable

@@ -10,15 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xmem.errors import ConfigError
-from xmem.job_settings import allocator_notes
 from xmem.move import correct
-from xmem.need import recorded_replay
+from xmem.need import unreplayed_as_recorded
 from xmem.observation import Observation, Scaled
 from xmem.scaling.alignment import align_blocks, changed_lifetimes
 from xmem.scaling.dimensions import Point, label, require_dimensions, volume
 from xmem.scaling.polynomials import Certainty, Polynomials, fit_polynomials
 from xmem.scaling.shapes import Shapes, fit_shapes
-from xmem.verdict import NOTHING, Unreplayed, most_unreplayed, unreplayed_of
+from xmem.verdict import Unreplayed, most_unreplayed
 
 
 @dataclass(frozen=True)
@@ -185,13 +184,8 @@ def fit(samples: Sequence[Sample]) -> ScalingModel:
             [sample.observed.recorded for sample in samples],
             base,
         ),
-        unreplayed=most_unreplayed([_unreplayed(sample.observed) for sample in samples]),
+        unreplayed=most_unreplayed([unreplayed_as_recorded(sample.observed) for sample in samples]),
     )
-
-
-def _unreplayed(observed: Observation) -> Unreplayed:
-    trace = observed.recorded.trace
-    return unreplayed_of(trace, recorded_replay(observed)) if allocator_notes(trace) else NOTHING
 
 
 def _by_block(observed: Observation, column: NDArray[Any]) -> NDArray[Any]:
