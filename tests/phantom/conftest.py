@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+import xmem
+from xmem.capture import CaptureResult, PhantomMachine, capture
 from xmem.devices import find_device
 from xmem.phantom.environment import phantom_environment, prepare
 from xmem.phantom.ledger import ProcessRecord, read_ledger
@@ -124,3 +126,41 @@ def unused_port() -> str:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return str(listener.getsockname()[1])
+
+
+def run(
+    python: str,
+    folder: Path,
+    script: str | Path,
+    *arguments: str,
+    gpu: str | None = None,
+    gpus: int = 1,
+    **options: Any,
+) -> tuple[CaptureResult, xmem.Estimate]:
+    """Capture a script, given as text or by its path, and estimate it for the GPU that it ran on.
+
+    Args:
+        python: A CUDA build's.
+        folder: For the script and the trace.
+        script: The script.
+        arguments: Its own.
+        gpu: None for the capture's own choice.
+        gpus: How many the machine has.
+        options: Of ``capture``.
+    """
+    if isinstance(script, str):
+        path = folder / "train.py"
+        path.write_text(textwrap.dedent(script))
+    else:
+        path = script
+    if gpu is not None:
+        options["machine"] = PhantomMachine(device=find_device(gpu), count=gpus)
+    with Path(os.devnull).open("w") as quiet:
+        result = capture(
+            [python, str(path), *arguments],
+            folder / "trace.json",
+            mode="phantom",
+            stdout=quiet.fileno(),
+            **{"timeout_s": 300, **options},
+        )
+    return result, xmem.estimate(result.path, gpu=gpu)

@@ -7,16 +7,15 @@ import shutil
 import textwrap
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import xmem
-from xmem.capture import CaptureResult, PhantomMachine, capture
+from xmem.capture import PhantomMachine, capture
 from xmem.devices import find_device
 from xmem.errors import CaptureError
 
-from .conftest import PYTHONS, Phantom, torch_version
+from .conftest import PYTHONS, Phantom, run, torch_version
 
 pytestmark = pytest.mark.skipif(not PYTHONS, reason="no CUDA build of torch here")
 
@@ -43,33 +42,6 @@ TRAINING = [
 @pytest.fixture(params=PYTHONS)
 def python(request: pytest.FixtureRequest) -> str:
     return str(request.param)
-
-
-def run(
-    python: str,
-    folder: Path,
-    script: str | Path,
-    *arguments: str,
-    machine: PhantomMachine | None = None,
-    **options: Any,
-) -> tuple[CaptureResult, xmem.Estimate]:
-    """Capture a script, given as text or by its path, and estimate it."""
-    if isinstance(script, str):
-        path = folder / "train.py"
-        path.write_text(textwrap.dedent(script))
-    else:
-        path = script
-    with Path(os.devnull).open("w") as quiet:
-        result = capture(
-            [python, str(path), *arguments],
-            folder / "trace.json",
-            mode="phantom",
-            machine=machine,
-            timeout_s=200,
-            stdout=quiet.fileno(),
-            **options,
-        )
-    return result, xmem.estimate(result.path)
 
 
 @pytest.mark.parametrize("name", TRAINING)

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import os
+import functools
 import textwrap
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 import xmem
-from xmem.capture import CaptureResult, Extent, PhantomMachine, capture
-from xmem.devices import find_device
+from xmem.capture import Extent
 
-from .conftest import PYTHONS
+from .conftest import PYTHONS, run
 
 pytestmark = pytest.mark.skipif(not PYTHONS, reason="no CUDA build of torch here")
 
@@ -28,6 +25,7 @@ def train(steps, width=256):
         optimizer.step()
 """
 RANKS = """
+import functools
 import os, sys, torch, torch.distributed as dist
 import torch.multiprocessing as processes
 
@@ -52,23 +50,7 @@ def python(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def run(
-    python: str, folder: Path, script: str, *arguments: str, gpu: str = "h100", gpus: int = 1, **options: Any
-) -> tuple[CaptureResult, xmem.Estimate]:
-    """Capture a script, given as text, and estimate it for the GPU that it ran on."""
-    path = folder / "train.py"
-    path.write_text(textwrap.dedent(script))
-    machine = PhantomMachine(device=find_device(gpu), count=gpus)
-    with Path(os.devnull).open("w") as quiet:
-        result = capture(
-            [python, str(path), *arguments],
-            folder / "trace.json",
-            mode="phantom",
-            machine=machine,
-            stdout=quiet.fileno(),
-            **{"timeout_s": 200, **options},
-        )
-    return result, xmem.estimate(result.path, gpu=gpu)
+on_h100 = functools.partial(run, gpu="h100")
 
 
 def parts(estimate: xmem.Estimate) -> dict[str, int]:
@@ -78,7 +60,7 @@ def parts(estimate: xmem.Estimate) -> dict[str, int]:
 
 
 def test_the_rank_that_needs_most_decides_and_is_traced(python, tmp_path, unused_port):
-    result, estimate = run(python, tmp_path, RANKS, unused_port, gpus=2)
+    result, estimate = on_h100(python, tmp_path, RANKS, unused_port, gpus=2)
     assert estimate.measured is not None
     assert [rank.rank for rank in estimate.measured.ranks] == [1, 0]
     assert estimate.measured.replay_agrees
@@ -90,7 +72,7 @@ def test_the_rank_that_needs_most_decides_and_is_traced(python, tmp_path, unused
 
 
 def test_a_rank_that_is_named_is_traced_and_another_decides_all_the_same(python, tmp_path, unused_port):
-    _, estimate = run(python, tmp_path, RANKS, unused_port, gpus=2, rank=0)
+    _, estimate = on_h100(python, tmp_path, RANKS, unused_port, gpus=2, rank=0)
     assert estimate.measured is not None
     assert estimate.measured.ranks[0].rank == 0
     assert estimate.peak_reserved_bytes < 2 << 30
@@ -104,14 +86,15 @@ def test_processes_that_share_a_card_are_counted_together(python, tmp_path):
     script = TRAIN + textwrap.dedent(
         """
         import torch.multiprocessing as processes
-        def work(_):
+        def work(_, all_there):
             keep = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+            all_there.wait(120)
             train(4)
         if __name__ == "__main__":
-            processes.spawn(work, nprocs=3)
+            processes.spawn(work, (processes.get_context("spawn").Barrier(3),), nprocs=3)
         """
     )
-    _, estimate = run(python, tmp_path, script)
+    _, estimate = on_h100(python, tmp_path, script)
     context = estimate.context_bytes
     assert parts(estimate)["other_processes"] >= 2 * ((1 << 30) + context)
     assert estimate.device_peak_bytes >= 3 * ((1 << 30) + context)
@@ -128,7 +111,7 @@ def test_managed_memory_must_be_on_the_card_as_far_as_a_kernel_works_on_it(pytho
         train(4)
         """
     )
-    _, estimate = run(python, tmp_path, script)
+    _, estimate = on_h100(python, tmp_path, script)
     assert parts(estimate)["managed"] == 2 << 30
     assert any("4.00 GiB of managed memory" in line for line in estimate.assumptions)
 
@@ -143,7 +126,7 @@ def test_what_other_libraries_allocate_is_outside_of_pytorch(python, tmp_path):
         train(4)
         """
     )
-    result, estimate = run(python, tmp_path, script)
+    result, estimate = on_h100(python, tmp_path, script)
     assert parts(estimate)["other"] == 1 << 30
     assert estimate.outside_bytes == 1 << 30
     need = estimate.device_peak_bytes
@@ -161,7 +144,7 @@ def test_a_script_that_does_not_train_is_recorded_to_its_end(python, tmp_path, g
             for power in range(5):
                 out = model(torch.randn(256 << power, 1024, device="cuda"))
     """
-    result, estimate = run(python, tmp_path, script)
+    result, estimate = on_h100(python, tmp_path, script)
     assert (result.iterations, result.metadata["iteration_kind"]) == (5, "call")
     assert estimate.measured is not None
     assert estimate.measured.replay_agrees
@@ -176,7 +159,7 @@ def test_calls_end_a_recording_of_inference(python, tmp_path):
         while True:
             model(torch.randn(8, 256, device="cuda"))
     """
-    result, _ = run(python, tmp_path, script, extent=Extent(calls=7))
+    result, _ = on_h100(python, tmp_path, script, extent=Extent(calls=7))
     assert result.iterations == 7
 
 
@@ -191,7 +174,7 @@ def test_backward_passes_are_iterations_where_no_optimizer_steps(python, tmp_pat
                     parameter.sub_(0.1 * parameter.grad)  # makes a tensor as large as the weights
                     parameter.grad = None
     """
-    result, estimate = run(python, tmp_path, script)
+    result, estimate = on_h100(python, tmp_path, script)
     assert result.metadata["iteration_kind"] == "backward"
     assert result.iterations == 4  # the last one without its update
     assert estimate.measured is not None
@@ -210,8 +193,8 @@ for rows in [64, 64, 64, 128, 256, 512, 512, 512, 512, 512]:
 
 
 def test_recording_until_the_memory_is_steady(python, tmp_path):
-    fixed, few = run(python, tmp_path, GROWING)
-    steady, more = run(python, tmp_path, GROWING, extent=Extent(3, until_steady=True))
+    fixed, few = on_h100(python, tmp_path, GROWING)
+    steady, more = on_h100(python, tmp_path, GROWING, extent=Extent(3, until_steady=True))
     assert fixed.iterations == 3
     # Two more than the one that brought the last new peak; before it there are never two alike.
     assert steady.iterations == 8
@@ -219,16 +202,18 @@ def test_recording_until_the_memory_is_steady(python, tmp_path):
 
 
 def test_batches_that_differ_open_the_interval_upwards(python, tmp_path):
-    _, alike = run(python, tmp_path, GROWING)
-    _, differing = run(python, tmp_path, GROWING, extent=Extent(until_end=True))
+    _, alike = on_h100(python, tmp_path, GROWING)
+    _, differing = on_h100(python, tmp_path, GROWING, extent=Extent(8))
+    _, whole = on_h100(python, tmp_path, GROWING, extent=Extent(until_end=True))
 
     def above(estimate: xmem.Estimate) -> int:
         assert estimate.interval is not None
         return estimate.interval.high_bytes - estimate.device_peak_bytes
 
     assert above(differing) > above(alike) + (20 << 20)
+    assert above(differing) > above(whole) + (20 << 20)  # nothing comes after the end
     assert any("batches differ" in line for line in differing.assumptions)
-    assert not any("batches differ" in line for line in alike.assumptions)
+    assert not any("batches differ" in line for line in (*alike.assumptions, *whole.assumptions))
 
 
 EVALUATION = """
@@ -250,11 +235,11 @@ for epoch in range(1000):
 
 
 def test_recording_through_the_first_evaluation(python, tmp_path):
-    result, estimate = run(python, tmp_path, EVALUATION, extent=Extent(with_eval=True))
+    result, estimate = on_h100(python, tmp_path, EVALUATION, extent=Extent(with_eval=True))
     assert result.iterations == 11
     assert estimate.peak_allocated_bytes >= 2 << 30
     assert not any("evaluation" in line for line in estimate.assumptions)
-    short, _ = run(python, tmp_path, EVALUATION)
+    short, _ = on_h100(python, tmp_path, EVALUATION)
     assert any("evaluation" in line for line in xmem.estimate(short.path).assumptions)
 
 
@@ -274,9 +259,9 @@ for batch in loader:
 
 
 def test_longer_items_than_those_of_the_batches_are_told_or_taken(python, tmp_path):
-    _, first = run(python, tmp_path, LENGTHS)
+    _, first = on_h100(python, tmp_path, LENGTHS)
     assert any("length 527, the longest in the batches recorded 27" in line for line in first.assumptions)
-    _, longest = run(python, tmp_path, LENGTHS, extent=Extent(longest_batch=True))
+    _, longest = on_h100(python, tmp_path, LENGTHS, extent=Extent(longest_batch=True))
     assert longest.peak_allocated_bytes > first.peak_allocated_bytes + 4 * 500 * 256 * 4
     assert any("longest items" in line for line in longest.assumptions)
     assert not any("in the batches recorded" in line for line in longest.assumptions)
@@ -290,7 +275,7 @@ def test_a_script_whose_time_is_up_is_estimated_by_what_it_did(python, tmp_path)
             model(torch.randn(8, 256, device="cuda"))
             time.sleep(0.01)
     """
-    result, estimate = run(python, tmp_path, script, timeout_s=20)
+    result, estimate = on_h100(python, tmp_path, script, timeout_s=20)
     assert result.iterations > 10
     assert any("the time was up" in line for line in estimate.assumptions)
 
@@ -307,13 +292,13 @@ def test_a_fake_process_group_waits_for_nobody(python, tmp_path):
             dist.all_reduce(model.weight.grad)
             optimizer.step()
     """
-    result, estimate = run(python, tmp_path, script, timeout_s=100)
+    result, estimate = on_h100(python, tmp_path, script, timeout_s=100)
     assert result.iterations == 3
     assert not any("did not report" in line for line in estimate.assumptions)
 
 
 def test_a_replay_that_misses_memory_is_made_up_for_and_reported(python, tmp_path):
-    result, estimate = run(python, tmp_path, TRAIN + "train(4)\n")
+    result, estimate = on_h100(python, tmp_path, TRAIN + "train(4)\n")
     trace = xmem.read_trace(result.path)
     row = trace.metadata["phantom"]["ranks"][0]["devices"][0]
     row["peak_reserved_bytes"] *= 2

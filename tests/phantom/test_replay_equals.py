@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import textwrap
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 import xmem
-from xmem.capture import capture
 from xmem.simulation import RequestKind
 from xmem.trace import read_trace
 
-from .conftest import PYTHONS
+from .conftest import PYTHONS, run
 
 pytestmark = pytest.mark.skipif(not PYTHONS, reason="no CUDA build of torch here")
 
@@ -106,21 +101,6 @@ def python(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def run(python: str, folder: Path, script: str, **options: object) -> tuple[xmem.Estimate, Path]:
-    path = folder / "train.py"
-    path.write_text(textwrap.dedent(script))
-    with Path(os.devnull).open("w") as quiet:
-        result = capture(
-            [python, str(path)],
-            folder / "trace.json",
-            mode="phantom",
-            timeout_s=300,
-            stdout=quiet.fileno(),
-            **options,
-        )
-    return xmem.estimate(result.path), result.path
-
-
 def require_equal(estimate: xmem.Estimate) -> None:
     measured = estimate.measured
     assert measured is not None
@@ -130,35 +110,35 @@ def require_equal(estimate: xmem.Estimate) -> None:
 
 
 def test_memory_of_every_thread_counts_and_has_its_line(python, tmp_path):
-    estimate, path = run(python, tmp_path, THREADS)
+    result, estimate = run(python, tmp_path, THREADS)
     require_equal(estimate)
     assert estimate.peak_allocated_bytes > (136 + 6 * 7) << 20
     of_pool = [bytes_ for line, bytes_ in estimate.breakdown.source_line.items() if line.endswith(":15")]
     assert sum(of_pool) >= 136 << 20
-    memory = read_trace(path).memory
+    memory = read_trace(result.path).memory
     assert len(np.unique(memory.thread[memory.device_type == 1])) > 5
 
 
 @pytest.mark.parametrize("settings", ["", "expandable_segments:True", "max_split_size_mb:32"])
 def test_caches_that_cpp_empties_are_emptied(python, tmp_path, monkeypatch, settings):
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", settings)
-    estimate, path = run(python, tmp_path, BENCHMARK)
+    result, estimate = run(python, tmp_path, BENCHMARK)
     require_equal(estimate)
-    requests = xmem.analyze(path).stages.requests
+    requests = xmem.analyze(result.path).stages.requests
     assert (requests.kind == RequestKind.EMPTY_CACHE).sum() > 3
 
 
 def test_graphs_and_pools_keep_their_memory(python, tmp_path):
-    estimate, path = run(python, tmp_path, GRAPHS)
+    result, estimate = run(python, tmp_path, GRAPHS)
     require_equal(estimate)
-    requests = xmem.analyze(path).stages.requests
+    requests = xmem.analyze(result.path).stages.requests
     assert len(np.unique(requests.mempool)) > 3
     assert (requests.kind == RequestKind.BEGIN_CAPTURE).sum() >= 4
 
 
 def test_each_of_two_devices_has_its_history(python, tmp_path):
     machine = xmem.capture.PhantomMachine(xmem.devices.find_device("rtx-3060"), count=2)
-    estimate, path = run(python, tmp_path, DATA_PARALLEL, machine=machine)
+    result, estimate = run(python, tmp_path, DATA_PARALLEL, machine=machine)
     require_equal(estimate)
-    memory = read_trace(path).memory
+    memory = read_trace(result.path).memory
     assert set(memory.device_index[memory.device_type == 1].tolist()) == {0, 1}

@@ -23,6 +23,8 @@ constexpr unsigned char kSizedFormat = 4;
 constexpr unsigned char kFrameSize = 0x11;      // EIATTR_FRAME_SIZE: symbol, bytes
 constexpr unsigned char kRegisterCount = 0x2f;  // EIATTR_REGCOUNT: symbol, registers
 constexpr unsigned char kMaxThreads = 0x05;     // EIATTR_MAX_THREADS: x, y, z
+constexpr unsigned char kParameter = 0x17;      // EIATTR_KPARAM_INFO: index, ordinal and offset, flags and size
+constexpr unsigned kParameterSizeShift = 18;
 
 class Elf {
  public:
@@ -93,6 +95,10 @@ void read_info(const Elf& elf, const Elf64_Shdr& section, std::vector<Kernel>& k
   read_attributes(elf.content(section), section.sh_size, [&](unsigned char attribute, const std::uint32_t* words) {
     if (attribute == kMaxThreads) {
       if (own != nullptr) own->most_threads = static_cast<int>(words[0] * words[1] * words[2]);
+    } else if (attribute == kParameter) {
+      if (own == nullptr) return;
+      own->parameters_known = true;
+      own->parameters.push_back({words[1] & 0xffff, words[2] >> kParameterSizeShift});
     } else if (attribute == kFrameSize || attribute == kRegisterCount) {
       Elf64_Sym symbol{};
       const char* symbol_name = elf.symbol(words[0], &symbol);

@@ -105,21 +105,21 @@ int best_block_size(int* grid_size, int* block_size, const void* function, Share
 }  // namespace
 
 PHANTOM_EXPORT int cuLaunchKernel(const void* function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
-                                  unsigned, void* stream, void**, void**) {
+                                  unsigned, void* stream, void** arguments, void**) {
   note(Function::cuLaunchKernel);
-  return function != nullptr ? launch_kernel(function, stream) : kInvalidHandle;
+  return function != nullptr ? launch_kernel(function, stream, arguments) : kInvalidHandle;
 }
 
 PHANTOM_EXPORT int cuLaunchCooperativeKernel(const void* function, unsigned, unsigned, unsigned, unsigned, unsigned,
-                                             unsigned, unsigned, void* stream, void**) {
+                                             unsigned, unsigned, void* stream, void** arguments) {
   note(Function::cuLaunchCooperativeKernel);
-  return function != nullptr ? launch_kernel(function, stream) : kInvalidHandle;
+  return function != nullptr ? launch_kernel(function, stream, arguments) : kInvalidHandle;
 }
 
-PHANTOM_EXPORT int cuLaunchKernelEx(const DriverLaunchConfig* config, const void* function, void**, void**) {
+PHANTOM_EXPORT int cuLaunchKernelEx(const DriverLaunchConfig* config, const void* function, void** arguments, void**) {
   note(Function::cuLaunchKernelEx);
   if (config == nullptr) return kInvalidValue;
-  return function != nullptr ? launch_kernel(function, config->stream) : kInvalidHandle;
+  return function != nullptr ? launch_kernel(function, config->stream, arguments) : kInvalidHandle;
 }
 
 PHANTOM_EXPORT int cuFuncGetAttribute(int* value, int attribute, const void* function) {

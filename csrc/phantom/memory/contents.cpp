@@ -133,6 +133,18 @@ void read_device(void* bytes, const void* device_address, std::size_t size) {
   overlay(kept, number(device_address), static_cast<unsigned char*>(bytes), size);
 }
 
+bool written_by_host(const void* device_address, void* bytes, std::size_t size) {
+  Written& kept = written();
+  const std::uint64_t begin = number(device_address);
+  const std::lock_guard lock(kept.mutex);
+  auto entry = kept.bytes.upper_bound(begin);
+  if (entry == kept.bytes.begin()) return false;
+  --entry;
+  if (begin + size > entry->first + entry->second.size()) return false;
+  std::memcpy(bytes, entry->second.data() + (begin - entry->first), size);
+  return true;
+}
+
 void copy(void* target, const void* source, std::size_t size) {
   const bool to_device = device_of(target) >= 0, from_device = device_of(source) >= 0;
   if (to_device && from_device)
@@ -151,7 +163,11 @@ void answer_reads(bool given, std::int64_t value) {
 
 }  // namespace xmem::phantom
 
-// For the Python side of a capture, which knows the line that reads: see capture/child/xmem_child/values.py.
+// For the Python side of a capture, which knows the line that reads: see capture/child/xmem_child/values.
+PHANTOM_EXPORT int xmem_phantom_written(const void* device_address, void* bytes, std::size_t size) {
+  return xmem::phantom::written_by_host(device_address, bytes, size) ? 1 : 0;
+}
+
 PHANTOM_EXPORT void xmem_phantom_answer(int given, std::int64_t value) {
   xmem::phantom::answer_reads(given != 0, value);
 }

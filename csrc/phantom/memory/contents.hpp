@@ -18,6 +18,9 @@ void kernel_launched();
 // Fills `bytes` with what the device holds at the address.
 void read_device(void* bytes, const void* device_address, std::size_t size);
 
+// What the host wrote to all of a range; false where that is not known.
+bool written_by_host(const void* device_address, void* bytes, std::size_t size);
+
 // Reads of at most 8 bytes by this thread give `value` as an integer, while `given`.
 void answer_reads(bool given, std::int64_t value);
 

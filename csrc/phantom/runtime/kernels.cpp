@@ -17,6 +17,7 @@
 #include "machine/calls.hpp"
 #include "machine/last_error.hpp"
 #include "machine/machine.hpp"
+#include "runtime/launch_arguments.hpp"
 #include "runtime/registered_kernels.hpp"
 #include "runtime/streams.hpp"
 
@@ -69,11 +70,12 @@ int blocks_per_multiprocessor(const Device& device, const Kernel& kernel, int bl
 
 }  // namespace
 
-int launch_kernel(const void* handle, void* stream) {
+int launch_kernel(const void* handle, void* stream, void** arguments) {
   const Device* device = device_here();
   if (device == nullptr) return kNoDevice;
   ensure_context(current_device());
   if (!versions_of_registered(handle, device->capability()).runs()) return kNoImageForDevice;
+  look_at_arguments(handle, arguments);
   launched(stream);
   return kSuccess;
 }
@@ -158,25 +160,26 @@ PHANTOM_EXPORT int __cudaPopCallConfiguration(Dim3* grid, Dim3* block, std::size
   return kSuccess;
 }
 
-PHANTOM_EXPORT int cudaLaunchKernel(const void* function, Dim3, Dim3, void**, std::size_t, void* stream) {
+PHANTOM_EXPORT int cudaLaunchKernel(const void* function, Dim3, Dim3, void** arguments, std::size_t, void* stream) {
   note(Function::cudaLaunchKernel);
-  return fail(launch_kernel(function, stream));
+  return fail(launch_kernel(function, stream, arguments));
 }
 
 // CUDA 13's form of the same, called by code that nvcc generates.
-PHANTOM_EXPORT int __cudaLaunchKernel(void* function, Dim3, Dim3, void**, std::size_t, void* stream) {
+PHANTOM_EXPORT int __cudaLaunchKernel(void* function, Dim3, Dim3, void** arguments, std::size_t, void* stream) {
   note(Function::__cudaLaunchKernel);
-  return fail(launch_kernel(function, stream));
+  return fail(launch_kernel(function, stream, arguments));
 }
 
-PHANTOM_EXPORT int cudaLaunchKernelExC(const LaunchConfig* config, const void* function, void**) {
+PHANTOM_EXPORT int cudaLaunchKernelExC(const LaunchConfig* config, const void* function, void** arguments) {
   note(Function::cudaLaunchKernelExC);
-  return fail(launch_kernel(function, config->stream));
+  return fail(launch_kernel(function, config->stream, arguments));
 }
 
-PHANTOM_EXPORT int cudaLaunchCooperativeKernel(const void* function, Dim3, Dim3, void**, std::size_t, void* stream) {
+PHANTOM_EXPORT int cudaLaunchCooperativeKernel(const void* function, Dim3, Dim3, void** arguments, std::size_t,
+                                               void* stream) {
   note(Function::cudaLaunchCooperativeKernel);
-  return fail(launch_kernel(function, stream));
+  return fail(launch_kernel(function, stream, arguments));
 }
 
 PHANTOM_EXPORT RegisteredBinary* __cudaRegisterFatBinary(const void* wrapper) {

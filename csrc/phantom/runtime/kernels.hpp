@@ -3,12 +3,20 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "abi/cuda_types.hpp"
 #include "runtime/fat_binary.hpp"
 
 namespace xmem::phantom {
+
+// One of a kernel, by its place.
+struct Parameter {
+  std::uint32_t number;
+  std::uint32_t bytes;
+};
 
 struct Kernel {
   std::string name;
@@ -17,11 +25,14 @@ struct Kernel {
   int local_bytes = 0;                 // of a thread: its stack, and what was spilled
   int most_threads = 0;                // of a block; 0: as many as the device allows
   int most_dynamic_shared_bytes = -1;  // set by the caller; -1: what the device allows unasked
+  bool parameters_known = false;
+  std::vector<Parameter> parameters;
   CodeVersions versions;               // of a kernel that was loaded at run time; none: as compiled for the device
 };
 
-// Launches a kernel into nothing on a stream of the current device; an error where none of its images runs there.
-int launch_kernel(const void* handle, void* stream);
+// Launches a kernel into nothing on a stream of the current device; an error where none of its images runs there. The
+// arguments are null where they are passed in another way.
+int launch_kernel(const void* handle, void* stream, void** arguments);
 
 // Gives a kernel a handle (a CUfunction, CUkernel or cudaKernel_t), and takes it back.
 const void* keep_kernel(Kernel kernel);

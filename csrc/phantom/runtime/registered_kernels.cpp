@@ -1,7 +1,10 @@
 #include "runtime/registered_kernels.hpp"
 
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <cstddef>
+#include <cstring>
 #include <map>
 #include <mutex>
 #include <vector>
@@ -11,9 +14,12 @@ namespace xmem::phantom {
 struct RegisteredBinary {
   const void* wrapper;                 // first: the handle's content, as the runtime has it; null: unloaded
   std::map<int, CodeVersions> chosen;  // by architecture of the device
+  bool of_torch;
 };
 
 namespace {
+
+constexpr char kTorch[] = "libtorch_";
 
 struct Pair {
   const void* host_function;
@@ -51,6 +57,20 @@ void sort_new(Registered& kept) {
   kept.sorted = kept.pairs.size();
 }
 
+bool lies_in_torch(const void* address) {
+  Dl_info found{};
+  if (dladdr(address, &found) == 0 || found.dli_fname == nullptr) return false;
+  const char* slash = std::strrchr(found.dli_fname, '/');
+  return std::strncmp(slash != nullptr ? slash + 1 : found.dli_fname, kTorch, sizeof kTorch - 1) == 0;
+}
+
+// The pair of a host function; null of other addresses. The lock is held.
+const Pair* find(Registered& kept, const void* host_function) {
+  sort_new(kept);
+  const auto found = std::lower_bound(kept.pairs.begin(), kept.pairs.end(), Pair{host_function, nullptr}, by_function);
+  return found == kept.pairs.end() || found->host_function != host_function ? nullptr : &*found;
+}
+
 CodeVersions choose(RegisteredBinary& binary, int capability) {
   const auto known = binary.chosen.find(capability);
   if (known != binary.chosen.end()) return known->second;
@@ -63,7 +83,7 @@ CodeVersions choose(RegisteredBinary& binary, int capability) {
 }  // namespace
 
 RegisteredBinary* register_binary(const void* wrapper) {
-  return new RegisteredBinary{wrapper, {}};
+  return new RegisteredBinary{wrapper, {}, lies_in_torch(wrapper)};
 }
 
 void register_kernel(RegisteredBinary* binary, const void* host_function) {
@@ -83,10 +103,15 @@ void unregister_binary(RegisteredBinary* binary) {
 CodeVersions versions_of_registered(const void* host_function, int capability) {
   Registered& kept = registered();
   const std::lock_guard lock(kept.mutex);
-  sort_new(kept);
-  const auto found = std::lower_bound(kept.pairs.begin(), kept.pairs.end(), Pair{host_function, nullptr}, by_function);
-  if (found == kept.pairs.end() || found->host_function != host_function) return {capability, capability};
-  return choose(*found->binary, capability);
+  const Pair* found = find(kept, host_function);
+  return found != nullptr ? choose(*found->binary, capability) : CodeVersions{capability, capability};
+}
+
+bool is_of_torch(const void* host_function) {
+  Registered& kept = registered();
+  const std::lock_guard lock(kept.mutex);
+  const Pair* found = find(kept, host_function);
+  return found != nullptr && found->binary->of_torch;
 }
 
 }  // namespace xmem::phantom

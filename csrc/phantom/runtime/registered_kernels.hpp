@@ -19,4 +19,7 @@ void unregister_binary(RegisteredBinary* binary);
 // and of fat binaries that cannot be read, nothing is known: they are taken as compiled for the device.
 CodeVersions versions_of_registered(const void* host_function, int capability);
 
+// Whether a library of PyTorch registered it.
+bool is_of_torch(const void* host_function);
+
 }  // namespace xmem::phantom

@@ -146,6 +146,7 @@ def _capture_rank(asked: _Asked, target: Path, rank: int) -> CaptureResult:
                 "snapshot": machine.snapshot is not None,
                 "keep_init": machine.keep_init,
                 "values": dict(machine.values),
+                "known_elements": machine.known_elements,
                 "xmem_version": own_version(),
                 "gpu": asdict(asked.gpu or DescribedGpu()),
             }

@@ -30,6 +30,8 @@ class PhantomMachine:
             for, though it is told the GPU's size, so that the peak is known also when it does not fit.
         keep_init: Whether weights are initialized on the host, which takes time and memory there.
         values: What reads of GPU memory give, by ``FILE:LINE`` of the script.
+        known_elements: Tensors of up to so many elements keep values that follow from what the host wrote; 0
+            keeps none.
         cudnn_library: The ``libcudnn.so.9`` that plans convolutions, for the CUDA of the script's
             environment; None for that environment's own.
         snapshot: Where the allocator's own snapshot goes, for ``xmem-fast replay`` and PyTorch's viewer.
@@ -41,6 +43,7 @@ class PhantomMachine:
     strict_capacity: bool = False
     keep_init: bool = False
     values: Mapping[str, float] = field(default_factory=dict)
+    known_elements: int = 1 << 20
     cudnn_library: Path | None = None
     snapshot: Path | None = None
 

@@ -106,7 +106,7 @@ def _install_phantom(settings: Settings) -> None:
     session, patches = Session(settings), Patches()
     session.allocator = AllocatorRecord(session.assume)
     session.allocator.install()
-    session.values = Values(session.spans, settings.values)
+    session.values = Values(settings, session.spans, session.assume)
     failures.tell_reads(session.values.before)
     if not settings.keep_init:
         skip_initialisation()

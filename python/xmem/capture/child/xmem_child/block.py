@@ -292,7 +292,7 @@ class _Lines(Observation):
     """Notes each call with its line, and the memory that it is given."""
 
     def __init__(self, recording: BlockRecording, *, watch_memory: bool) -> None:
-        super().__init__(recording, {})
+        super().__init__(recording)
         self._recording = recording
         self._watch_memory = watch_memory
 

@@ -84,8 +84,11 @@ class FollowingMode(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
             torch.overrides._push_mode(self)
 
 
-def follow_threads(mode: FollowingMode, on_end: Callable[[], None]) -> None:
-    """Switch the mode on in every thread that starts from now on; ``on_end`` is called last in each."""
+def follow_threads(
+    mode: FollowingMode, *, on_end: Callable[[], None], on_start: Callable[[], None] = lambda: None
+) -> None:
+    """Switch the mode on in every thread that starts from now on; ``on_start`` is called first in each, and
+    ``on_end`` last."""
     start = threading.Thread.start
     ended: list[int] = []
     atexit.register(_wait_until_gone, ended)
@@ -95,6 +98,7 @@ def follow_threads(mode: FollowingMode, on_end: Callable[[], None]) -> None:
         run = self.run
 
         def run_followed() -> None:
+            on_start()
             try:
                 with mode.entered():
                     run()

@@ -7,7 +7,7 @@ import functools
 import importlib
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -36,14 +36,12 @@ class InputObserver(Protocol):
 
 
 class Observation(FollowingMode):
-    """Notes each call into torch with the line of the user that made it; functions with a handler are called
-    through it."""
+    """Notes each call into torch with the line of the user that made it."""
 
-    def __init__(self, session: InputObserver, handlers: Mapping[Any, Handler]) -> None:
+    def __init__(self, session: InputObserver) -> None:
         super().__init__(session.spans)
         self._session = session
         self._queries = queries()
-        self._handlers = handlers
         self._moves = {torch.Tensor.to, torch.Tensor.cuda}
 
     def __torch_function__(
@@ -59,8 +57,7 @@ class Observation(FollowingMode):
         if self._spans.active:
             self._session.follow_thread()
         begin = now_ns()
-        read = self._handlers.get(func)
-        result = func(*args, **kwargs) if read is None else read(func, args, kwargs)
+        result = func(*args, **kwargs)
         if self._spans.active:
             self._spans.note_call(begin, now_ns(), on_host=False)
             if func in self._moves and not module_move.active:
@@ -74,12 +71,13 @@ class Observation(FollowingMode):
 
 def install(session: Session, values: Values, patches: Patches) -> None:
     """Watch this thread and those that start later, and begin to record with the first use of the GPU."""
-    mode = Observation(session, values.handlers)
-    follow_threads(mode, session.thread_ends)
+    mode = Observation(session)
+    follow_threads(mode, on_start=values.follow_thread, on_end=session.thread_ends)
     follow_module_moves(patches)
     atexit.register(_let_the_engine_rest)
     _leave_compiled_code(mode)
     _follow_first_use(session)
+    values.follow_thread()
     mode.__enter__()
 
 

@@ -243,7 +243,7 @@ def install(session: Session, patches: Patches) -> Redirection:
     mode = Redirection(session)
     _follow_engine(mode)
     _follow_saved_tensor_hooks(mode)
-    follow_threads(mode, session.thread_ends)
+    follow_threads(mode, on_end=session.thread_ends)
     follow_module_moves(patches)
     _redirect_device_contexts(mode)
     _redirect_device_groups()

@@ -136,6 +136,8 @@ class Session(RunNotes):
         if self.state is State.RECORDING and not skipped:
             self.names.after_step(optimizer)
         self.iterations.count_step(optimizer, skipped)
+        if self.values is not None:
+            self.values.stepped()
         self.progress.note(f"after {len(self.iterations.ends_ns())} iterations")
         self._advance()
 
@@ -153,10 +155,26 @@ class Session(RunNotes):
             return
         if self.allocator is None and threading.get_native_id() != self.thread:
             return  # the profiler cannot be stopped from here
-        if self._owner or self._takes_part():
+        if (reason := self._never_trained()) is not None:
+            self.state = State.DONE
+            self.settings.report(state="failed", message=reason)
+        elif self._owner or self._takes_part():
             self._finish(script_ended=True)
         else:
             self._abandon()
+
+    def _never_trained(self) -> str | None:
+        """Why a script that wanted to train did not, where values that the phantom GPU does not have are the
+        likely reason."""
+        wanted = self.iterations.kind == "call" and self.iterations.optimizers_built > 0
+        lines = [] if self.values is None or not wanted else self.values.deciding_lines()
+        if not lines:
+            return None
+        return (
+            "the script built an optimizer and ended without a training step. It read values from the GPU "
+            f"that the phantom does not know, as zero or false, at {', '.join(lines)}; if that is the cause, "
+            f"set them with --value {lines[0]}=NUMBER"
+        )
 
     def follow_thread(self) -> None:
         """The calling thread calls torch."""

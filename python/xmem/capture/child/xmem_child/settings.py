@@ -59,6 +59,7 @@ class Settings(NamedTuple):
         snapshot: Whether the allocator's snapshot is kept (phantom).
         keep_init: Whether weights are initialized (phantom).
         values: By source line, what reads of GPU memory give there (phantom).
+        known_elements: Tensors of more elements have no values (phantom).
         gpu: What ``torch.cuda`` describes (real).
     """
 
@@ -71,6 +72,7 @@ class Settings(NamedTuple):
     snapshot: bool
     keep_init: bool
     values: dict[str, float]
+    known_elements: int
     xmem_version: str
     gpu: Gpu
 

@@ -1,0 +1,89 @@
+"""The values of the phantom GPU's memory: what the host wrote, and what follows from that, is known.
+
+Read in this order: ``operators`` (which operators are followed, and how), ``contents`` (what is known of
+memory), ``engine`` (operators run on the host with what is known), ``reads`` (what is read of what is not),
+``rules`` (what is taken for it) and ``collectives`` (what ranks tell each other).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import CodeType
+from typing import Any
+
+from ..settings import Settings
+from ..spans import SpanRecorder
+from .collectives import Collectives, note_reductions
+from .contents import Contents
+from .engine import Engine
+from .operators import Registry, follow_this_thread
+from .reads import Reads
+from .rules import Rules
+
+
+class Values:
+    """Follows what is known, and answers reads of what is not.
+
+    Args:
+        settings: Of the capture.
+        spans: Knows the user's lines.
+        assume: Told of what a reader of the estimate should know.
+    """
+
+    def __init__(self, settings: Settings, spans: SpanRecorder, assume: Callable[[str], None]) -> None:
+        self._reads = Reads(spans, settings.values, assume)
+        engine = Engine(Contents(settings.known_elements))
+        rules = Rules(engine, self._reads, _written(), _answering(), Collectives(engine, assume).kernels)
+        self._registry = Registry(rules.kernel_of, engine.forget)
+        self._registry.register()
+        note_reductions()
+
+    def follow_thread(self) -> None:
+        """Follow the operators of the calling thread, of the backward passes that it starts, too."""
+        follow_this_thread(True)
+
+    def operators_came(self) -> None:
+        """A library was imported that may have brought operators."""
+        self._registry.register()
+
+    def stepped(self) -> None:
+        """A training step was made."""
+        self._reads.stepped()
+
+    def deciding_lines(self) -> list[str]:
+        """The lines that made numbers or conditions of what is not known."""
+        return self._reads.deciding_lines()
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The reads of what is not known: see ``Reads.rows``."""
+        return self._reads.rows()
+
+    def before(self, failed: list[CodeType]) -> list[dict[str, Any]]:
+        """The reads that an exception may come from: see ``Reads.before``."""
+        return self._reads.before(failed)
+
+
+def _written() -> Callable[[int, int, int], int]:
+    written = ctypes.CDLL(None).xmem_phantom_written
+    written.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+    written.restype = ctypes.c_int
+    return written
+
+
+def _answering() -> Callable[[int], Any]:
+    answer = ctypes.CDLL(None).xmem_phantom_answer
+    answer.argtypes = [ctypes.c_int, ctypes.c_int64]
+    answer.restype = None
+
+    @contextmanager
+    def answering(value: int) -> Iterator[None]:
+        """Small reads of this thread give ``value`` meanwhile."""
+        answer(1, value)
+        try:
+            yield
+        finally:
+            answer(0, 0)
+
+    return answering

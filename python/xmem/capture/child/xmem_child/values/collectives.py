@@ -1,0 +1,336 @@
+"""What ranks tell each other of small tensors, since the phantom's NCCL moves nothing.
+
+Each rank posts the values that it puts in to the store of the process group, and looks for those of its peers
+when somebody asks for the result: a rank does not wait where a GPU would not. In a group without peers that
+are real processes (one of one rank, a fake one), peers hold what this rank holds.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections import Counter
+from collections.abc import Callable
+from datetime import timedelta
+from functools import reduce
+from typing import Any, TypeAlias
+
+import torch
+
+from .contents import Contents
+from .engine import Args, Engine, Kwargs
+from .operators import Operator, unfollowed
+
+_MOST_BYTES = 1 << 16
+_PATIENCE = timedelta(seconds=20)
+_PREFIX = "xmem_phantom/values"
+
+Values: TypeAlias = "torch.Tensor | None"
+"""Of one rank; None where it does not know them."""
+
+
+class Collectives:
+    """Kernels of ``torch.distributed``'s operators (namespace ``c10d``).
+
+    Args:
+        engine: For what is known.
+        assume: Told of what a reader of the estimate should know.
+    """
+
+    def __init__(self, engine: Engine, assume: Callable[[str], None]) -> None:
+        self._engine = engine
+        self._contents: Contents = engine.contents
+        self._assume = assume
+        self._sent: Counter[str] = Counter()  # by channel
+        self.kernels: dict[str, Callable[[Operator, Any, Args, Kwargs], Any]] = {
+            "c10d::broadcast_": self._after(self._broadcast),
+            "c10d::allreduce_": self._after(self._all_reduce),
+            "c10d::allreduce_coalesced_": self._after(self._all_reduce),
+            "c10d::reduce_": self._after(self._reduce),
+            "c10d::_allgather_base_": self._after(self._all_gather_base),
+            "c10d::allgather_": self._after(self._all_gather),
+            "c10d::allgather_into_tensor_coalesced_": self._after(self._all_gather_coalesced),
+            "c10d::_reduce_scatter_base_": self._after(self._reduce_scatter),
+            "c10d::alltoall_base_": self._after(self._all_to_all),
+            "c10d::scatter_": self._after(self._scatter),
+            "c10d::send": self._after(self._send),
+            "c10d::recv_": self._after(self._receive),
+        }
+
+    def _after(self, share: Callable[..., list[Any]]) -> Callable[[Operator, Any, Args, Kwargs], Any]:
+        """The kernel that calls the operator, and then keeps what follows from what ranks put in."""
+
+        def kernel(operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
+            with unfollowed():
+                group = _Group(next(a for a in (*args, *kwargs.values()) if _is_group(a)))
+                given = {argument.name: a for argument, a in zip(operator.arguments, args, strict=False)}
+                keep = share(group, {**given, **kwargs})
+                result = operator.call(keys, args, kwargs)
+                self._engine.forget_written(operator, args, kwargs)
+                for tensor, find in keep:
+                    self._keep(tensor, find)
+            return result
+
+        return kernel
+
+    def _keep(self, tensor: torch.Tensor, find: Callable[[], Values]) -> None:
+        size, strides, dtype = tensor.size(), tensor.stride(), tensor.dtype
+
+        def found() -> Values:
+            with unfollowed():
+                values = find()
+                if values is None:
+                    return None
+                return torch.empty_strided(size, strides, dtype=dtype).copy_(values.reshape(size))
+
+        self._contents.set_later(tensor, found)
+
+    # One for each collective: what each tensor will hold, as (tensor, how to find it).
+
+    def _broadcast(self, group: _Group, given: Kwargs) -> list[Any]:
+        (tensor,) = given["tensors"]
+        channel, post = self._post(group, tensor, [tensor])
+        if not channel:
+            return []
+        root = int(given["root_rank"])
+        return [(tensor, lambda: self._of(group, channel, root, tensor, post)[0])]
+
+    def _all_reduce(self, group: _Group, given: Kwargs) -> list[Any]:
+        return [(tensor, self._reduced(group, tensor)) for tensor in given["tensors"]]
+
+    def _reduce(self, group: _Group, given: Kwargs) -> list[Any]:
+        (tensor,) = given["tensors"]
+        find = self._reduced(group, tensor)
+        return [(tensor, find)] if group.rank == int(given["root_rank"]) else []
+
+    def _all_gather_base(self, group: _Group, given: Kwargs) -> list[Any]:
+        return self._gathered(group, given["output_tensor"], given["input_tensor"])
+
+    def _all_gather_coalesced(self, group: _Group, given: Kwargs) -> list[Any]:
+        pairs = zip(given["outputs"], given["inputs"], strict=True)
+        return [kept for output, tensor in pairs for kept in self._gathered(group, output, tensor)]
+
+    def _all_gather(self, group: _Group, given: Kwargs) -> list[Any]:
+        (outputs,), (tensor,) = given["output_tensors"], given["input_tensors"]
+        channel, post = self._post(group, tensor, [tensor])
+        if not channel:
+            return []
+        return [
+            (output, lambda rank=rank: self._of(group, channel, rank, tensor, post)[0])
+            for rank, output in enumerate(outputs)
+        ]
+
+    def _reduce_scatter(self, group: _Group, given: Kwargs) -> list[Any]:
+        output, tensor = given["output_tensor"], given["input_tensor"]
+        whole = self._reduced(group, tensor)
+
+        def own() -> Values:
+            values = whole()
+            return None if values is None else values.reshape(group.size, -1)[group.rank]
+
+        return [(output, own)]
+
+    def _all_to_all(self, group: _Group, given: Kwargs) -> list[Any]:
+        output, tensor = given["output"], given["input"]
+        if given["output_split_sizes"] or given["input_split_sizes"]:
+            return []  # of sizes that differ between ranks
+        channel, post = self._post(group, tensor, [tensor])
+        if not channel:
+            return []
+
+        def own() -> Values:
+            parts = [self._of(group, channel, rank, tensor, post)[0] for rank in range(group.size)]
+            if any(part is None for part in parts):
+                return None
+            return torch.cat([part.reshape(group.size, -1)[group.rank] for part in parts if part is not None])
+
+        return [(output, own)]
+
+    def _scatter(self, group: _Group, given: Kwargs) -> list[Any]:
+        (output,), root = given["output_tensors"], int(given["root_rank"])
+        inputs = given["input_tensors"][0] if group.rank == root else [output] * group.size
+        channel, post = self._post(group, output, inputs)
+        if not channel:
+            return []
+        return [(output, lambda: self._of(group, channel, root, output, post, group.size)[group.rank])]
+
+    def _send(self, group: _Group, given: Kwargs) -> list[Any]:
+        (tensor,) = given["tensors"]
+        self._post(group, tensor, [tensor], between=(group.rank, int(given["dst"])))
+        return []
+
+    def _receive(self, group: _Group, given: Kwargs) -> list[Any]:
+        (tensor,), source = given["tensors"], int(given["src"])
+        channel = self._channel(group, tensor, (source, group.rank))
+        if not channel or group.store is None:
+            return []
+        return [(tensor, lambda: self._of(group, channel, source, tensor, [])[0])]
+
+    # Parts of the above.
+
+    def _gathered(self, group: _Group, output: torch.Tensor, tensor: torch.Tensor) -> list[Any]:
+        channel, post = self._post(group, tensor, [tensor])
+        if not channel:
+            return []
+
+        def all_of_them() -> Values:
+            parts = [self._of(group, channel, rank, tensor, post)[0] for rank in range(group.size)]
+            if any(part is None for part in parts):
+                return None
+            return torch.cat([part.flatten() for part in parts if part is not None])
+
+        return [(output, all_of_them)]
+
+    def _reduced(self, group: _Group, tensor: torch.Tensor) -> Callable[[], Values]:
+        channel, post = self._post(group, tensor, [tensor])
+        operation = _operation()
+
+        def reduced() -> Values:
+            if not channel or operation is None or post[0] is None:
+                return None
+            parts = [self._of(group, channel, rank, tensor, post)[0] for rank in range(group.size)]
+            if any(part is None for part in parts):
+                return None
+            return operation([part for part in parts if part is not None])
+
+        return reduced
+
+    def _channel(self, group: _Group, tensor: torch.Tensor, between: tuple[int, int] | None = None) -> str:
+        """The name of what is sent next; empty where it is too large, which it is for all ranks."""
+        if tensor.numel() * tensor.element_size() > _MOST_BYTES or tensor.layout is not torch.strided:
+            return ""
+        channel = f"{group.name}/{'all' if between is None else f'{between[0]}-{between[1]}'}"
+        self._sent[channel] += 1
+        return f"{_PREFIX}/{channel}/{self._sent[channel]}"
+
+    def _post(
+        self,
+        group: _Group,
+        like: torch.Tensor,
+        tensors: list[torch.Tensor],
+        between: tuple[int, int] | None = None,
+    ) -> tuple[str, list[Values]]:
+        """Tell the peers what this rank puts in; the name of the channel, and what it told."""
+        channel = self._channel(group, like, between)
+        if not channel:
+            return "", [None]
+        post = [self._now(tensor) for tensor in tensors]
+        if group.store is not None:
+            known = all(values is not None for values in post)
+            content = b"".join(_bytes(values) for values in post if values is not None) if known else b""
+            group.store.set(f"{channel}/{group.rank}", (b"1" if known else b"0") + content)
+        return channel, post
+
+    def _now(self, tensor: torch.Tensor) -> Values:
+        if not tensor.is_cuda:
+            return tensor.clone()
+        values = self._contents.tensor(tensor)
+        return None if values is None else values.clone()
+
+    def _of(
+        self,
+        group: _Group,
+        channel: str,
+        rank: int,
+        like: torch.Tensor,
+        own: list[Values],
+        count: int = 1,
+    ) -> list[Values]:
+        """What a rank put in."""
+        if rank == group.rank and own:
+            return own
+        if group.store is None:
+            return own or [None] * count
+        key = f"{channel}/{rank}"
+        try:
+            group.store.wait([key], _PATIENCE)
+            content = bytes(group.store.get(key))
+        except RuntimeError:  # a peer that came later, or not at all
+            self._assume(
+                "values of another rank did not come in time, and are unknown: the ranks run different code, "
+                "or one has ended"
+            )
+            return [None] * count
+        if content[:1] == b"0":
+            return [None] * count
+        values = torch.frombuffer(bytearray(content[1:]), dtype=like.dtype)
+        return [part.reshape(like.size()) for part in values.chunk(count)]
+
+
+class _Group:
+    """A process group as this rank sees it.
+
+    Attributes:
+        store: Reaches the peers; None where they are no real processes.
+    """
+
+    def __init__(self, boxed: Any) -> None:
+        from torch.distributed import distributed_c10d as c10d
+
+        group = torch.distributed.ProcessGroup.unbox(boxed)
+        self.rank, self.size, self.name = group.rank(), group.size(), str(group.group_name)
+        backend, store = c10d._world.pg_map.get(group, ("", None))
+        self.store = None if self.size == 1 or backend == "fake" else store
+
+
+def _is_group(value: Any) -> bool:
+    return isinstance(value, torch.ScriptObject) and "ProcessGroup" in str(value._type())
+
+
+def _bytes(values: torch.Tensor) -> bytes:
+    return bytes(values.contiguous().view(-1).view(torch.uint8).numpy())
+
+
+# The operator gets what reduces as an object that Python cannot look into, so it is noted before.
+_REDUCING = ("allreduce", "allreduce_coalesced", "reduce", "_reduce_scatter_base")
+
+
+class _Reduction(threading.local):
+    """What the collective that this thread is about to call reduces by; None where that is not known."""
+
+    by: Any = None
+
+
+_reduction = _Reduction()
+
+
+def note_reductions() -> None:
+    """Note what process groups are asked to reduce by, before the operator is called."""
+    if torch.distributed.is_available():
+        for name in _REDUCING:
+            setattr(
+                torch.distributed.ProcessGroup, name, _noted(getattr(torch.distributed.ProcessGroup, name))
+            )
+
+
+def _noted(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        given = (getattr(a, "reduceOp", a) for a in (*args[1:], *kwargs.values()))
+        _reduction.by = next((op for op in given if isinstance(op, _reduce_ops())), None)
+        try:
+            return method(*args, **kwargs)
+        finally:
+            _reduction.by = None
+
+    return call
+
+
+def _reduce_ops() -> tuple[type, ...]:
+    return (torch.distributed.ReduceOp, torch.distributed.ReduceOp.RedOpType)
+
+
+def _operation() -> Callable[[list[torch.Tensor]], torch.Tensor] | None:
+    """How values of ranks become one; None for ways that are not known."""
+    kinds = torch.distributed.ReduceOp.RedOpType
+    ways: dict[Any, Callable[[list[torch.Tensor]], torch.Tensor]] = {
+        kinds.SUM: lambda parts: reduce(torch.add, parts),
+        kinds.AVG: lambda parts: reduce(torch.add, parts) / len(parts),
+        kinds.PRODUCT: lambda parts: reduce(torch.mul, parts),
+        kinds.MIN: lambda parts: reduce(torch.minimum, parts),
+        kinds.MAX: lambda parts: reduce(torch.maximum, parts),
+        kinds.BAND: lambda parts: reduce(torch.bitwise_and, parts),
+        kinds.BOR: lambda parts: reduce(torch.bitwise_or, parts),
+        kinds.BXOR: lambda parts: reduce(torch.bitwise_xor, parts),
+    }
+    return next((way for kind, way in ways.items() if _reduction.by == kind), None)

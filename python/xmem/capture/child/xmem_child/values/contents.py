@@ -1,0 +1,265 @@
+"""What is known of the memory of the phantom GPU, by storage.
+
+A fact is about a whole storage: its bytes, one number that fills it, or the share of a mask that is true. It
+ends with the storage, and with anything that may have written something unknown into it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+_SWEEP_AT_LEAST = 1024
+
+Number = bool | int | float | complex
+
+
+class _Fact:
+    """What is known of one storage; of ``bytes``, ``later`` and ``number`` at most one is there."""
+
+    __slots__ = ("bytes", "dtype", "later", "number", "share", "watched", "weak")
+
+    def __init__(self, weak: int, watched: int) -> None:
+        self.weak = weak
+        self.watched = watched
+        self.bytes: torch.UntypedStorage | None = None
+        self.later: Callable[[], torch.Tensor | None] | None = None
+        self.number: Number | None = None
+        self.dtype = torch.uint8  # of number
+        self.share: float | None = None
+
+
+class Contents:
+    """Facts about storages of the GPU, as tensors of the host.
+
+    Not in use while the dispatcher's key of ``operators`` is on: it calls operators itself.
+
+    Args:
+        most_elements: Of a tensor whose values are kept one by one.
+    """
+
+    def __init__(self, most_elements: int) -> None:
+        self.most_elements = most_elements
+        self._facts: dict[int, _Fact] = {}  # by the address of the StorageImpl
+        self._sweep_at = _SWEEP_AT_LEAST
+        self._watch = _Watch()
+
+    def __bool__(self) -> bool:
+        return bool(self._facts)
+
+    def knows(self, tensor: torch.Tensor) -> bool:
+        """Whether there is a fact about the tensor's storage that gives values."""
+        fact = self._fact(tensor)
+        return fact is not None and fact.share is None
+
+    def number(self, tensor: torch.Tensor) -> Number | None:
+        """The number that fills a tensor of the GPU, None where there is none or it is not known."""
+        fact = self._fact(tensor)
+        if fact is None or fact.share is not None:
+            return None
+        if fact.number is not None:
+            return fact.number if fact.dtype == tensor.dtype else None
+        values = self.tensor(tensor)
+        if values is None or not bool((values == values.flatten()[0]).all()):
+            return None
+        number: Number = values.flatten()[0].item()
+        return number
+
+    def has_share(self, mask: torch.Tensor) -> bool:
+        """Whether it was noted how much of it is true."""
+        fact = self._fact(mask)
+        return fact is not None and fact.share is not None
+
+    def tensor(self, tensor: torch.Tensor, *, to_write: bool = False) -> torch.Tensor | None:
+        """The values of a tensor of the GPU, as one of the host with the same strides.
+
+        Args:
+            tensor: Of the GPU.
+            to_write: Whether it will be written: what is written is known from then on.
+
+        Returns:
+            None where they are not known, or too many.
+        """
+        fact = self._fact(tensor)
+        if fact is None or fact.share is not None or tensor.is_conj() or tensor.is_neg():
+            return None
+        if fact.number is not None and not to_write and tensor.dtype == fact.dtype:
+            return torch.full((), fact.number, dtype=fact.dtype).expand(tensor.size())
+        kept = self._bytes(tensor, fact)
+        if kept is None or tensor.numel() > self.most_elements:
+            return None
+        view = torch.empty(0, dtype=tensor.dtype)
+        return view.set_(kept, tensor.storage_offset(), tensor.size(), tensor.stride())
+
+    def share(self, mask: torch.Tensor) -> float:
+        """The share of a mask of unknown values that is taken as true: all; of a slice of a larger tensor,
+        the slice's share of it; or what was noted."""
+        fact = self._fact(mask)
+        if fact is not None and fact.share is not None:
+            return fact.share
+        whole = storage_of(mask).nbytes() // mask.element_size()
+        return mask.numel() / whole if 0 < mask.numel() < whole else 1.0
+
+    def set(self, tensor: torch.Tensor, values: torch.Tensor) -> None:
+        """Keep the values of a tensor that is all of its storage; of a part only where the rest is known.
+
+        ``values`` must share no memory with anything else.
+        """
+        if values.numel() > self.most_elements:
+            self.forget(tensor)
+            return
+        if not is_whole(tensor):
+            kept = self.tensor(tensor, to_write=True)
+            if kept is None:
+                self.forget(tensor)
+            else:
+                kept.copy_(values)
+            return
+        if values.dtype != tensor.dtype or values.stride() != tensor.stride() or not is_whole(values):
+            values = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype).copy_(values)
+        self._new_fact(tensor).bytes = values.untyped_storage()
+
+    def set_later(self, tensor: torch.Tensor, draw: Callable[[], torch.Tensor | None]) -> None:
+        """Keep a way to find the values of a tensor; it may turn out that they are unknown."""
+        if is_whole(tensor) and tensor.numel() <= self.most_elements:
+            self._new_fact(tensor).later = draw
+        else:
+            self.forget(tensor)
+
+    def fill(self, tensor: torch.Tensor, number: Number) -> None:
+        """All elements are one number."""
+        if is_whole(tensor):
+            fact = self._new_fact(tensor)
+            fact.number, fact.dtype = number, tensor.dtype
+        elif (kept := self.tensor(tensor, to_write=True)) is not None:
+            kept.fill_(number)
+        else:
+            self.forget(tensor)
+
+    def note_share(self, mask: torch.Tensor, share: float) -> None:
+        """The values of a mask are unknown, but not how many are true."""
+        if is_whole(mask):
+            self._new_fact(mask).share = share
+
+    def forget(self, tensor: torch.Tensor) -> None:
+        """Something unknown was written."""
+        fact = self._facts.pop(torch._C._storage_address(tensor), None)
+        if fact is not None:
+            self._drop(fact)
+
+    def _fact(self, tensor: torch.Tensor) -> _Fact | None:
+        fact = self._facts.get(torch._C._storage_address(tensor))
+        if fact is None or not self._watch.touched(fact.watched):
+            return fact
+        self.forget(tensor)
+        return None
+
+    def _new_fact(self, tensor: torch.Tensor) -> _Fact:
+        self.forget(tensor)
+        storage = storage_of(tensor)
+        if len(self._facts) >= self._sweep_at:
+            self._sweep()
+        fact = _Fact(storage._weak_ref(), self._watch.begin(storage.data_ptr(), storage.nbytes()))
+        self._facts[storage._cdata] = fact
+        return fact
+
+    def _bytes(self, tensor: torch.Tensor, fact: _Fact) -> torch.UntypedStorage | None:
+        """The values of a whole storage, found out now where that was put off."""
+        nbytes = storage_of(tensor).nbytes()
+        if fact.bytes is None and fact.later is not None:
+            later, fact.later = fact.later, None
+            found = later()
+            fact.bytes = None if found is None else found.untyped_storage()
+        if fact.number is not None:
+            elements = nbytes // fact.dtype.itemsize
+            if elements > self.most_elements:
+                self.forget(tensor)
+                return None
+            fact.bytes = torch.full((elements,), fact.number, dtype=fact.dtype).untyped_storage()
+            fact.number = None
+        if fact.bytes is None or fact.bytes.nbytes() != nbytes:  # unknown after all, or resized since
+            self.forget(tensor)
+            return None
+        return fact.bytes
+
+    def _sweep(self) -> None:
+        """Drop what is known of storages that are gone."""
+        gone = [key for key, fact in self._facts.items() if torch.UntypedStorage._expired(fact.weak)]
+        for key in gone:
+            self._drop(self._facts.pop(key))
+        self._sweep_at = max(2 * len(self._facts), _SWEEP_AT_LEAST)
+
+    def _drop(self, fact: _Fact) -> None:
+        torch.UntypedStorage._free_weak_ref(fact.weak)
+        self._watch.end(fact.watched)
+
+
+# A storage that Python has seen keeps its Python object, which torch 2.10 and newer count among its owners.
+# The engine then adds gradients out of place (``can_accumulate_inplace`` asks for one owner), which takes
+# memory that no run takes. In this state, which torch has for several interpreters in one process, a storage
+# gets an object that it does not know of.
+_c10 = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
+_init_hermetic = getattr(_c10, "_ZN3c104impl19HermeticPyObjectTLS10init_stateEv", None)
+_set_hermetic = getattr(_c10, "_ZN3c104impl19HermeticPyObjectTLS9set_stateEb", None)
+if _init_hermetic is not None:
+    _init_hermetic()
+
+
+def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage:
+    """The storage of a tensor, which is left without a trace of having been asked for."""
+    if _set_hermetic is None:
+        return tensor.untyped_storage()
+    _set_hermetic(True)
+    try:
+        return tensor.untyped_storage()
+    finally:
+        _set_hermetic(False)
+
+
+def is_whole(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is all of its storage, each element once."""
+    elements = tensor.numel()
+    if elements * tensor.element_size() != storage_of(tensor).nbytes():
+        return False
+    if tensor.is_contiguous():
+        return True
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.size(), strict=True)):
+        if size != 1:
+            if stride != expected:
+                return False
+            expected *= size
+    return True
+
+
+class _Watch:
+    """Ranges of device memory that kernels of others than PyTorch may write to: the phantom looks for their
+    addresses among the arguments of each launch (``memory/watched.hpp``)."""
+
+    def __init__(self) -> None:
+        library = ctypes.CDLL(None)
+        self._begin = library.xmem_phantom_watch
+        self._begin.argtypes, self._begin.restype = [ctypes.c_uint64, ctypes.c_uint64], ctypes.c_int32
+        self._end = library.xmem_phantom_unwatch
+        self._end.argtypes, self._end.restype = [ctypes.c_int32], None
+        marks = library.xmem_phantom_touched
+        marks.argtypes, marks.restype = [ctypes.POINTER(ctypes.c_int32)], ctypes.c_void_p
+        count = ctypes.c_int32()
+        address = marks(ctypes.byref(count))
+        self._marks = (ctypes.c_uint8 * count.value).from_address(address)
+
+    def begin(self, address: int, nbytes: int) -> int:
+        """Watch a range from now on; its number, -1 where too many are watched."""
+        return int(self._begin(address, nbytes))
+
+    def touched(self, watched: int) -> bool:
+        """Whether a kernel may have written to it since; what is not watched counts as written to."""
+        return watched < 0 or self._marks[watched] != 0
+
+    def end(self, watched: int) -> None:
+        """Watch it no longer."""
+        if watched >= 0:
+            self._end(watched)

@@ -1,0 +1,310 @@
+"""Operators whose inputs are known run a second time, on the host, and their results become known."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from .contents import Contents, is_whole
+from .operators import CPU_KEYS, Operator, unfollowed
+
+_CPU = torch.device("cpu")
+_FAILURES = 3  # of an operator on the host, after which it is not tried again
+_BY_ONE_ELEMENT = frozenset({"all", "any", "max", "min", "_is_all_true", "_is_any_true"})
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+
+
+class UnknownValueError(Exception):
+    """The values of an input are not known."""
+
+
+class Engine:
+    """Runs operators and keeps what is known of their results.
+
+    Args:
+        contents: What is known.
+    """
+
+    def __init__(self, contents: Contents) -> None:
+        self.contents = contents
+        self._failures: Counter[str] = Counter()
+        self._drawn = 0
+
+    def call(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
+        """Call an operator as it was called, and find out what is known of its result."""
+        with unfollowed():
+            return self.call_followed(operator, keys, args, kwargs)
+
+    def call_followed(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
+        """Likewise; the operators that it calls itself are followed, where this thread is."""
+        if operator.random:
+            return self._call_random(operator, keys, args, kwargs)
+        try:
+            host_args, host_kwargs = self.on_host(operator, args, kwargs)
+        except UnknownValueError:
+            return self.call_unknown(operator, keys, args, kwargs)
+        result = operator.call(keys, args, kwargs)
+        with unfollowed():
+            self._finish(operator, args, kwargs, result, host_args, host_kwargs)
+        return result
+
+    def call_unknown(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
+        """Call an operator whose result is unknown."""
+        result = operator.call(keys, args, kwargs)
+        if self.contents:
+            self.forget_written(operator, args, kwargs)
+        return result
+
+    def forget_written(self, operator: Operator, args: Args, kwargs: Kwargs) -> None:
+        """What the operator wrote to is unknown."""
+        for written in operator.written_in(args, kwargs):
+            self.forget(written)
+        for name in operator.outputs:
+            self.forget(kwargs.get(name))
+
+    def forget(self, written: Any) -> None:
+        """Something unknown was written to a tensor, to one of a subclass, or to each of a list."""
+        if isinstance(written, (list, tuple)):
+            for each in written:
+                self.forget(each)
+        elif isinstance(written, torch.Tensor):
+            for tensor in _plain_tensors(written):
+                self.contents.forget(tensor)
+
+    def on_host(self, operator: Operator, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+        """The arguments of a call, with the values of the GPU's tensors.
+
+        Raises:
+            UnknownValueError: Some are not known, or there are too many.
+        """
+        if self._failures[operator.name] >= _FAILURES:
+            raise UnknownValueError
+        written = operator.written
+        with unfollowed():
+            host_args = tuple(self._host(a, place in written) for place, a in enumerate(args))
+            host_kwargs = {
+                name: self._host(a, name in written)
+                for name, a in kwargs.items()
+                if name not in operator.outputs
+            }
+        if "device" in host_kwargs:
+            host_kwargs["device"] = _CPU
+        return host_args, host_kwargs
+
+    def run(self, operator: Operator, host_args: Args, host_kwargs: Kwargs) -> Any:
+        """The result of an operator on the host.
+
+        Raises:
+            UnknownValueError: It does not run there.
+        """
+        host_args, host_kwargs, by_one = self._small(operator, host_args, host_kwargs)
+        if operator.outputs:
+            device = {name: _empty() for name in operator.outputs}
+            host_kwargs = {**host_kwargs, **device}
+        try:
+            result = operator.call(CPU_KEYS, host_args, host_kwargs)
+        except (RuntimeError, NotImplementedError, IndexError, TypeError, ValueError) as error:
+            self._failures[operator.name] += 1
+            raise UnknownValueError from error
+        return _ByOne(result) if by_one else result
+
+    def keep(self, result: Any, values: Any, inputs: tuple[Any, ...]) -> None:
+        """Keep the values of a result, unless it is one of the inputs."""
+        if isinstance(result, torch.Tensor):
+            if result.is_cuda and not any(_shares(result, a) for a in inputs):
+                self._keep_one(result, values, inputs)
+        elif isinstance(result, (list, tuple)):
+            by_one = isinstance(values, _ByOne)
+            for place, one in enumerate(result):
+                self.keep(one, _ByOne(values.result[place]) if by_one else values[place], inputs)
+
+    def draw_later(self, operator: Operator, result: torch.Tensor, args: Args, kwargs: Kwargs) -> None:
+        """Draw the numbers of a random tensor when they are asked for."""
+        self._drawn += 1
+        seed = torch.initial_seed() + self._drawn
+        strides = result.stride()
+
+        def draw() -> torch.Tensor | None:
+            with unfollowed():
+                try:
+                    drawn = self._seeded(seed, operator, args, kwargs)
+                except UnknownValueError:
+                    return None
+                if drawn.stride() == strides and is_whole(drawn):
+                    return drawn
+                return torch.empty_strided(drawn.size(), strides, dtype=drawn.dtype).copy_(drawn)
+
+        self.contents.set_later(result, draw)
+
+    def _finish(
+        self,
+        operator: Operator,
+        args: Args,
+        kwargs: Kwargs,
+        result: Any,
+        host_args: Args,
+        host_kwargs: Kwargs,
+    ) -> None:
+        try:
+            values = self.run(operator, host_args, host_kwargs)
+        except UnknownValueError:
+            self.forget_written(operator, args, kwargs)
+            return
+        for key in operator.written:
+            tensor, host = (
+                (kwargs.get(key), host_kwargs.get(key))
+                if isinstance(key, str)
+                else (args[key], host_args[key])
+            )
+            written = isinstance(tensor, torch.Tensor) and isinstance(host, torch.Tensor)
+            if written and not self.contents.knows(tensor):
+                self.contents.set(tensor, host.clone())
+        self.keep(result, values, (*args, *(v for k, v in kwargs.items() if k not in operator.outputs)))
+
+    def _keep_one(self, result: torch.Tensor, values: Any, inputs: tuple[Any, ...]) -> None:
+        if isinstance(values, _ByOne):
+            self.contents.fill(result, values.result.item())
+        elif not isinstance(values, torch.Tensor) or values.size() != result.size():
+            self.contents.forget(result)
+        else:
+            alias = any(_shares(values, a) for a in _host_tensors(inputs)) or values._is_view()
+            self.contents.set(result, values.clone() if alias else values)
+
+    def _host(self, value: Any, to_write: bool) -> Any:
+        if isinstance(value, torch.Tensor):
+            if value.layout is not torch.strided:
+                raise UnknownValueError
+            if not value.is_cuda:
+                if value.device != _CPU or value.numel() > self.contents.most_elements:
+                    raise UnknownValueError
+                return value
+            found = self.contents.tensor(value, to_write=to_write)
+            if found is None:
+                raise UnknownValueError
+            return found
+        if isinstance(value, (list, tuple)) and value and not isinstance(value[0], (int, float, bool)):
+            return [self._host(each, to_write) for each in value]
+        if isinstance(value, torch.device):
+            return _CPU
+        return None if isinstance(value, torch.Generator) else value
+
+    def _small(self, operator: Operator, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs, bool]:
+        """The arguments as they are, or, where one number fills each tensor, one element of each.
+
+        Raises:
+            UnknownValueError: There are too many elements.
+        """
+        tensors = list(_host_tensors((args, kwargs)))
+        if sum(tensor.numel() for tensor in tensors) <= 2 * self.contents.most_elements:
+            return args, kwargs, False
+        base = operator.name.partition(".")[0]
+        by_one = operator.is_pointwise or (base in _BY_ONE_ELEMENT and len(args) == 1)
+        if not by_one or any(any(tensor.stride()) for tensor in tensors):
+            raise UnknownValueError
+        return tuple(_one(a) for a in args), {name: _one(a) for name, a in kwargs.items()}, True
+
+    def _call_random(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
+        tensors = [a for a in args if isinstance(a, torch.Tensor)]
+        result = operator.call(keys, args, kwargs)
+        first = result if isinstance(result, torch.Tensor) else None
+        if first is None or not first.is_cuda or operator.outputs:
+            self.forget_written(operator, args, kwargs)
+        elif not tensors or (operator.written == (0,) and len(tensors) == 1):
+            with unfollowed():
+                host_args = tuple(_empty_like(a) if isinstance(a, torch.Tensor) else a for a in args)
+                self.draw_later(operator, first, host_args, kwargs)
+        elif operator.name.partition(".")[0].endswith("_like"):
+            with unfollowed():
+                self.draw_later(operator, first, (_empty_like(args[0]), *args[1:]), kwargs)
+        else:
+            self.forget_written(operator, args, kwargs)
+            self._draw_by_inputs(operator, first, args, kwargs)
+        return result
+
+    def _draw_by_inputs(self, operator: Operator, result: torch.Tensor, args: Args, kwargs: Kwargs) -> None:
+        if operator.written:
+            return
+        try:
+            host_args, host_kwargs = self.on_host(operator, args, kwargs)
+        except UnknownValueError:
+            return
+        with unfollowed():
+            self.draw_later(operator, result, host_args, host_kwargs)
+
+    def _seeded(self, seed: int, operator: Operator, args: Args, kwargs: Kwargs) -> torch.Tensor:
+        """Draw on the host, without a trace in the script's own random numbers.
+
+        Raises:
+            UnknownValueError: The operator does not run there.
+        """
+        host = {k: _CPU if k == "device" else v for k, v in kwargs.items() if k != "generator"}
+        host.pop("pin_memory", None)
+        args = tuple(
+            _CPU if isinstance(a, torch.device) else None if isinstance(a, torch.Generator) else a
+            for a in args
+        )
+        generator = torch.default_generator
+        state = generator.get_state()
+        generator.manual_seed(seed % (1 << 63))
+        try:
+            drawn = self.run(operator, args, host)
+        finally:
+            generator.set_state(state)
+        if not isinstance(drawn, torch.Tensor):
+            raise UnknownValueError
+        return drawn
+
+
+class _ByOne:
+    """The result of one element that stands for all."""
+
+    def __init__(self, result: Any) -> None:
+        self.result = result
+
+
+def _one(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.as_strided((1,), (1,))
+    return value
+
+
+def _empty() -> torch.Tensor:
+    return torch.empty(0)
+
+
+def _empty_like(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty(tensor.size(), dtype=tensor.dtype)
+
+
+def _host_tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        if not value.is_cuda:
+            yield value
+    elif isinstance(value, dict):
+        yield from _host_tensors(tuple(value.values()))
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _host_tensors(each)
+
+
+def _shares(tensor: torch.Tensor, other: Any) -> bool:
+    """Whether a tensor shares memory with another, or with one of a list."""
+    if isinstance(other, torch.Tensor):
+        if other.layout is not torch.strided:
+            return False
+        return bool(torch._C._storage_address(tensor) == torch._C._storage_address(other))
+    return isinstance(other, (list, tuple)) and any(_shares(tensor, each) for each in other)
+
+
+def _plain_tensors(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The tensors of the GPU that a tensor is made of: itself, or those inside a subclass."""
+    if type(tensor) is not torch.Tensor and hasattr(tensor, "__tensor_flatten__"):
+        for name in tensor.__tensor_flatten__()[0]:
+            yield from _plain_tensors(getattr(tensor, name))
+    elif tensor.is_cuda and tensor.layout is torch.strided:
+        yield tensor

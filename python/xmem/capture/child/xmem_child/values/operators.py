@@ -1,0 +1,252 @@
+"""Which operators are followed, and how: a kernel at a dispatch key that PyTorch leaves free.
+
+A ``TorchDispatchMode`` would see the same calls, but PyTorch allocates differently under one: gradients are
+added out of place (``can_accumulate_inplace`` and ``isTensorSubclassLike``, torch 2.6 to 2.13). The key lies
+below autograd and above the backends, so kernels see each call once, in the backward pass too, whose threads
+take the set of included keys from the thread that started it. Operators without a kernel here fall through,
+at no cost.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch.library import Library, fallthrough_kernel
+
+_C = torch._C
+_KEY_NAME = "Fake"
+KEY = _C._dispatch_key_parse(_KEY_NAME)
+_KEY_SET = _C.DispatchKeySet(KEY)
+CPU_KEYS = _C.DispatchKeySet(_C.DispatchKey.CPU)
+
+# What a call may go to below this key; anything else (modes, subclasses, functorch) calls operators again.
+_PLAIN = frozenset({_C.DispatchKey.CPU, _C.DispatchKey.CUDA, _C.DispatchKey.BackendSelect})
+
+# Arithmetic of models, whose results are unknown because the weights are; they write to nothing but their
+# results.
+_ARITHMETIC = re.compile(
+    r"""_backward|backward_|conv|norm|attention|lstm|gru|rnn|mkldnn|miopen|_mps|cudnn|fft|quantiz|fake_quant
+    |sparse|nested|linalg|mm$|^bmm|matmul|^mv$|^dot$|^vdot|pool|upsample|grid_sampl|special_|dropout|embedding
+    |gelu|silu|mish|softplus|elu|glu|hard|softmax|_loss|^cdist|^_cdist|sdp|dist$|sobol|addr$|addmv|jagged
+    |_copy$|^empty|^new_empty|_test_|^to_|chol|svd|qr$|lu_|triangular|_fw_primal|_lazy_clone|^resolve|^lift|pin_
+    |stft|window|qscheme|^q_|vulkan|col2im|im2col|shuffle|_assert|sym_|_version|^is_|^size|^stride|_nnpack
+    |^data$|^set_data|_backward$|output_nr|retains_grad|_coalesce|_indices|_values|prelu|logit|celu|rrelu
+    |weight_int|fbgemm|_scaled|_int_mm|batch_dim|_cslt|_cufft|_use_|_pack_padded|_pad_packed|transformer
+    |segment_reduce|_trilinear|_spdiags|binomial|_standard_gamma|_sample_dirichlet|_dirichlet""",
+    re.VERBOSE,
+)
+
+
+class Operator:
+    """One overload of an operator, with what its schema says.
+
+    Attributes:
+        arguments: Of the schema.
+        overload: ``torch.ops.NAMESPACE.NAME.OVERLOAD``.
+        name: ``NAME.OVERLOAD`` or ``NAME`` with the namespace before it, unless that is ``aten``.
+        written: Places of the arguments that it writes to, and names of those that come by name.
+        outputs: Names of the arguments that it writes all of (``out=``).
+        random: Whether it draws numbers.
+        is_pointwise: Whether each element of the result follows from those at its place.
+    """
+
+    __slots__ = (
+        "_tensor_names",
+        "_tensor_places",
+        "arguments",
+        "is_pointwise",
+        "name",
+        "outputs",
+        "overload",
+        "random",
+        "written",
+    )
+
+    def __init__(self, overload: Any) -> None:
+        self.overload = overload
+        schema = overload._schema
+        name = schema.name.removeprefix("aten::")
+        self.name = f"{name}.{schema.overload_name}" if schema.overload_name else name
+        arguments = self.arguments = list(schema.arguments)
+        writes = [a.alias_info is not None and a.alias_info.is_write for a in arguments]
+        self.outputs = frozenset(a.name for a in arguments if a.is_out)
+        self.written: tuple[int | str, ...] = tuple(
+            a.name if a.kwarg_only else place
+            for place, (a, write) in enumerate(zip(arguments, writes, strict=True))
+            if write and not a.is_out
+        )
+        of_tensors = [str(a.type) in ("Tensor", "Optional[Tensor]") for a in arguments]
+        self._tensor_places = tuple(
+            place for place, a in enumerate(arguments) if of_tensors[place] and not a.kwarg_only
+        )
+        self._tensor_names = tuple(
+            a.name for a, is_one in zip(arguments, of_tensors, strict=True) if is_one and a.kwarg_only
+        )
+        self.is_pointwise = torch.Tag.pointwise in overload.tags
+        self.random = torch.Tag.nondeterministic_seeded in overload.tags
+
+    def call(self, keys: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call it at the keys below this one."""
+        if self.has_numbers(args):
+            args = _with_tensors(args, self._tensor_places)
+        return self.overload._handle.redispatch_boxed(keys, *args, **kwargs)
+
+    def has_numbers(self, args: tuple[Any, ...]) -> bool:
+        """Whether Python numbers stand in places of tensors, as the dispatcher gives them."""
+        return any(place < len(args) and isinstance(args[place], _NUMBERS) for place in self._tensor_places)
+
+    def written_in(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        """The arguments that it writes to, as they come: tensors, or lists of them."""
+        found = []
+        for key in self.written:
+            if isinstance(key, str):
+                found.append(kwargs.get(key))
+            elif key < len(args):
+                found.append(args[key])
+        return found
+
+
+_NUMBERS = (bool, int, float, complex, torch.SymInt, torch.SymFloat, torch.SymBool)
+_NUMBER_TENSORS: dict[tuple[type, Any, torch.dtype], torch.Tensor] = {}
+_MOST_NUMBERS = 1 << 14
+
+
+def _with_tensors(args: tuple[Any, ...], places: tuple[int, ...]) -> tuple[Any, ...]:
+    """Arguments with tensors again where the dispatcher made Python numbers of them.
+
+    A tensor that stands for a number takes no part in type promotion within its kind; one of the other
+    operand's type does not either.
+    """
+    dtypes = [a.dtype for a in args if isinstance(a, torch.Tensor)]
+    return tuple(
+        _number_tensor(a, dtypes) if place in places and isinstance(a, _NUMBERS) else a
+        for place, a in enumerate(args)
+    )
+
+
+def _number_tensor(number: Any, dtypes: list[torch.dtype]) -> torch.Tensor:
+    dtype = next((dtype for dtype in reversed(dtypes) if _holds(dtype, number)), None)
+    if dtype is None:
+        kinds = {bool: torch.bool, int: torch.int64, float: torch.get_default_dtype()}
+        dtype = kinds.get(type(number), torch.complex64)
+    key = (type(number), number, dtype)
+    known = _NUMBER_TENSORS.get(key)
+    if known is None:
+        if len(_NUMBER_TENSORS) >= _MOST_NUMBERS:
+            _NUMBER_TENSORS.clear()
+        with unfollowed():
+            known = _NUMBER_TENSORS[key] = torch.tensor(number, dtype=dtype)
+    return known
+
+
+def _holds(dtype: torch.dtype, number: Any) -> bool:
+    """Whether a number is of the same kind as a type, or of a lower one."""
+    if dtype.is_complex:
+        return True
+    if isinstance(number, complex):
+        return False
+    if dtype.is_floating_point:
+        return True
+    return isinstance(number, bool) if dtype == torch.bool else not isinstance(number, float)
+
+
+def unfollowed() -> AbstractContextManager[Any]:
+    """A context in which operators that this thread calls are not followed."""
+    guard: AbstractContextManager[Any] = _C._ExcludeDispatchKeyGuard(_KEY_SET)
+    return guard
+
+
+def follow_this_thread(on: bool) -> None:
+    """Switch the kernels on or off for the calling thread, and the threads of its backward passes."""
+    _C._dispatch_tls_set_dispatch_key_included(KEY, on)
+
+
+class Registry:
+    """Registers kernels, of all operators that there are and of those that libraries bring later.
+
+    Args:
+        kernel_of: Makes the kernel of an operator; None where it may fall through.
+        written: Told of arguments that something unknown was written to.
+    """
+
+    def __init__(
+        self,
+        kernel_of: Callable[[Operator], Callable[..., Any] | None],
+        written: Callable[[Any], None],
+    ) -> None:
+        self._kernel_of = kernel_of
+        self._written = written
+        self._seen: set[str] = set()
+        self._libraries: dict[str, Library] = {}  # kernels live as long as these
+        self._fallback = Library("_", "IMPL")
+        self._fallback.fallback(fallthrough_kernel, _KEY_NAME)
+
+    def register(self) -> None:
+        """Register what was not there before."""
+        new = set(_C._dispatch_get_all_op_names()) - self._seen
+        self._seen |= new
+        for full_name in sorted(new):
+            space, _, name = full_name.partition("::")
+            if not _may_matter(space, name, full_name):
+                continue
+            operator = Operator(_overload(space, name))
+            kernel = self._kernel_of(operator)
+            if kernel is not None:
+                if space not in self._libraries:
+                    self._libraries[space] = Library(space, "IMPL")
+                self._libraries[space].m.impl(name, _KEY_NAME, self._followed(operator, kernel), True)
+
+    def _followed(self, operator: Operator, kernel: Callable[..., Any]) -> Callable[..., Any]:
+        def call(keys: Any, *args: Any, **kwargs: Any) -> Any:
+            keys = keys.remove(KEY)
+            highest = keys.highestPriorityTypeId()
+            if highest in _PLAIN:
+                return kernel(keys, args, kwargs)
+            if highest != _C.DispatchKey.PythonDispatcher and not operator.has_numbers(args):
+                return operator.call(keys, args, kwargs)  # whose calls come here
+            # A trace of torch.compile; or modes and subclasses, which have to see the numbers as such.
+            with unfollowed():
+                result = operator.overload(*args, **kwargs)
+            for written in operator.written_in(args, kwargs):
+                self._written(written)
+            return result
+
+        return call
+
+
+_SPACES_LEFT_OUT = frozenset(
+    """quantized _quantized static_runtime mkldnn onednn prepacked sparse profiler _test mkldnn_prepacked mkl
+    inductor quantization debugprims rngprims prims symm_mem _c10d_functional _c10d_functional_autograd
+    _dtensor fsdp streams higher_order aoti_torch _inductor_test mkldnn""".split()  # noqa: SIM905
+)
+
+
+def _may_matter(space: str, name: str, full_name: str) -> bool:
+    if space in _SPACES_LEFT_OUT or _C._dispatch_has_kernel_for_dispatch_key(
+        full_name, "CompositeImplicitAutograd"
+    ):
+        return False
+    base = name.partition(".")[0]
+    schema = _C._get_schema(f"{space}::{base}", name.partition(".")[2])
+    aliases = [a.alias_info for a in schema.arguments if a.alias_info is not None]
+    if any(alias.is_write for alias in aliases):
+        return True
+    if aliases and base not in _FOLLOWED_VIEWS:
+        return False
+    return space != "aten" or base in _FOLLOWED_ARITHMETIC or _ARITHMETIC.search(base) is None
+
+
+# ``torch.tensor`` fills its result unseen, and then calls this one.
+_FOLLOWED_VIEWS = frozenset({"lift_fresh"})
+
+# Names that the pattern would leave out.
+_FOLLOWED_ARITHMETIC = frozenset({"lift_fresh"})
+
+
+def _overload(space: str, name: str) -> Any:
+    base, _, overload = name.partition(".")
+    return getattr(getattr(getattr(torch.ops, space), base), overload or "default")

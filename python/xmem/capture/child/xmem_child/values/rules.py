@@ -1,0 +1,445 @@
+"""What is taken for values that are not known, the same for every way to read them (``docs/values.md``).
+
+Results of a model's arithmetic are unknown: nothing is computed. A number is read as 0, and a condition as
+false. Numbers are finite. A mask counts as all of it, or as the share of a larger mask that it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .contents import is_whole
+from .engine import Args, Engine, Kwargs, UnknownValueError
+from .operators import Operator, unfollowed
+from .reads import Reads
+
+_SELECTING = "sizes"
+_DECIDING = "decisions"
+_READING = "numbers"
+
+Kernel = Callable[[Operator, Any, Args, Kwargs], Any]
+
+
+class Rules:
+    """Kernels of operators that are not like others.
+
+    Args:
+        engine: For those whose inputs are known.
+        reads: Where reads of unknown values are noted.
+        written: ``xmem_phantom_written``: reads back what the host wrote last.
+        answering: Has small reads of this thread give a number meanwhile, wherever they come from.
+        others: Kernels of more operators.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        reads: Reads,
+        written: Callable[[int, int, int], int],
+        answering: Callable[[int], Any],
+        others: dict[str, Kernel],
+    ) -> None:
+        self._engine = engine
+        self._contents = engine.contents
+        self._reads = reads
+        self._written = written
+        self._answering = answering
+        follow, leave = engine.call_followed, _as_it_is
+        self._kernels: dict[str, Kernel] = {
+            # Values arrive and leave.
+            "copy_": self._copy,
+            "_to_copy": self._convert,
+            "_local_scalar_dense": self._read,
+            "equal": self._equal,
+            "lift_fresh": self._lift,
+            # One number everywhere.
+            **dict.fromkeys(("zero_", "zeros", "zeros_like", "new_zeros"), self._filled(0)),
+            **dict.fromkeys(("ones", "ones_like", "new_ones"), self._filled(1)),
+            "fill_.Scalar": self._fill,
+            "full": self._fill,
+            "full_like": self._fill,
+            "new_full": self._fill,
+            # Numbers are finite, and equal to themselves.
+            **dict.fromkeys(("eq.Tensor", "ne.Tensor"), self._compare),
+            **dict.fromkeys(("eq.Scalar", "ne.Scalar", "eq_.Scalar", "ne_.Scalar"), self._compare),
+            "isnan": self._never,
+            "isinf": self._never,
+            "_is_all_true": self._valid,
+            "_amp_foreach_non_finite_check_and_unscale_": self._unscale,
+            # Sizes that depend on values.
+            "nonzero": self._nonzero,
+            **dict.fromkeys(
+                ("_unique2", "_unique", "unique_dim", "unique_consecutive", "unique_dim_consecutive"),
+                self._unique,
+            ),
+            **dict.fromkeys(
+                ("index.Tensor", "_unsafe_index.Tensor", "masked_select", "_index_put_impl_", "bincount"),
+                follow,
+            ),
+            "repeat_interleave.Tensor": self._repeat,
+            **dict.fromkeys(("index_put_", "index_put", "_unsafe_index_put"), leave),
+            # Counts of what is unknown.
+            **dict.fromkeys(
+                ("sum", "sum.dim_IntList", "count_nonzero", "count_nonzero.dim_IntList"), self._count
+            ),
+            "bincount": self._histogram,
+            "histc": self._histogram,
+            **dict.fromkeys(
+                ("scatter.value", "scatter.src", "scatter_.value", "scatter_.src"), self._scatter
+            ),
+            "clone": self._clone,
+            # What one side decides.
+            **dict.fromkeys(
+                ("logical_and", "logical_and_", "bitwise_and.Tensor", "bitwise_and_.Tensor"),
+                self._decided_by(False),
+            ),
+            **dict.fromkeys(
+                ("logical_or", "logical_or_", "bitwise_or.Tensor", "bitwise_or_.Tensor"),
+                self._decided_by(True),
+            ),
+            **others,
+        }
+
+    def kernel_of(self, operator: Operator) -> Callable[[Any, Args, Kwargs], Any]:
+        """The kernel of an operator, for calls with tensors of the GPU or for one."""
+        kernel = self._kernels.get(operator.name, self._engine.call)
+        cuda = torch._C.DispatchKey.CUDA
+
+        def call(keys: Any, args: Args, kwargs: Kwargs) -> Any:
+            highest = keys.highestPriorityTypeId()
+            if highest == cuda or _on_gpu(kwargs.get("device")):
+                return kernel(operator, keys, args, kwargs)
+            return operator.call(keys, args, kwargs)
+
+        return call
+
+    # Values arrive and leave.
+
+    def _copy(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
+        target, source = args[:2]
+        if not isinstance(source, torch.Tensor):
+            return self._engine.call(operator, keys, args, kwargs)
+        with unfollowed():
+            try:
+                values = self._engine.on_host(operator, (None, source), {})[0][1]
+            except UnknownValueError:
+                values = None
+            result = operator.call(keys, args, kwargs)
+            if not target.is_cuda:
+                if values is not None:
+                    target.copy_(values)
+            elif target.layout is not torch.strided:
+                pass
+            elif values is None:
+                self._copy_unknown(target, source)
+            elif is_whole(target) and target.numel() <= self._contents.most_elements:
+                kept = torch.empty_strided(target.size(), target.stride(), dtype=target.dtype)
+                self._contents.set(target, kept.copy_(values))
+            elif not any(values.stride()) and values.numel() and values.size() == target.size():
+                self._contents.fill(target, _number(values.as_strided((), ()).to(target.dtype)))
+            else:
+                self._contents.set(target, values)
+        return result
+
+    def _convert(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
+        source = args[0]
+        with unfollowed():
+            try:
+                values = self._engine.on_host(operator, (source,), {})[0][0]
+            except UnknownValueError:
+                values = None
+            result = operator.call(keys, args, kwargs)
+            if not isinstance(result, torch.Tensor) or result.layout is not torch.strided:
+                pass
+            elif values is None:
+                if result.is_cuda:
+                    self._copy_unknown(result, source)
+            elif not result.is_cuda:
+                result.copy_(values)
+            elif not source.is_cuda or values.numel() <= self._most:
+                kept = torch.empty_strided(result.size(), result.stride(), dtype=result.dtype)
+                self._contents.set(result, kept.copy_(values))
+            elif not any(values.stride()):
+                self._contents.fill(result, _number(values.as_strided((), ()).to(result.dtype)))
+        return result
+
+    def _copy_unknown(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        """A mask that becomes numbers counts as all of it."""
+        if source.is_cuda and self._is_mask(source):
+            share = self._contents.share(source)
+            if source.dtype == torch.bool and target.dtype != torch.bool and share == 1:
+                self._contents.fill(target, 1)
+            else:
+                self._contents.note_share(target, share)
+        else:
+            self._contents.forget(target)
+
+    def _read(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
+        with unfollowed():
+            known = self._contents.tensor(args[0]) if args[0].layout is torch.strided else None
+            result = operator.call(keys, args, kwargs)
+            if known is not None:
+                chosen = self._reads.chosen_here()
+                return known.item() if chosen is None else type(known.item())(chosen)
+        kind = _DECIDING if args[0].dtype == torch.bool else _READING
+        return self._reads.unknown(kind, "item", result)
+
+    def _equal(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
+        one, other = args[:2]
+        with unfollowed():
+            try:
+                host_args, _ = self._engine.on_host(operator, args, kwargs)
+            except UnknownValueError:
+                host_args = ()
+            result = operator.call(keys, args, kwargs)
+            if host_args and one.dtype == other.dtype:
+                return bool(torch.equal(*host_args))
+        if one.size() != other.size():
+            return result
+        return self._reads.unknown(_DECIDING, "equal", bool(result))
+
+    def _lift(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
+        """``torch.tensor`` has just copied its result to the GPU."""
+        tensor = args[0]
+        with unfollowed():
+            if is_whole(tensor) and 0 < tensor.numel() <= self._most:
+                values = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
+                nbytes = tensor.numel() * tensor.element_size()
+                if self._written(tensor.data_ptr(), values.data_ptr(), nbytes):
+                    self._contents.set(tensor, values)
+            return operator.call(keys, args, kwargs)
+
+    # One number everywhere.
+
+    def _filled(self, number: int) -> Kernel:
+        def fill(operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
+            with unfollowed():
+                result = operator.call(keys, args, kwargs)
+                self._note_fill(result, number)
+            return result
+
+        return fill
+
+    def _fill(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
+        with unfollowed():
+            result = operator.call(keys, args, kwargs)
+            number = args[-1] if len(args) > 1 else kwargs.get("fill_value", kwargs.get("value"))
+            if isinstance(number, (bool, int, float)):
+                self._note_fill(result, number)
+            else:
+                self._engine.forget(result)
+        return result
+
+    def _note_fill(self, result: Any, number: float) -> None:
+        if isinstance(result, torch.Tensor) and result.is_cuda and result.layout is torch.strided:
+            self._contents.fill(result, _as(result.dtype, number))
+        else:
+            self._engine.forget(result)
+
+    # Numbers are finite, and equal to themselves.
+
+    def _compare(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
+        one, other = args[:2]
+        differs = operator.name.startswith("ne")
+        if isinstance(other, float) and (math.isinf(other) or math.isnan(other)):
+            return self._always(differs, operator, keys, args, kwargs)
+        if one is other or (
+            isinstance(other, torch.Tensor)
+            and isinstance(one, torch.Tensor)
+            and one.numel()
+            and one.data_ptr() == other.data_ptr()
+            and one.stride() == other.stride()
+        ):
+            return self._always(not differs, operator, keys, args, kwargs)
+        return self._engine.call(operator, keys, args, kwargs)
+
+    def _never(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
+        return self._always(False, operator, keys, args, kwargs)
+
+    def _always(self, answer: bool, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
+        """The answer of unknown numbers; known ones may be infinite."""
+        try:
+            self._engine.on_host(operator, args, kwargs)
+        except UnknownValueError:
+            with unfollowed():
+                result = operator.call(keys, args, kwargs)
+                self._note_fill(result, answer)
+            return result
+        return self._engine.call(operator, keys, args, kwargs)
+
+    def _valid(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
+        """What PyTorch asks of values before it uses them is so."""
+        return self._always(True, operator, keys, args, kwargs)
+
+    def _unscale(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
+        """No gradient is infinite: what was noted of that stays as it is."""
+        with unfollowed():
+            result = operator.call(keys, args, kwargs)
+            self._engine.forget(args[0])
+        return result
+
+    # Sizes that depend on values.
+
+    def _nonzero(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
+        mask = args[0]
+        chosen = self._reads.chosen_here()
+        values = None if chosen is not None else self._values(operator, mask)
+        with unfollowed():
+            if values is not None:
+                found = values.nonzero()
+                count = found.size(0)
+            else:
+                share = self._share(mask, "nonzero", chosen)
+                count = round(mask.numel() * share)
+                found = None
+                if share == 1 and mask.numel() <= self._contents.most_elements:
+                    found = torch.ones(mask.size(), dtype=torch.bool).nonzero()
+            with self._answering(count):
+                result = operator.call(keys, args, kwargs)
+            if found is not None:
+                self._engine.keep(result, found, args)
+        return result
+
+    def _unique(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
+        chosen = self._reads.chosen_here()
+        found = None
+        with unfollowed():
+            if chosen is None:
+                try:
+                    found = self._engine.run(operator, *self._engine.on_host(operator, args, kwargs))
+                except UnknownValueError:
+                    found = None
+            if found is not None:
+                dim = args[1] if "dim" in operator.name else 0
+                count = found[0].size(dim)
+            else:
+                count = round(args[0].numel() * self._share(args[0], "unique", chosen))
+            with self._answering(count):
+                result = operator.call(keys, args, kwargs)
+            if found is not None:
+                self._engine.keep(result, found, args)
+        return result
+
+    def _repeat(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
+        """UnknownValueError repeats are one each."""
+        repeats = args[0]
+        if self._values(operator, repeats) is not None or not is_whole(repeats):
+            return self._engine.call_followed(operator, keys, args, kwargs)
+        self._reads.unknown(_SELECTING, "repeat_interleave", 1)
+        with unfollowed():
+            self._contents.fill(repeats, 1)
+        try:
+            return self._engine.call_followed(operator, keys, args, kwargs)
+        finally:
+            self._contents.forget(repeats)
+
+    def _share(self, mask: torch.Tensor, name: str, chosen: float | None) -> float:
+        natural = self._contents.share(mask)
+        if mask.numel() == 0:
+            return natural
+        share = self._reads.unknown(_SELECTING, name, natural) if chosen is None else chosen
+        return min(max(float(share), 0.0), 1.0)
+
+    def _values(self, operator: Operator, tensor: torch.Tensor) -> torch.Tensor | None:
+        try:
+            found = self._engine.on_host(operator, (tensor,), {})[0][0]
+        except UnknownValueError:
+            return None
+        return found if isinstance(found, torch.Tensor) and found.numel() <= 2 * self._most else None
+
+    @property
+    def _most(self) -> int:
+        return self._contents.most_elements
+
+    # Counts of what is unknown.
+
+    def _is_mask(self, tensor: torch.Tensor) -> bool:
+        if tensor.layout is not torch.strided:
+            return False
+        return tensor.dtype == torch.bool or self._contents.has_share(tensor)
+
+    def _count(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
+        mask = args[0]
+        if not self._is_mask(mask) or self._contents.knows(mask):
+            return self._engine.call(operator, keys, args, kwargs)
+        with unfollowed():
+            share = self._contents.share(mask)
+            result = operator.call(keys, args, kwargs)
+            if isinstance(result, torch.Tensor) and result.numel():
+                each = mask.numel() * share / result.numel()
+                self._contents.fill(result, _as(result.dtype, round(each)))
+        return result
+
+    def _histogram(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
+        """UnknownValueError numbers are spread evenly."""
+        known = self._values(operator, args[0]) is not None
+        result = self._engine.call_followed(operator, keys, args, kwargs)
+        if not known and result.numel():
+            with unfollowed():
+                self._contents.set(result, _even(args[0].numel(), result.numel()).to(result.dtype))
+        return result
+
+    def _scatter(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
+        """How many elements of zeros were set is known, also where their places are not."""
+        target, index, source = args[0], args[2], args[3]
+        with unfollowed():
+            zeros = self._number_in(target)
+            number = source if isinstance(source, (bool, int, float)) else self._number_in(source)
+        result = self._engine.call(operator, keys, args, kwargs)
+        if zeros == 0 and number == 1 and result.numel() and not self._contents.knows(result):
+            self._contents.note_share(result, index.numel() / result.numel())
+        return result
+
+    def _number_in(self, tensor: torch.Tensor) -> Any:
+        """The number that fills a tensor of the GPU; None where there is none."""
+        if not (isinstance(tensor, torch.Tensor) and tensor.is_cuda) or tensor.numel() == 0:
+            return None
+        return self._contents.number(tensor)
+
+    def _clone(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
+        result = self._engine.call(operator, keys, args, kwargs)
+        if args[0].layout is torch.strided and self._contents.has_share(args[0]):
+            self._contents.note_share(result, self._contents.share(args[0]))
+        return result
+
+    # What one side decides.
+
+    def _decided_by(self, answer: bool) -> Kernel:
+        def decide(operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
+            with unfollowed():
+                decided = any(self._number_in(side) is answer for side in args[:2])
+            result = self._engine.call(operator, keys, args, kwargs)
+            if decided and isinstance(result, torch.Tensor) and result.dtype == torch.bool:
+                with unfollowed():
+                    self._contents.fill(result, answer)
+            return result
+
+        return decide
+
+
+def _as_it_is(operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Operators that consist of others, which are followed."""
+    return operator.call(keys, args, kwargs)
+
+
+def _on_gpu(device: Any) -> bool:
+    return device is not None and torch.device(device).type == "cuda"
+
+
+def _as(dtype: torch.dtype, number: float) -> Any:
+    if dtype == torch.bool:
+        return bool(number)
+    return number if dtype.is_floating_point or dtype.is_complex else int(number)
+
+
+def _number(tensor: torch.Tensor) -> Any:
+    return tensor.item()
+
+
+def _even(count: int, bins: int) -> torch.Tensor:
+    """A count spread over bins, the first ones taking what does not divide."""
+    return torch.full((bins,), count // bins) + (torch.arange(bins) < count % bins)
