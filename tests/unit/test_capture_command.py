@@ -61,6 +61,7 @@ def test_no_torch_is_none(tmp_path):
 
 def test_values_name_a_line_and_a_number():
     assert _value("src/train.py:57=0.25") == ("src/train.py:57", 0.25)
+    assert _value("Router.forward=-1") == ("Router.forward", -1)
 
 
 @pytest.mark.parametrize(

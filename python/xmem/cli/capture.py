@@ -32,6 +32,7 @@ class CaptureSettings:
         gpus: Phantom GPUs.
         strict_capacity: Whether phantom memory ends where the GPU's does.
         keep_init: Whether weights are initialized in phantom mode.
+        known_elements: Of tensors that keep values in phantom mode.
         values: ``FILE:LINE=NUMBER``, what reads of GPU memory give.
         cudnn: A newer cuDNN for planning.
         snapshot: Where the allocator's snapshot goes.
@@ -47,6 +48,7 @@ class CaptureSettings:
     gpus: int = 1
     strict_capacity: bool = False
     keep_init: bool = False
+    known_elements: int = options.KNOWN_ELEMENTS
     values: tuple[str, ...] = ()
     cudnn: Path | None = None
     snapshot: Path | None = None
@@ -67,6 +69,7 @@ def capture(
     gpus: options.Gpus = 1,
     strict_capacity: options.StrictCapacity = False,
     keep_init: options.KeepInit = False,
+    known_elements: options.KnownElements = options.KNOWN_ELEMENTS,
     value: options.Values = None,
     cudnn: options.Cudnn = None,
     snapshot: options.Snapshot = None,
@@ -92,6 +95,7 @@ def capture(
         gpus=gpus,
         strict_capacity=strict_capacity,
         keep_init=keep_init,
+        known_elements=known_elements,
         values=tuple(value or ()),
         cudnn=cudnn,
         snapshot=snapshot,
@@ -201,6 +205,7 @@ def _machine(settings: CaptureSettings, target: options.TargetOptions) -> Phanto
         count=settings.gpus,
         strict_capacity=settings.strict_capacity,
         keep_init=settings.keep_init,
+        known_elements=settings.known_elements,
         values=dict(_value(text) for text in settings.values),
         cudnn_library=settings.cudnn,
         snapshot=settings.snapshot,
@@ -216,16 +221,20 @@ def _device(target: options.TargetOptions) -> Device:
 
 
 def _value(text: str) -> tuple[str, float]:
-    """``train.py:57=0.25`` as its line and its number.
+    """``train.py:57=0.25`` or ``Router.forward=0.25`` as its place and its number.
 
     Raises:
         ConfigError: It is not of that form.
     """
-    line, _, number = text.rpartition("=")
-    file, _, place = line.rpartition(":")
+    where, _, number = text.rpartition("=")
+    file, _, place = where.rpartition(":")
     try:
-        if not file or int(place) < 1:
+        is_function = not where.endswith(".py") and all(part.isidentifier() for part in where.split("."))
+        if not is_function and (not file or int(place) < 1):
             raise ValueError
-        return line, float(number)
+        return where, float(number)
     except ValueError:
-        raise ConfigError(f"--value {text}", "FILE:LINE=NUMBER, such as train.py:57=0.25") from None
+        raise ConfigError(
+            f"--value {text}",
+            "FILE:LINE=NUMBER, such as train.py:57=0.25, or FUNCTION=NUMBER, such as Router.forward=0.25",
+        ) from None

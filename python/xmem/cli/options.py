@@ -171,12 +171,23 @@ StrictCapacity = Annotated[
     ),
 ]
 KeepInit = Annotated[bool, typer.Option("--keep-init", help="Initialize weights in phantom mode: slower.")]
+KNOWN_ELEMENTS = 1 << 20
+KnownElements = Annotated[
+    int,
+    typer.Option(
+        "--known-elements",
+        min=0,
+        help="Tensors of up to so many elements keep the values that follow from what the host wrote, in "
+        "phantom mode; 0 keeps none.",
+    ),
+]
 Values = Annotated[
     list[str] | None,
     typer.Option(
         "--value",
         metavar="FILE:LINE=NUMBER",
-        help="What reads of GPU memory give at a line in phantom mode; of a mask, the share it selects.",
+        help="What reads of GPU memory give at a line in phantom mode; of a mask, the share it selects. Also "
+        "FUNCTION=NUMBER: anywhere in a function, and in those that it calls.",
     ),
 ]
 Cudnn = Annotated[

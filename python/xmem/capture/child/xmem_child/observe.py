@@ -99,6 +99,8 @@ def _patch_dynamo(mode: Observation) -> None:
     optimize = context.__call__
     if hasattr(optimize, "__wrapped__"):
         return
+    # Kernels of operators are called in compiled code, too, and are not to be compiled themselves.
+    importlib.import_module("torch._dynamo.trace_rules").add(__package__)
 
     @functools.wraps(optimize)
     def optimize_followed(self: Any, function: Any) -> Any:

@@ -103,13 +103,22 @@ class Contents:
         whole = storage_of(mask).nbytes() // mask.element_size()
         return mask.numel() / whole if 0 < mask.numel() < whole else 1.0
 
-    def set(self, tensor: torch.Tensor, values: torch.Tensor) -> None:
+    def set(self, tensor: torch.Tensor, values: torch.Tensor, *, fresh: bool = False) -> None:
         """Keep the values of a tensor that is all of its storage; of a part only where the rest is known.
 
-        ``values`` must share no memory with anything else.
+        Args:
+            tensor: Of the GPU.
+            values: Of the host; shares no memory with anything else.
+            fresh: The storage was made for this tensor: a rest of it means nothing.
         """
         if values.numel() > self.most_elements:
             self.forget(tensor)
+            return
+        if fresh and not is_whole(tensor):
+            whole = torch.zeros(storage_of(tensor).nbytes(), dtype=torch.uint8).untyped_storage()
+            part = torch.empty(0, dtype=tensor.dtype)
+            part.set_(whole, tensor.storage_offset(), tensor.size(), tensor.stride()).copy_(values)
+            self._new_fact(tensor).bytes = whole
             return
         if not is_whole(tensor):
             kept = self.tensor(tensor, to_write=True)

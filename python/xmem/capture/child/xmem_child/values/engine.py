@@ -161,8 +161,9 @@ class Engine:
                 if isinstance(key, str)
                 else (args[key], host_args[key])
             )
-            written = isinstance(tensor, torch.Tensor) and isinstance(host, torch.Tensor)
-            if written and not self.contents.knows(tensor):
+            if host is None or not isinstance(tensor, torch.Tensor):
+                continue
+            if not self.contents.knows(tensor):
                 self.contents.set(tensor, host.clone())
         self.keep(result, values, (*args, *(v for k, v in kwargs.items() if k not in operator.outputs)))
 
@@ -173,7 +174,7 @@ class Engine:
             self.contents.forget(result)
         else:
             alias = any(_shares(values, a) for a in _host_tensors(inputs)) or values._is_view()
-            self.contents.set(result, values.clone() if alias else values)
+            self.contents.set(result, values.clone() if alias else values, fresh=True)
 
     def _host(self, value: Any, to_write: bool) -> Any:
         if isinstance(value, torch.Tensor):

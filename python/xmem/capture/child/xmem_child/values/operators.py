@@ -34,7 +34,7 @@ _ARITHMETIC = re.compile(
     |gelu|silu|mish|softplus|elu|glu|hard|softmax|_loss|^cdist|^_cdist|sdp|dist$|sobol|addr$|addmv|jagged
     |_copy$|^empty|^new_empty|_test_|^to_|chol|svd|qr$|lu_|triangular|_fw_primal|_lazy_clone|^resolve|^lift|pin_
     |stft|window|qscheme|^q_|vulkan|col2im|im2col|shuffle|_assert|sym_|_version|^is_|^size|^stride|_nnpack
-    |^data$|^set_data|_backward$|output_nr|retains_grad|_coalesce|_indices|_values|prelu|logit|celu|rrelu
+    |^data$|^set_data|_backward$|output_nr|retains_grad|_coalesce|^_?indices|^_?values|prelu|logit|celu|rrelu
     |weight_int|fbgemm|_scaled|_int_mm|batch_dim|_cslt|_cufft|_use_|_pack_padded|_pad_packed|transformer
     |segment_reduce|_trilinear|_spdiags|binomial|_standard_gamma|_sample_dirichlet|_dirichlet""",
     re.VERBOSE,
@@ -97,7 +97,10 @@ class Operator:
 
     def has_numbers(self, args: tuple[Any, ...]) -> bool:
         """Whether Python numbers stand in places of tensors, as the dispatcher gives them."""
-        return any(place < len(args) and isinstance(args[place], _NUMBERS) for place in self._tensor_places)
+        for place in self._tensor_places:  # noqa: SIM110 - every call comes here
+            if place < len(args) and isinstance(args[place], _NUMBERS):
+                return True
+        return False
 
     def written_in(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """The arguments that it writes to, as they come: tensors, or lists of them."""

@@ -1,0 +1,262 @@
+"""Values of the GPU's memory: what the host knows is right, and what is not known follows one rule."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import xmem
+from xmem.capture import Extent, PhantomMachine, capture
+from xmem.errors import CaptureError
+
+from .conftest import PYTHONS
+
+pytestmark = pytest.mark.skipif(not PYTHONS, reason="no CUDA build of torch here")
+
+PROGRAMS = Path(__file__).parent / "value_programs.py"
+HERE = Path(__file__).parents[1] / "capture" / "targets"
+
+TRAIN = """
+import torch
+model = torch.nn.Linear(64, 64).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def train(rows=8, steps=3):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(rows, 64, device="cuda")).sum().backward()
+        optimizer.step()
+"""
+
+
+@pytest.fixture(params=PYTHONS)
+def python(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def printed(python: str, folder: Path, script: str | Path, *arguments: str, gpus: int = 1, **options):
+    """What a captured script prints, line by line, and its estimate."""
+    if isinstance(script, str):
+        path = folder / "train.py"
+        path.write_text(textwrap.dedent(script))
+    else:
+        path = script
+    launcher = ["-m", "torch.distributed.run", f"--nproc-per-node={gpus}"] if gpus > 1 else []
+    output = folder / "out"
+    with output.open("w") as out:
+        result = capture(
+            [python, *launcher, str(path), *arguments],
+            folder / "trace.json",
+            mode="phantom",
+            machine=PhantomMachine(count=gpus, **options.pop("machine", {})),
+            stdout=out.fileno(),
+            **{"timeout_s": 300, **options},
+        )
+    estimate = xmem.estimate(result.path)
+    assert estimate.measured is not None
+    assert estimate.measured.replay_agrees
+    return output.read_text().splitlines(), estimate
+
+
+def test_sizes_that_depend_on_data_are_those_of_the_cpu(python, tmp_path):
+    lines, estimate = printed(python, tmp_path, PROGRAMS, "cuda")
+    on_cpu = subprocess.run(
+        [python, str(PROGRAMS), "cpu"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+    )
+    assert json.loads(lines[0]) == json.loads(on_cpu.stdout)
+    assert not any("of the GPU" in line for line in estimate.assumptions), "nothing unknown was read"
+
+
+@pytest.mark.parametrize("name", ["gpt.py", "encoder_workers.py", "amp_scaler.py", "recomputed.py"])
+def test_nothing_else_is_allocated(python, name, tmp_path, monkeypatch):
+    monkeypatch.chdir(HERE)
+
+    def sizes(known_elements: int) -> list[int]:
+        with Path(os.devnull).open("w") as quiet:
+            result = capture(
+                [python, name],
+                tmp_path / "trace.json",
+                mode="phantom",
+                machine=PhantomMachine(known_elements=known_elements),
+                stdout=quiet.fileno(),
+                timeout_s=300,
+            )
+        (rows,) = xmem.read_trace(result.path).metadata["phantom"]["requests"]
+        return rows["size_bytes"]
+
+    assert sizes(1 << 20) == sizes(0)
+
+
+def test_an_unknown_mask_selects_and_counts_as_all_of_it(python, tmp_path):
+    script = TRAIN + textwrap.dedent(
+        """
+        train(steps=1)
+        y = model(torch.randn(100, 64, device="cuda"))
+        mask = y[:, 0] > 0
+        kept = y[mask]
+        kept.sum().backward()
+        print([kept.shape[0], mask.sum().item(), mask.float().sum().item(), mask.nonzero().shape[0]])
+        print([1 / mask.sum().item(), mask.cumsum(0)[-1].item() >= 0, y.isnan().any().item(), y.isfinite().all().item()])
+        routes = torch.nn.functional.one_hot(y[:, :8].argmax(1), 8)
+        print([routes.sum(0).tolist(), torch.bincount(y[:, :8].argmax(1), minlength=8).sum().item(), torch.where(routes.T[3])[0].shape[0]])
+        scattered = torch.zeros(100, 8, device="cuda").scatter(1, y[:, :8].topk(2).indices, 1).bool()
+        print(scattered.sum(0).tolist())
+        train()
+        """
+    )
+    lines, _ = printed(python, tmp_path, script)
+    counts, others, routes, scattered = (json.loads(line.lower()) for line in lines[:4])
+    assert counts == [100, 100, 100, 100]
+    assert others == [0.01, True, False, True]
+    assert sum(routes[0]) in range(96, 105)  # rounded for each of eight experts
+    assert routes[1:] == [100, 12]
+    assert scattered == [25] * 8
+
+
+def test_what_nobody_writes_to_keeps_its_value_and_what_a_kernel_may_write_to_loses_it(python, tmp_path):
+    script = TRAIN + textwrap.dedent(
+        """
+        import triton, triton.language as tl
+        @triton.jit
+        def double(x, n: tl.constexpr):
+            place = tl.arange(0, n)
+            tl.store(x + place, tl.load(x + place) * 2)
+        flags, other = torch.tensor([3, 1, 4, 1], device="cuda"), torch.tensor([5, 9, 2, 6], device="cuda")
+        train()
+        print(flags.tolist(), other[1:].tolist())
+        double[(1,)](flags, 4)
+        print(flags.tolist(), other.tolist())
+        flags[:] = other
+        print(flags.tolist())
+        """
+    )
+    lines, _ = printed(python, tmp_path, script, extent=Extent(until_end=True))
+    assert lines == ["[3, 1, 4, 1] [9, 2, 6]", "[0, 0, 0, 0] [5, 9, 2, 6]", "[5, 9, 2, 6]"]
+
+
+def test_ranks_tell_each_other_what_they_know(python, tmp_path):
+    script = TRAIN + textwrap.dedent(
+        """
+        import json, os, torch.distributed as dist
+        dist.init_process_group("nccl")
+        rank, world = dist.get_rank(), dist.get_world_size()
+        torch.cuda.set_device(rank)
+        def of(*values): return torch.tensor(values, device="cuda")
+        told = of(7 if rank == 0 else -1); dist.broadcast(told, 0)
+        most = of(rank + 1); dist.all_reduce(most, dist.ReduceOp.MAX)
+        total = of(rank + 1.5); dist.all_reduce(total)
+        all_of_them = of(0, 0); dist.all_gather_into_tensor(all_of_them, of(rank + 10))
+        parts = [of(0, 0), of(0, 0)]; dist.all_gather(parts, of(rank, 2 * rank))
+        share = of(0); dist.reduce_scatter_tensor(share, of(1, 2))
+        swapped = of(0, 0); dist.all_to_all_single(swapped, of(10 * rank, 10 * rank + 1))
+        if rank == 0: dist.send(of(42), 1); got = of(42)
+        else: got = of(0); dist.recv(got, 0)
+        unknown = model(torch.ones(1, 64, device="cuda")).detach()[0, :1]; dist.all_reduce(unknown)
+        row = [told.item(), most.item(), total.item(), all_of_them.tolist(), [p.tolist() for p in parts], share.item(), swapped.tolist(), got.item(), unknown.item()]
+        with open(f"{os.environ['XMEM_TEST_OUT']}.{rank}", "w") as out: json.dump(row, out)
+        train()
+        dist.destroy_process_group()
+        """
+    )
+    out = tmp_path / "rows"
+    printed(python, tmp_path, script, gpus=2, env={**os.environ, "XMEM_TEST_OUT": str(out)})
+    for rank in range(2):
+        row = json.loads(Path(f"{out}.{rank}").read_text())
+        assert row == [7, 2, 4.0, [10, 11], [[0, 0], [1, 2]], 2 * (rank + 1), [rank, 10 + rank], 42, 0.0]
+
+
+def test_a_loop_that_waits_for_a_value_ends_and_names_its_line(python, tmp_path):
+    script = TRAIN + textwrap.dedent(
+        """
+        y = model(torch.randn(8, 64, device="cuda"))
+        while not (y > 0).all():
+            pass
+        train()
+        """
+    )
+    _, estimate = printed(python, tmp_path, script)
+    assert any(
+        "train.py:12 read the same unknown condition 1,000 times" in line for line in estimate.assumptions
+    )
+
+
+def test_a_script_that_never_trains_because_of_a_value_is_refused(python, tmp_path):
+    script = TRAIN + textwrap.dedent(
+        """
+        if model(torch.randn(8, 64, device="cuda")).sum().item() != 0:
+            train()
+        """
+    )
+    with pytest.raises(
+        CaptureError, match=r"without a training step.*train\.py:11.*--value .*train\.py:11=NUMBER"
+    ):
+        printed(python, tmp_path, script)
+
+
+@pytest.mark.parametrize("name", ["train.py:13", "ready"])
+def test_a_value_is_chosen_by_line_or_by_function(python, name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    script = TRAIN + textwrap.dedent(
+        """
+
+        def ready():
+            return model(torch.randn(8, 64, device="cuda")).sum().item()
+        print(ready())
+        train()
+        """
+    )
+    lines, _ = printed(python, tmp_path, script, machine={"values": {name: 3.0}})
+    assert lines[0] == "3.0"
+
+
+def test_lbfgs_keeps_its_history_and_distributions_take_their_arguments(python, tmp_path):
+    script = TRAIN + textwrap.dedent(
+        """
+        y = model(torch.randn(8, 64, device="cuda")).detach()
+        torch.distributions.Categorical(probs=y.softmax(-1)).log_prob(torch.zeros(8, device="cuda"))
+        torch.distributions.Normal(y, y.exp()).rsample()
+        train(steps=1)
+        optimizer = torch.optim.LBFGS(model.parameters(), max_iter=5, history_size=10)
+        def closure():
+            optimizer.zero_grad()
+            loss = model(torch.randn(8, 64, device="cuda")).square().sum()
+            loss.backward()
+            return loss
+        for _ in range(4):
+            optimizer.step(closure)
+            print(len(optimizer.state[model.weight]["old_dirs"]))
+        """
+    )
+    lines, _ = printed(python, tmp_path, script, extent=Extent(until_end=True))
+    assert [int(line) for line in lines] == [4, 9, 10, 10]
+
+
+def test_values_are_known_between_compiled_regions(python, tmp_path):
+    script = TRAIN + textwrap.dedent(
+        """
+        import torch._dynamo
+        lengths = torch.tensor([3, 5, 2], device="cuda")
+        @torch.compile(backend="aot_eager")
+        def forward(x):
+            y = model(x) * 2
+            torch._dynamo.graph_break()
+            n = int(lengths.max())
+            torch._dynamo.graph_break()
+            return y[:n].sum(), n
+        for _ in range(3):
+            loss, n = forward(torch.randn(8, 64, device="cuda"))
+            loss.backward()
+            optimizer.step()
+        print(n)
+        """
+    )
+    lines, _ = printed(python, tmp_path, script, extent=Extent(until_end=True))
+    assert lines[-1] == "5"

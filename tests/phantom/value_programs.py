@@ -1,0 +1,231 @@
+"""Programs whose sizes depend on data that the host knows: ``python value_programs.py DEVICE`` prints all of the sizes
+as JSON. They are the same on the GPU and on the CPU."""
+
+import json
+import sys
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+device = sys.argv[1]
+PROGRAMS = []
+
+
+def program(function):
+    PROGRAMS.append(function)
+    return function
+
+
+def tensor(values, **options):
+    return torch.tensor(values, **options).to(device)
+
+
+@program
+def packed_attention():
+    lengths = tensor([5, 9, 3])
+    ends = F.pad(lengths.cumsum(0), (1, 0)).to(torch.int32)
+    x = torch.randn(int(ends[-1]), 2, 8, device=device, requires_grad=True)
+    parts = [x[a:b] for a, b in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)]
+    outs = [F.scaled_dot_product_attention(*[p.transpose(0, 1)] * 3) for p in parts]
+    torch.cat([o.transpose(0, 1) for o in outs]).sum().backward()
+    return [list(o.shape) for o in outs] + [lengths.max().item(), list(x.grad.shape)]
+
+
+@program
+def padding_free_positions():
+    positions = tensor([[0, 1, 2, 0, 1, 0, 1, 2, 3]])
+    flat = positions.flatten()
+    starts = (flat == 0).nonzero().flatten()
+    ends = torch.cat((starts, tensor([flat.numel()])))
+    return [ends.tolist(), ends.diff().max().item(), (positions.max() + 1).item()]
+
+
+@program
+def label_mask():
+    labels = tensor([[1, -100, 2, 3], [-100, -100, 4, 5]])
+    hidden = torch.randn(2, 4, 6, device=device, requires_grad=True)
+    kept = hidden[labels != -100]
+    kept = kept * 2
+    kept.sum().backward()
+    changed = hidden.detach().clone()
+    changed[labels == -100] = changed[labels == -100] * 2
+    return [list(kept.shape), list(hidden.grad.shape), (labels != -100).sum().item(), list(changed.shape)]
+
+
+@program
+def hard_negatives():
+    positive = tensor([0, 1, 0, 0, 1, 0, 0, 0, 0, 0]).bool()
+    loss = torch.randn(10, device=device)
+    count = min(int(3 * positive.sum()), int((~positive).sum()))
+    worst = loss[~positive].topk(count).values
+    return [list(worst.shape), list(loss[positive].shape)]
+
+
+@program
+def detection():
+    boxes = tensor([[0.0, 0, 10, 10], [1, 1, 10, 10], [20, 20, 30, 30], [0, 0, 9, 10], [21, 20, 30, 31]])
+    scores = tensor([0.9, 0.8, 0.7, 0.95, 0.6])
+    area = (boxes[:, 2:] - boxes[:, :2]).prod(1)
+    order = scores.argsort(descending=True)
+    kept = []
+    while order.numel() > 0:
+        first, rest = order[0], order[1:]
+        kept.append(first.item())
+        low = torch.maximum(boxes[first, :2], boxes[rest, :2])
+        high = torch.minimum(boxes[first, 2:], boxes[rest, 2:])
+        shared = (high - low).clamp(min=0).prod(1)
+        order = rest[shared / (area[first] + area[rest] - shared) <= 0.5]
+    return [kept, (area > 90).nonzero().flatten().tolist()]
+
+
+@program
+def ctc():
+    logits = torch.randn(50, 3, 20, device=device, requires_grad=True).log_softmax(-1)
+    targets = torch.randint(1, 20, (3, 30)).to(device)
+    lengths, target_lengths = tensor([50, 40, 31]), tensor([30, 20, 10])
+    F.ctc_loss(logits, targets, lengths, target_lengths).backward()
+    return [lengths.cpu().tolist(), targets[:, : int(target_lengths.max())].shape[1]]
+
+
+@program
+def embedding_bags():
+    counts = tensor([[2, 0, 1], [0, 0, 3]])
+    rows, words = counts.nonzero(as_tuple=True)
+    starts = torch.searchsorted(rows, torch.arange(2).to(device))
+    bags = F.embedding_bag(words, torch.randn(3, 4, device=device), starts)
+    return [rows.tolist(), words.tolist(), list(bags.shape), counts.argmax(1).tolist()]
+
+
+@program
+def mixture_of_experts():
+    chosen = tensor([[0, 1], [2, 1], [1, 3], [1, 0]])
+    tokens = torch.randn(4, 8, device=device)
+    order = chosen.flatten().argsort(stable=True)
+    sizes = torch.bincount(chosen.flatten(), minlength=4)
+    parts = tokens.repeat_interleave(2, 0)[order].split(sizes.tolist())
+    hit = F.one_hot(chosen, 4).permute(2, 1, 0)
+    rows = [torch.where(hit[i])[1].tolist() for i in hit.sum((1, 2)).gt(0).nonzero().flatten().tolist()]
+    return [[list(p.shape) for p in parts], rows]
+
+
+@program
+def curriculum():
+    lengths = tensor([3, 8, 5, 12, 7])
+    made = []
+    for step in range(1, 4):
+        allowed = lengths <= 4 * step
+        batch = lengths[allowed]
+        made.append(list(torch.zeros(batch.numel(), int(batch.max()), device=device).shape))
+    return made
+
+
+@program
+def loss_scale():
+    scale, growth = tensor(1024.0), tensor(0, dtype=torch.int32)
+    seen = []
+    for step in range(6):
+        overflow = tensor(1.0 if step == 3 else 0.0)
+        torch._amp_update_scale_(scale, growth, overflow, 2.0, 0.5, 2)
+        seen.append(scale.item())
+    return seen
+
+
+@program
+def early_stopping():
+    patience, best = tensor(0), tensor(10)
+    for step in range(100):
+        value = tensor([9, 8, 8, 8, 8, 7])[step % 6]
+        better = value < best
+        best = torch.where(better, value, best)
+        patience = torch.where(better, torch.zeros_like(patience), patience + 1)
+        if patience >= 3:
+            break
+    return [step, best.item()]
+
+
+@program
+def averages_with_warm_up():
+    step, decays = torch.zeros((), device=device), []
+    for _ in range(3):
+        step += 1
+        decays.append(round(torch.minimum((1 + step) / (10 + step), tensor(0.999)).item(), 6))
+    return decays
+
+
+@program
+def clipping():
+    gradient = tensor([-3.0, 0.5, 2.0])
+    parameter = nn.Parameter(torch.zeros(3, device=device))
+    parameter.grad = gradient.clone()
+    nn.utils.clip_grad_value_([parameter], 1.0)
+    return [parameter.grad.tolist(), (parameter.grad.abs() == 1).sum().item()]
+
+
+@program
+def first_gradient():
+    seen = []
+
+    class Loss(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.sum()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            seen.append(torch.equal(gradient, torch.tensor(1.0, device=gradient.device)))
+            return gradient.expand(4)
+
+    x = torch.randn(4, device=device, requires_grad=True)
+    Loss.apply(x).backward()
+    (Loss.apply(x) / 2).backward()
+    return seen
+
+
+@program
+def sizes_of_all_kinds():
+    x = tensor([3, 1, 3, 0, 7])
+    found, inverse, counts = x.unique(return_inverse=True, return_counts=True)
+    y = torch.zeros(8, dtype=torch.long, device=device)
+    y[x] = 1
+    y[2:4].add_(5)
+    return [
+        [found.tolist(), inverse.tolist(), counts.tolist(), x.unique_consecutive().tolist()],
+        [
+            torch.repeat_interleave(x, x).shape[0],
+            x.repeat_interleave(x, 0).shape[0],
+            torch.repeat_interleave(x).tolist(),
+        ],
+        [list(F.one_hot(x).shape), torch.bincount(x).tolist(), torch.histc(x.float(), 4).tolist()],
+        [
+            x.masked_select(x > 1).tolist(),
+            x[x > 1].tolist(),
+            x.argwhere().tolist(),
+            x.topk(2).values.tolist(),
+        ],
+        [y.tolist(), x.sort().values.tolist(), x.flip(0).tolist(), torch.isin(x, tensor([3, 7])).tolist()],
+        [bool((x > 0).any()), bool((x >= 0).all()), torch.tril_indices(3, 3, device=device).tolist()],
+        [
+            torch.arange(x.max() + 1).shape[0],
+            x.float().mean().item(),
+            x.view(torch.int32)[0].item(),
+            x.cpu().tolist(),
+        ],
+        [
+            x.to(torch.bfloat16).tolist(),
+            x[None].expand(2, 5).sum().item(),
+            x.cumsum(0)[-1].item(),
+            x.numpy(force=True).tolist(),
+        ],
+    ]
+
+
+if __name__ == "__main__":
+    if device == "cuda":  # something to train, or nothing would be captured
+        layer = nn.Linear(4, 4).cuda()
+        optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+    print(json.dumps({function.__name__: function() for function in PROGRAMS}), flush=True)
+    if device == "cuda":
+        for _ in range(3):
+            layer(torch.randn(4, 4, device="cuda")).sum().backward()
+            optimizer.step()
