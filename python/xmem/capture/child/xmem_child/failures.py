@@ -36,6 +36,15 @@ def tell_reads(reads: Callable[[list[CodeType]], list[dict[str, Any]]]) -> None:
     _Context.reads = reads
 
 
+def noted() -> bool:
+    """Whether an exception of this process was noted."""
+    return _path().exists()
+
+
+def _path() -> Path:
+    return Path(json.loads(os.environ["XMEM_CAPTURE"])["workspace"]) / f"failure.{os.getpid()}.json"
+
+
 def note(error: BaseException, *, ends_process: bool) -> None:
     """Write an exception to the private folder.
 
@@ -44,11 +53,10 @@ def note(error: BaseException, *, ends_process: bool) -> None:
     if isinstance(error, (SystemExit, KeyboardInterrupt)):
         return
     with contextlib.suppress(Exception):  # the script's own exception is what matters
-        folder = Path(json.loads(os.environ["XMEM_CAPTURE"])["workspace"])
-        path = folder / f"failure.{os.getpid()}.json"
+        path = _path()
         if path.exists() and not (ends_process and not json.loads(path.read_text())["ends_process"]):
             return
-        partial = folder / f"failing.{os.getpid()}"
+        partial = path.with_name(f"failing.{os.getpid()}")
         partial.write_text(json.dumps(_row(error, ends_process)))
         partial.replace(path)
 

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import Optimizer
 
+from . import failures
 from .allocator_history import Requests
 from .allocator_record import AllocatorRecord, allocator_settings
 from .card_record import card_of, cards
@@ -168,7 +169,7 @@ class Session(RunNotes):
         likely reason."""
         wanted = self.iterations.kind == "call" and self.iterations.optimizers_built > 0
         lines = [] if self.values is None or not wanted else self.values.deciding_lines()
-        if not lines:
+        if not lines or failures.noted():  # what was raised says more
             return None
         return (
             "the script built an optimizer and ended without a training step. It read values from the GPU "

@@ -293,7 +293,7 @@ class Rules:
                 found = values.nonzero()
                 count = found.size(0)
             else:
-                share = self._share(mask, "nonzero", chosen)
+                share = self._share(mask, "nonzero", self._contents.share(mask))
                 count = round(mask.numel() * share)
                 found = None
                 if share == 1 and mask.numel() <= self._contents.most_elements:
@@ -317,7 +317,7 @@ class Rules:
                 dim = args[1] if "dim" in operator.name else 0
                 count = found[0].size(dim)
             else:
-                count = round(args[0].numel() * self._share(args[0], "unique", chosen))
+                count = round(args[0].numel() * self._share(args[0], "unique", 1.0))
             with self._answering(count):
                 result = operator.call(keys, args, kwargs)
             if found is not None:
@@ -337,12 +337,11 @@ class Rules:
         finally:
             self._contents.forget(repeats)
 
-    def _share(self, mask: torch.Tensor, name: str, chosen: float | None) -> float:
-        natural = self._contents.share(mask)
+    def _share(self, mask: torch.Tensor, name: str, natural: float) -> float:
+        """The natural share of what is selected, or the one that the user chose."""
         if mask.numel() == 0:
             return natural
-        share = self._reads.unknown(_SELECTING, name, natural) if chosen is None else chosen
-        return min(max(float(share), 0.0), 1.0)
+        return min(max(float(self._reads.unknown(_SELECTING, name, natural)), 0.0), 1.0)
 
     def _values(self, operator: Operator, tensor: torch.Tensor) -> torch.Tensor | None:
         try:
