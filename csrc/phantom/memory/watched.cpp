@@ -23,7 +23,7 @@ struct Range {
 
 struct Watched {
   std::mutex mutex;
-  std::map<std::uint64_t, Range> ranges;  // by first address; the latest counts where two begin there
+  std::map<std::uint64_t, Range> ranges;           // by first address; the latest counts where two begin there
   std::array<std::uint64_t, kMostRanges> begin{};  // by number
   std::vector<std::int32_t> unused;
   std::int32_t used = 0;

@@ -1,5 +1,5 @@
-// Ranges of device memory whose contents somebody knows (capture/child/xmem_child/values), and whether a kernel may have
-// written to them since: one that was launched with an address inside of the range among its arguments.
+// Ranges of device memory whose contents somebody knows (capture/child/xmem_child/values), and whether a kernel may
+// have written to them since: one that was launched with an address inside of the range among its arguments.
 #pragma once
 
 #include <cstddef>

@@ -27,7 +27,7 @@ struct Kernel {
   int most_dynamic_shared_bytes = -1;  // set by the caller; -1: what the device allows unasked
   bool parameters_known = false;
   std::vector<Parameter> parameters;
-  CodeVersions versions;               // of a kernel that was loaded at run time; none: as compiled for the device
+  CodeVersions versions;  // of a kernel that was loaded at run time; none: as compiled for the device
 };
 
 // Launches a kernel into nothing on a stream of the current device; an error where none of its images runs there. The

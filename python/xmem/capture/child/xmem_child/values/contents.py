@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -49,6 +50,14 @@ class Contents:
 
     def __bool__(self) -> bool:
         return bool(self._facts)
+
+    def has_nothing_of(self, args: tuple[Any, ...]) -> bool:
+        """Whether nothing is known of the first tensor among arguments, which is of the GPU: a quick no."""
+        for a in args:
+            first = a[0] if isinstance(a, (list, tuple)) and a else a
+            if isinstance(first, torch.Tensor):
+                return first.is_cuda and torch._C._storage_address(first) not in self._facts
+        return False
 
     def knows(self, tensor: torch.Tensor) -> bool:
         """Whether there is a fact about the tensor's storage that gives values."""

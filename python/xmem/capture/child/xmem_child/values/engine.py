@@ -38,6 +38,8 @@ class Engine:
     def call(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
         """Call an operator as it was called, and find out what is known of its result."""
         with unfollowed():
+            if not operator.random and self.contents.has_nothing_of(args):
+                return self.call_unknown(operator, keys, args, kwargs)
             return self.call_followed(operator, keys, args, kwargs)
 
     def call_followed(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -56,7 +58,7 @@ class Engine:
     def call_unknown(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
         """Call an operator whose result is unknown."""
         result = operator.call(keys, args, kwargs)
-        if self.contents:
+        if operator.writes and self.contents:
             self.forget_written(operator, args, kwargs)
         return result
 

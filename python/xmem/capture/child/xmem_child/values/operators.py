@@ -24,7 +24,12 @@ _KEY_SET = _C.DispatchKeySet(KEY)
 CPU_KEYS = _C.DispatchKeySet(_C.DispatchKey.CPU)
 
 # What a call may go to below this key; anything else (modes, subclasses, functorch) calls operators again.
-_PLAIN = frozenset({_C.DispatchKey.CPU, _C.DispatchKey.CUDA, _C.DispatchKey.BackendSelect})
+_ON_GPU, _ON_HOST, _AGAIN = 2, 1, 0
+_GOES_TO = {
+    _C.DispatchKey.CUDA: _ON_GPU,
+    _C.DispatchKey.CPU: _ON_HOST,
+    _C.DispatchKey.BackendSelect: _ON_HOST,
+}
 
 # Arithmetic of models, whose results are unknown because the weights are; they write to nothing but their
 # results.
@@ -50,6 +55,7 @@ class Operator:
         name: ``NAME.OVERLOAD`` or ``NAME`` with the namespace before it, unless that is ``aten``.
         written: Places of the arguments that it writes to, and names of those that come by name.
         outputs: Names of the arguments that it writes all of (``out=``).
+        writes: Whether there are any of those.
         random: Whether it draws numbers.
         is_pointwise: Whether each element of the result follows from those at its place.
     """
@@ -63,6 +69,7 @@ class Operator:
         "outputs",
         "overload",
         "random",
+        "writes",
         "written",
     )
 
@@ -87,6 +94,7 @@ class Operator:
             a.name for a, is_one in zip(arguments, of_tensors, strict=True) if is_one and a.kwarg_only
         )
         self.is_pointwise = torch.Tag.pointwise in overload.tags
+        self.writes = bool(self.written or self.outputs)
         self.random = torch.Tag.nondeterministic_seeded in overload.tags
 
     def call(self, keys: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -98,7 +106,7 @@ class Operator:
     def has_numbers(self, args: tuple[Any, ...]) -> bool:
         """Whether Python numbers stand in places of tensors, as the dispatcher gives them."""
         for place in self._tensor_places:  # noqa: SIM110 - every call comes here
-            if place < len(args) and isinstance(args[place], _NUMBERS):
+            if place < len(args) and type(args[place]) in _NUMBER_TYPES:
                 return True
         return False
 
@@ -113,7 +121,11 @@ class Operator:
         return found
 
 
+Kernel = Callable[[Operator, Any, tuple[Any, ...], dict[str, Any]], Any]
+"""Called with the operator, the keys below this one, and the arguments by place and by name."""
+
 _NUMBERS = (bool, int, float, complex, torch.SymInt, torch.SymFloat, torch.SymBool)
+_NUMBER_TYPES = frozenset(_NUMBERS)
 _NUMBER_TENSORS: dict[tuple[type, Any, torch.dtype], torch.Tensor] = {}
 _MOST_NUMBERS = 1 << 14
 
@@ -172,13 +184,13 @@ class Registry:
     """Registers kernels, of all operators that there are and of those that libraries bring later.
 
     Args:
-        kernel_of: Makes the kernel of an operator; None where it may fall through.
+        kernel_of: The kernel of an operator, for calls with tensors of the GPU, or for one.
         written: Told of arguments that something unknown was written to.
     """
 
     def __init__(
         self,
-        kernel_of: Callable[[Operator], Callable[..., Any] | None],
+        kernel_of: Callable[[Operator], Kernel],
         written: Callable[[Any], None],
     ) -> None:
         self._kernel_of = kernel_of
@@ -197,18 +209,20 @@ class Registry:
             if not _may_matter(space, name, full_name):
                 continue
             operator = Operator(_overload(space, name))
-            kernel = self._kernel_of(operator)
-            if kernel is not None:
-                if space not in self._libraries:
-                    self._libraries[space] = Library(space, "IMPL")
-                self._libraries[space].m.impl(name, _KEY_NAME, self._followed(operator, kernel), True)
+            if space not in self._libraries:
+                self._libraries[space] = Library(space, "IMPL")
+            kernel = self._followed(operator, self._kernel_of(operator))
+            self._libraries[space].m.impl(name, _KEY_NAME, kernel, True)
 
-    def _followed(self, operator: Operator, kernel: Callable[..., Any]) -> Callable[..., Any]:
+    def _followed(self, operator: Operator, kernel: Kernel) -> Callable[..., Any]:
         def call(keys: Any, *args: Any, **kwargs: Any) -> Any:
             keys = keys.remove(KEY)
             highest = keys.highestPriorityTypeId()
-            if highest in _PLAIN:
-                return kernel(keys, args, kwargs)
+            goes_to = _GOES_TO.get(highest, _AGAIN)
+            if goes_to == _ON_GPU or (goes_to == _ON_HOST and _makes_on_gpu(kwargs)):
+                return kernel(operator, keys, args, kwargs)
+            if goes_to == _ON_HOST:
+                return operator.call(keys, args, kwargs)
             if highest != _C.DispatchKey.PythonDispatcher and not operator.has_numbers(args):
                 return operator.call(keys, args, kwargs)  # whose calls come here
             # A trace of torch.compile; or modes and subclasses, which have to see the numbers as such.
@@ -219,6 +233,11 @@ class Registry:
             return result
 
         return call
+
+
+def _makes_on_gpu(kwargs: dict[str, Any]) -> bool:
+    device = kwargs.get("device")
+    return device is not None and torch.device(device).type == "cuda"
 
 
 _SPACES_LEFT_OUT = frozenset(

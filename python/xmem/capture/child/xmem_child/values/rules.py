@@ -14,14 +14,12 @@ import torch
 
 from .contents import is_whole
 from .engine import Args, Engine, Kwargs, UnknownValueError
-from .operators import Operator, unfollowed
+from .operators import Kernel, Operator, unfollowed
 from .reads import Reads
 
 _SELECTING = "sizes"
 _DECIDING = "decisions"
 _READING = "numbers"
-
-Kernel = Callable[[Operator, Any, Args, Kwargs], Any]
 
 
 class Rules:
@@ -104,18 +102,9 @@ class Rules:
             **others,
         }
 
-    def kernel_of(self, operator: Operator) -> Callable[[Any, Args, Kwargs], Any]:
+    def kernel_of(self, operator: Operator) -> Kernel:
         """The kernel of an operator, for calls with tensors of the GPU or for one."""
-        kernel = self._kernels.get(operator.name, self._engine.call)
-        cuda = torch._C.DispatchKey.CUDA
-
-        def call(keys: Any, args: Args, kwargs: Kwargs) -> Any:
-            highest = keys.highestPriorityTypeId()
-            if highest == cuda or _on_gpu(kwargs.get("device")):
-                return kernel(operator, keys, args, kwargs)
-            return operator.call(keys, args, kwargs)
-
-        return call
+        return self._kernels.get(operator.name, self._engine.call)
 
     # Values arrive and leave.
 
@@ -325,7 +314,7 @@ class Rules:
         return result
 
     def _repeat(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
-        """UnknownValueError repeats are one each."""
+        """Unknown repeats are one each."""
         repeats = args[0]
         if self._values(operator, repeats) is not None or not is_whole(repeats):
             return self._engine.call_followed(operator, keys, args, kwargs)
@@ -374,8 +363,8 @@ class Rules:
         return result
 
     def _histogram(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
-        """UnknownValueError numbers are spread evenly."""
-        known = self._values(operator, args[0]) is not None
+        """Unknown numbers are spread evenly; what they weigh is another matter."""
+        known = self._values(operator, args[0]) is not None or kwargs.get("weights") is not None
         result = self._engine.call_followed(operator, keys, args, kwargs)
         if not known and result.numel():
             with unfollowed():
@@ -423,10 +412,6 @@ class Rules:
 def _as_it_is(operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
     """Operators that consist of others, which are followed."""
     return operator.call(keys, args, kwargs)
-
-
-def _on_gpu(device: Any) -> bool:
-    return device is not None and torch.device(device).type == "cuda"
 
 
 def _as(dtype: torch.dtype, number: float) -> Any:
