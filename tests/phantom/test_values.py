@@ -260,3 +260,48 @@ def test_values_are_known_between_compiled_regions(python, tmp_path):
     )
     lines, _ = printed(python, tmp_path, script, extent=Extent(until_end=True))
     assert lines[-1] == "5"
+
+
+def test_an_error_of_ours_never_reaches_the_script(python, tmp_path):
+    script = TRAIN + textwrap.dedent(
+        """
+        from xmem_child.values.contents import Contents
+        def broken(*_args, **_options):
+            raise KeyError("broken")
+        Contents.set = broken
+        flags = torch.tensor([1, 2], device="cuda") + 1
+        print(flags.sum().item())
+        try:
+            flags.view(3)
+        except RuntimeError as error:
+            print(type(error).__name__)
+        train()
+        """
+    )
+    lines, estimate = printed(python, tmp_path, script)
+    assert lines == ["0", "RuntimeError"]
+    assert any("were not followed, for an error of xMem: KeyError" in line for line in estimate.assumptions)
+
+
+def test_a_loop_with_a_limit_ends_there(python, tmp_path):
+    """As ``generate`` of transformers does: a limit that the host knows, or a token that it does not."""
+    script = TRAIN + textwrap.dedent(
+        """
+        with torch.no_grad():
+            unfinished = torch.ones(4, dtype=torch.long, device="cuda")
+            tokens = torch.zeros(4, 1, dtype=torch.long, device="cuda")
+            finished = False
+            while not finished:
+                next_token = model(torch.randn(4, 64, device="cuda")).argmax(-1)
+                tokens = torch.cat([tokens, next_token[:, None]], 1)
+                done = torch.full((4,), False, device="cuda")
+                done = done | torch.full((4,), tokens.shape[1] >= 20, device="cuda")
+                done = done | torch.isin(tokens[:, -1], torch.tensor([2, 3], device="cuda"))
+                unfinished = unfinished & ~done
+                finished = unfinished.max() == 0
+            print(tokens.shape[1])
+        train()
+        """
+    )
+    lines, _ = printed(python, tmp_path, script)
+    assert lines == ["20"]

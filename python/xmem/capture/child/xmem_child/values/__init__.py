@@ -18,7 +18,7 @@ from ..spans import SpanRecorder
 from .collectives import Collectives, note_reductions
 from .contents import Contents
 from .engine import Engine
-from .operators import Registry, follow_this_thread
+from .operators import Operator, Registry, follow_this_thread
 from .reads import Reads
 from .rules import Rules
 
@@ -36,7 +36,9 @@ class Values:
         self._reads = Reads(spans, settings.values, assume)
         engine = Engine(Contents(settings.known_elements))
         rules = Rules(engine, self._reads, _written(), _answering(), Collectives(engine, assume).kernels)
-        self._registry = Registry(rules.kernel_of, engine.forget)
+        self._registry = Registry(rules.kernel_of, engine.forget, self._kernel_failed)
+        self._assume = assume
+        self._failed: set[str] = set()
         self._registry.register()
         note_reductions()
 
@@ -47,6 +49,14 @@ class Values:
     def operators_came(self) -> None:
         """A library was imported that may have brought operators."""
         self._registry.register()
+
+    def _kernel_failed(self, operator: Operator, error: Exception) -> None:
+        if operator.name not in self._failed:
+            self._failed.add(operator.name)
+            self._assume(
+                f"the values of {operator.name} were not followed, for an error of xMem: {error!r}; please "
+                "report it"
+            )
 
     def stepped(self) -> None:
         """A training step was made."""

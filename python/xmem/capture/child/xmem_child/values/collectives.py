@@ -21,7 +21,7 @@ from .contents import Contents
 from .engine import Args, Engine, Kwargs
 from .operators import Operator, unfollowed
 
-_MOST_BYTES = 1 << 16
+_MOST_BYTES = 1 << 12
 _PATIENCE = timedelta(seconds=20)
 _PREFIX = "xmem_phantom/values"
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-_SWEEP_AT_LEAST = 1024
+# Fewer than what makes Python look for garbage: most facts end young, like the tensors that they are about.
+_SWEEP_AT_LEAST = 128
 
 Number = bool | int | float | complex
 

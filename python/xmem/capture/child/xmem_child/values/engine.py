@@ -109,8 +109,8 @@ class Engine:
             device = {name: _empty() for name in operator.outputs}
             host_kwargs = {**host_kwargs, **device}
         try:
-            result = operator.call(CPU_KEYS, host_args, host_kwargs)
-        except (RuntimeError, NotImplementedError, IndexError, TypeError, ValueError) as error:
+            result = operator.call_at(CPU_KEYS, host_args, host_kwargs)
+        except Exception as error:
             self._failures[operator.name] += 1
             raise UnknownValueError from error
         return _ByOne(result) if by_one else result

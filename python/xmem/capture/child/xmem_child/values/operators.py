@@ -10,6 +10,7 @@ at no cost.
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -98,7 +99,14 @@ class Operator:
         self.random = torch.Tag.nondeterministic_seeded in overload.tags
 
     def call(self, keys: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call it at the keys below this one."""
+        """Call it at the keys below this one, as the script does."""
+        current = _calls.current
+        current.began = True
+        current.result = result = self.call_at(keys, args, kwargs)
+        return result
+
+    def call_at(self, keys: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call it at any keys."""
         if self.has_numbers(args):
             args = _with_tensors(args, self._tensor_places)
         return self.overload._handle.redispatch_boxed(keys, *args, **kwargs)
@@ -121,6 +129,26 @@ class Operator:
         return found
 
 
+class _Call:
+    """One call of a kernel: whether it called the operator, and what that returned."""
+
+    __slots__ = ("began", "result")
+
+    def __init__(self) -> None:
+        self.began = False
+        self.result: Any = _NOTHING
+
+
+class _Calls(threading.local):
+    """The call that this thread is in, the innermost of several."""
+
+    def __init__(self) -> None:
+        self.current = _Call()
+
+
+_NOTHING = object()
+_calls = _Calls()
+
 Kernel = Callable[[Operator, Any, tuple[Any, ...], dict[str, Any]], Any]
 """Called with the operator, the keys below this one, and the arguments by place and by name."""
 
@@ -136,18 +164,20 @@ def _with_tensors(args: tuple[Any, ...], places: tuple[int, ...]) -> tuple[Any, 
     A tensor that stands for a number takes no part in type promotion within its kind; one of the other
     operand's type does not either.
     """
-    dtypes = [a.dtype for a in args if isinstance(a, torch.Tensor)]
-    return tuple(
-        _number_tensor(a, dtypes) if place in places and isinstance(a, _NUMBERS) else a
-        for place, a in enumerate(args)
-    )
+    made = list(args)
+    for place in places:
+        if place < len(args) and type(args[place]) in _NUMBER_TYPES:
+            made[place] = _number_tensor(args[place], args)
+    return tuple(made)
 
 
-def _number_tensor(number: Any, dtypes: list[torch.dtype]) -> torch.Tensor:
-    dtype = next((dtype for dtype in reversed(dtypes) if _holds(dtype, number)), None)
-    if dtype is None:
-        kinds = {bool: torch.bool, int: torch.int64, float: torch.get_default_dtype()}
-        dtype = kinds.get(type(number), torch.complex64)
+def _number_tensor(number: Any, args: tuple[Any, ...]) -> torch.Tensor:
+    kinds = {bool: torch.bool, int: torch.int64, float: torch.get_default_dtype()}
+    dtype = kinds.get(type(number), torch.complex64)
+    for a in reversed(args):
+        if isinstance(a, torch.Tensor) and _holds(a.dtype, number):
+            dtype = a.dtype
+            break
     key = (type(number), number, dtype)
     known = _NUMBER_TENSORS.get(key)
     if known is None:
@@ -186,15 +216,18 @@ class Registry:
     Args:
         kernel_of: The kernel of an operator, for calls with tensors of the GPU, or for one.
         written: Told of arguments that something unknown was written to.
+        failed: Told of an error in a kernel, which the script does not see.
     """
 
     def __init__(
         self,
         kernel_of: Callable[[Operator], Kernel],
         written: Callable[[Any], None],
+        failed: Callable[[Operator, Exception], None],
     ) -> None:
         self._kernel_of = kernel_of
         self._written = written
+        self._failed = failed
         self._seen: set[str] = set()
         self._libraries: dict[str, Library] = {}  # kernels live as long as these
         self._fallback = Library("_", "IMPL")
@@ -220,11 +253,11 @@ class Registry:
             highest = keys.highestPriorityTypeId()
             goes_to = _GOES_TO.get(highest, _AGAIN)
             if goes_to == _ON_GPU or (goes_to == _ON_HOST and _makes_on_gpu(kwargs)):
-                return kernel(operator, keys, args, kwargs)
+                return self._call(operator, kernel, keys, args, kwargs)
             if goes_to == _ON_HOST:
-                return operator.call(keys, args, kwargs)
+                return operator.call_at(keys, args, kwargs)
             if highest != _C.DispatchKey.PythonDispatcher and not operator.has_numbers(args):
-                return operator.call(keys, args, kwargs)  # whose calls come here
+                return operator.call_at(keys, args, kwargs)  # whose calls come here
             # A trace of torch.compile; or modes and subclasses, which have to see the numbers as such.
             with unfollowed():
                 result = operator.overload(*args, **kwargs)
@@ -233,6 +266,27 @@ class Registry:
             return result
 
         return call
+
+    def _call(
+        self, operator: Operator, kernel: Kernel, keys: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Call a kernel; of its errors, the script sees those of the operator itself."""
+        outer, mine = _calls.current, _Call()
+        _calls.current = mine
+        try:
+            return kernel(operator, keys, args, kwargs)
+        except Exception as error:
+            if mine.began and mine.result is _NOTHING:
+                raise
+            self._failed(operator, error)
+            for written in operator.written_in(args, kwargs):
+                self._written(written)
+            if mine.began:
+                return mine.result
+            with unfollowed():
+                return operator.call_at(keys, args, kwargs)
+        finally:
+            _calls.current = outer
 
 
 def _makes_on_gpu(kwargs: dict[str, Any]) -> bool:

@@ -399,11 +399,12 @@ class Rules:
     def _decided_by(self, answer: bool) -> Kernel:
         def decide(operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
             with unfollowed():
-                decided = any(self._number_in(side) is answer for side in args[:2])
+                decided = any(self._number_in(side) == answer for side in args[:2])
             result = self._engine.call(operator, keys, args, kwargs)
-            if decided and isinstance(result, torch.Tensor) and result.dtype == torch.bool:
+            # All bits of 0 are false; of other numbers, not all are true.
+            if decided and isinstance(result, torch.Tensor) and (not answer or result.dtype == torch.bool):
                 with unfollowed():
-                    self._contents.fill(result, answer)
+                    self._contents.fill(result, _as(result.dtype, answer))
             return result
 
         return decide
