@@ -5,9 +5,11 @@ from __future__ import annotations
 import atexit
 import functools
 import importlib
+import re
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -99,8 +101,11 @@ def _patch_dynamo(mode: Observation) -> None:
     optimize = context.__call__
     if hasattr(optimize, "__wrapped__"):
         return
-    # Kernels of operators are called in compiled code, too, and are not to be compiled themselves.
-    importlib.import_module("torch._dynamo.trace_rules").add(__package__)
+    # Kernels of operators are called in compiled code, too, and are not to be compiled themselves. (``add``
+    # of the same module would also switch its list of other folders on, which is off.)
+    rules: Any = importlib.import_module("torch._dynamo.trace_rules")
+    folder = re.escape(str(Path(__file__).parent / "values"))
+    rules.SKIP_DIRS_RE = re.compile(f"{rules.SKIP_DIRS_RE.pattern}|^{folder}/")
 
     @functools.wraps(optimize)
     def optimize_followed(self: Any, function: Any) -> Any:
