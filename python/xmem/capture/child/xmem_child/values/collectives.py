@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
 from functools import reduce
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
@@ -90,10 +90,11 @@ class Collectives:
     def _broadcast(self, group: _Group, given: Kwargs) -> list[Any]:
         (tensor,) = given["tensors"]
         channel, post = self._post(group, tensor, [tensor])
+        form = _form(tensor)
         if not channel:
             return []
         root = int(given["root_rank"])
-        return [(tensor, lambda: self._of(group, channel, root, tensor, post)[0])]
+        return [(tensor, lambda: self._of(group, channel, root, form, post)[0])]
 
     def _all_reduce(self, group: _Group, given: Kwargs) -> list[Any]:
         return [(tensor, self._reduced(group, tensor)) for tensor in given["tensors"]]
@@ -113,10 +114,11 @@ class Collectives:
     def _all_gather(self, group: _Group, given: Kwargs) -> list[Any]:
         (outputs,), (tensor,) = given["output_tensors"], given["input_tensors"]
         channel, post = self._post(group, tensor, [tensor])
+        form = _form(tensor)
         if not channel:
             return []
         return [
-            (output, lambda rank=rank: self._of(group, channel, rank, tensor, post)[0])
+            (output, lambda rank=rank: self._of(group, channel, rank, form, post)[0])
             for rank, output in enumerate(outputs)
         ]
 
@@ -135,11 +137,12 @@ class Collectives:
         if given["output_split_sizes"] or given["input_split_sizes"]:
             return []  # of sizes that differ between ranks
         channel, post = self._post(group, tensor, [tensor])
+        form = _form(tensor)
         if not channel:
             return []
 
         def own() -> Values:
-            parts = [self._of(group, channel, rank, tensor, post)[0] for rank in range(group.size)]
+            parts = [self._of(group, channel, rank, form, post)[0] for rank in range(group.size)]
             if any(part is None for part in parts):
                 return None
             return torch.cat([part.reshape(group.size, -1)[group.rank] for part in parts if part is not None])
@@ -150,9 +153,10 @@ class Collectives:
         (output,), root = given["output_tensors"], int(given["root_rank"])
         inputs = given["input_tensors"][0] if group.rank == root else [output] * group.size
         channel, post = self._post(group, output, inputs)
+        form = _form(output)
         if not channel:
             return []
-        return [(output, lambda: self._of(group, channel, root, output, post, group.size)[group.rank])]
+        return [(output, lambda: self._of(group, channel, root, form, post, group.size)[group.rank])]
 
     def _send(self, group: _Group, given: Kwargs) -> list[Any]:
         (tensor,) = given["tensors"]
@@ -162,19 +166,21 @@ class Collectives:
     def _receive(self, group: _Group, given: Kwargs) -> list[Any]:
         (tensor,), source = given["tensors"], int(given["src"])
         channel = self._channel(group, tensor, (source, group.rank))
+        form = _form(tensor)
         if not channel or group.store is None:
             return []
-        return [(tensor, lambda: self._of(group, channel, source, tensor, [])[0])]
+        return [(tensor, lambda: self._of(group, channel, source, form, [])[0])]
 
     # Parts of the above.
 
     def _gathered(self, group: _Group, output: torch.Tensor, tensor: torch.Tensor) -> list[Any]:
         channel, post = self._post(group, tensor, [tensor])
+        form = _form(tensor)
         if not channel:
             return []
 
         def all_of_them() -> Values:
-            parts = [self._of(group, channel, rank, tensor, post)[0] for rank in range(group.size)]
+            parts = [self._of(group, channel, rank, form, post)[0] for rank in range(group.size)]
             if any(part is None for part in parts):
                 return None
             return torch.cat([part.flatten() for part in parts if part is not None])
@@ -183,12 +189,13 @@ class Collectives:
 
     def _reduced(self, group: _Group, tensor: torch.Tensor) -> Callable[[], Values]:
         channel, post = self._post(group, tensor, [tensor])
+        form = _form(tensor)
         operation = _operation()
 
         def reduced() -> Values:
             if not channel or operation is None or post[0] is None:
                 return None
-            parts = [self._of(group, channel, rank, tensor, post)[0] for rank in range(group.size)]
+            parts = [self._of(group, channel, rank, form, post)[0] for rank in range(group.size)]
             if any(part is None for part in parts):
                 return None
             return operation([part for part in parts if part is not None])
@@ -232,7 +239,7 @@ class Collectives:
         group: _Group,
         channel: str,
         rank: int,
-        like: torch.Tensor,
+        form: _Form,
         own: list[Values],
         count: int = 1,
     ) -> list[Values]:
@@ -253,8 +260,19 @@ class Collectives:
             return [None] * count
         if content[:1] == b"0":
             return [None] * count
-        values = torch.frombuffer(bytearray(content[1:]), dtype=like.dtype)
-        return [part.reshape(like.size()) for part in values.chunk(count)]
+        values = torch.frombuffer(bytearray(content[1:]), dtype=form.dtype)
+        return [part.reshape(form.size) for part in values.chunk(count)]
+
+
+class _Form(NamedTuple):
+    """Of a tensor that is sent; the tensor itself must not live longer for being waited for."""
+
+    dtype: torch.dtype
+    size: torch.Size
+
+
+def _form(tensor: torch.Tensor) -> _Form:
+    return _Form(tensor.dtype, tensor.size())
 
 
 class _Group:
