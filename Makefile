@@ -22,6 +22,11 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 PYTHON ?= .venv-cuda12/bin/python
 ACCURACY = --csv $(or $(RUNS),$(error name the file of runs: make accuracy RUNS=FILE.csv)) --python $(PYTHON) $(CUDNN:%=--cudnn %)
 
+PHANTOM_PYTEST = \
+	XMEM_PHANTOM_PYTHONS=$(CURDIR)/.venv-cuda13/bin/python:$(CURDIR)/.venv-cuda12/bin/python \
+	XMEM_PHANTOM_CUDNN=$(CURDIR)/.venv-cuda12/cudnn/nvidia/cudnn/lib/libcudnn.so.9 \
+	pytest -q
+
 CPP_FILES = git ls-files --cached --others --exclude-standard -- '*.cpp' '*.hpp'
 
 .DEFAULT_GOAL := help
@@ -74,9 +79,7 @@ test-python: $(STAMPS)/xmem $(STAMPS)/develop $(STAMPS)/models  ## Run the Pytho
 	pytest -q
 
 test-phantom: $(STAMPS)/xmem $(STAMPS)/develop .venv-cuda13/ready .venv-cuda12/ready  ## Test on CUDA builds of torch
-	XMEM_PHANTOM_PYTHONS=$(CURDIR)/.venv-cuda13/bin/python:$(CURDIR)/.venv-cuda12/bin/python \
-	XMEM_PHANTOM_CUDNN=$(CURDIR)/.venv-cuda12/cudnn/nvidia/cudnn/lib/libcudnn.so.9 \
-	pytest -q tests/phantom tests/oracle
+	$(PHANTOM_PYTEST) -m 'not nightly' tests/phantom tests/oracle
 
 # A result that nothing has changed since is kept in .stacks, so a second try goes on where the first ended.
 test-stacks: $(STAMPS)/xmem $(STAMPS)/develop  ## Run popular training stacks, or those with STACKS=PATTERN in their names
@@ -87,6 +90,7 @@ test-stacks: $(STAMPS)/xmem $(STAMPS)/develop  ## Run popular training stacks, o
 	XMEM_STACKS='$(STACKS)' pytest -q tests/stacks
 
 test-nightly: test-stacks $(STAMPS)/xmem $(STAMPS)/develop .venv-cuda13/ready .venv-cuda12/ready  ## Stacks, and long runs of the allocator's tests
+	$(PHANTOM_PYTEST) -m nightly tests/phantom
 	cd tests && python -m property.long_run --programs 100000
 	XMEM_HYPOTHESIS_EXAMPLES=10000 pytest -q tests/property/test_allocator_against_reference.py
 	cd tests && XMEM_PHANTOM_PYTHONS=$(CURDIR)/.venv-cuda13/bin/python:$(CURDIR)/.venv-cuda12/bin/python \

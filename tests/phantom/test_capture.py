@@ -274,6 +274,7 @@ def test_a_failure_names_the_value_that_it_may_come_from(python, tmp_path):
     assert "on its own" not in message
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(shutil.which("cc") is None, reason="Triton needs a C compiler")
 def test_tuning_compiles_no_candidates(python, tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "1")
@@ -431,6 +432,7 @@ def test_a_compiled_model_is_not_changed_by_being_watched(python, tmp_path):
     assert not any("inductor" in line for line in estimate.breakdown.source_line)
 
 
+@pytest.mark.nightly
 def test_a_model_compiled_ahead_of_its_first_call(python, tmp_path):
     """As vLLM compiles: tracing goes on outside of the compiled function's call."""
     script = """

@@ -258,6 +258,7 @@ for batch in loader:
 """
 
 
+@pytest.mark.nightly
 def test_longer_items_than_those_of_the_batches_are_told_or_taken(python, tmp_path):
     _, first = on_h100(python, tmp_path, LENGTHS)
     assert any("length 527, the longest in the batches recorded 27" in line for line in first.assumptions)
@@ -267,6 +268,7 @@ def test_longer_items_than_those_of_the_batches_are_told_or_taken(python, tmp_pa
     assert not any("in the batches recorded" in line for line in longest.assumptions)
 
 
+@pytest.mark.nightly
 def test_a_script_whose_time_is_up_is_estimated_by_what_it_did(python, tmp_path):
     script = """
         import time, torch
