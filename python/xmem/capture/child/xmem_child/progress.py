@@ -3,6 +3,7 @@ at."""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import faulthandler
 import json
@@ -36,7 +37,7 @@ class Progress:
             if not self._phase:
                 self._answer_with_stacks()
             self._phase = phase
-            partial = self._path.with_suffix(".partial")
+            partial = self._workspace / f"{self._path.name}.partial"
             partial.write_text(json.dumps({"phase": phase, "since": time.time(), "process": os.getpid()}))
             partial.replace(self._path)
 
@@ -51,5 +52,11 @@ class Progress:
             return
         if signal.getsignal(STACKS_SIGNAL) is not signal.SIG_DFL:
             return  # the script's own
-        self._stacks = file = (self._workspace / f"stacks.{os.getpid()}").open("w")
+        # The parent sends the signal only while the file is there under its name: from when somebody answers
+        # until the interpreter, which takes the answer away when it ends, is about to.
+        path = self._workspace / f"stacks.{os.getpid()}"
+        partial = self._workspace / f"{path.name}.partial"
+        self._stacks = file = partial.open("w")
         faulthandler.register(STACKS_SIGNAL, file=file, all_threads=True)
+        partial.rename(path)
+        atexit.register(path.unlink, missing_ok=True)
