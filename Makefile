@@ -95,6 +95,8 @@ test-nightly: test-stacks $(STAMPS)/xmem $(STAMPS)/develop .venv-cuda13/ready .v
 	XMEM_HYPOTHESIS_EXAMPLES=10000 pytest -q tests/property/test_allocator_against_reference.py
 	cd tests && XMEM_PHANTOM_PYTHONS=$(CURDIR)/.venv-cuda13/bin/python:$(CURDIR)/.venv-cuda12/bin/python \
 	  python -m oracle.programs --processes 20 --programs 250
+	cd tests && XMEM_PHANTOM_PYTHONS=$(CURDIR)/.venv-cuda13/bin/python:$(CURDIR)/.venv-cuda12/bin/python \
+	  python -m oracle.jobs --jobs 100
 	cd tests && python -m oracle --settings 60 --requests 20000 \
 	  --python $(CURDIR)/.venv-cuda13/bin/python --python $(CURDIR)/.venv-cuda12/bin/python
 

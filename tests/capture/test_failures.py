@@ -36,6 +36,19 @@ def test_failing_rank_under_torchrun(tmp_path: Path) -> None:
 def test_killed_rank_under_torchrun(tmp_path: Path) -> None:
     error = fails([*TORCHRUN, str(TARGETS / "failing_rank.py"), "kill"], tmp_path)
     assert "rank 1: ended by signal 9" in error.message
+    assert "of memory left, so the cause is another" in error.message
+
+
+def test_command_that_a_signal_ends_after_an_exception(tmp_path: Path) -> None:
+    script = tmp_path / "serve.py"
+    script.write_text(
+        "import os, signal, subprocess, sys, torch\n"
+        "if len(sys.argv) > 1: raise ValueError('no kernel for this')\n"
+        "subprocess.run([sys.executable, __file__, 'worker'])\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    with pytest.raises(CaptureError, match="ended by signal 9 after ValueError: no kernel for this"):
+        capture([sys.executable, str(script)], tmp_path / "trace.json", timeout_s=100)
 
 
 @pytest.mark.parametrize("way", ["hook", "exit"])

@@ -121,6 +121,23 @@ def test_an_unknown_mask_selects_and_counts_as_all_of_it(python, tmp_path):
     assert scattered == [25] * 8
 
 
+def test_elements_of_something_known_are_among_its_numbers(python, tmp_path):
+    script = TRAIN + textwrap.dedent(
+        """
+        train(steps=1)
+        best = model(torch.randn(100, 64, device="cuda"))[:, 0].topk(60).indices
+        levels = torch.arange(5, device="cuda").repeat_interleave(20)[best]
+        print([levels.unique().tolist(), (levels == 2).sum().item(), levels[levels != 2].shape[0], levels[0].item()])
+        levels += best
+        print([levels.unique().shape[0]])
+        train()
+        """
+    )
+    lines, _ = printed(python, tmp_path, script)
+    assert json.loads(lines[0]) == [[0, 1, 2, 3, 4], 12, 48, 0]
+    assert json.loads(lines[1]) == [60], "it is not known what was added"
+
+
 def test_what_nobody_writes_to_keeps_its_value_and_what_a_kernel_may_write_to_loses_it(python, tmp_path):
     script = TRAIN + textwrap.dedent(
         """
@@ -153,6 +170,7 @@ def test_ranks_tell_each_other_what_they_know(python, tmp_path):
         told = of(7 if rank == 0 else -1); dist.broadcast(told, 0)
         most = of(rank + 1); dist.all_reduce(most, dist.ReduceOp.MAX)
         total = of(rank + 1.5); dist.all_reduce(total)
+        ones = torch.ones(1, device="cuda"); dist.all_reduce(ones)
         all_of_them = of(0, 0); dist.all_gather_into_tensor(all_of_them, of(rank + 10))
         parts = [of(0, 0), of(0, 0)]; dist.all_gather(parts, of(rank, 2 * rank))
         share = of(0); dist.reduce_scatter_tensor(share, of(1, 2))
@@ -160,7 +178,7 @@ def test_ranks_tell_each_other_what_they_know(python, tmp_path):
         if rank == 0: dist.send(of(42), 1); got = of(42)
         else: got = of(0); dist.recv(got, 0)
         unknown = (of(1.0, 2.0)[None] @ of(3.0, 4.0)[:, None])[0]; dist.all_reduce(unknown)
-        row = [told.item(), most.item(), total.item(), all_of_them.tolist(), [p.tolist() for p in parts], share.item(), swapped.tolist(), got.item(), unknown.item()]
+        row = [told.item(), most.item(), total.item(), ones.item(), all_of_them.tolist(), [p.tolist() for p in parts], share.item(), swapped.tolist(), got.item(), unknown.item()]
         with open(f"{os.environ['XMEM_TEST_OUT']}.{rank}", "w") as out: json.dump(row, out)
         model.cuda(); train()
         dist.destroy_process_group()
@@ -170,7 +188,7 @@ def test_ranks_tell_each_other_what_they_know(python, tmp_path):
     printed(python, tmp_path, script, gpus=2, env={**os.environ, "XMEM_TEST_OUT": str(out)})
     for rank in range(2):
         row = json.loads(Path(f"{out}.{rank}").read_text())
-        assert row == [7, 2, 4.0, [10, 11], [[0, 0], [1, 2]], 2 * (rank + 1), [rank, 10 + rank], 42, 0.0]
+        assert row == [7, 2, 4.0, 2.0, [10, 11], [[0, 0], [1, 2]], 2 * (rank + 1), [rank, 10 + rank], 42, 0.0]
 
 
 def test_a_loop_that_waits_for_a_value_ends_and_names_its_line(python, tmp_path):
@@ -201,6 +219,25 @@ def test_a_script_that_never_trains_because_of_a_value_is_refused(python, tmp_pa
         printed(python, tmp_path, script)
 
 
+def test_what_a_rank_that_does_not_run_would_send_is_asked_for(python, tmp_path):
+    script = TRAIN + textwrap.dedent(
+        """
+        import torch.distributed as dist
+        from torch.testing._internal.distributed.fake_pg import FakeStore
+        dist.init_process_group("fake", rank=7, world_size=8, store=FakeStore())
+        flags = torch.tensor([0, 1], device="cuda")
+        dist.broadcast(flags, 0)
+        if flags[0].item():
+            train()
+        """
+    )
+    with pytest.raises(CaptureError, match=r"without a training step.*--value .*train\.py:16=NUMBER"):
+        printed(python, tmp_path, script)
+    # No process of it is rank 0, so the only one is traced.
+    _, estimate = printed(python, tmp_path, script, machine={"values": {f"{tmp_path}/train.py:16": 1.0}})
+    assert [rank.rank for rank in estimate.measured.ranks] == [7]
+
+
 @pytest.mark.parametrize("name", ["train.py:13", "ready"])
 def test_a_value_is_chosen_by_line_or_by_function(python, name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -223,6 +260,9 @@ def test_lbfgs_keeps_its_history_and_distributions_take_their_arguments(python, 
         y = model(torch.randn(8, 64, device="cuda")).detach()
         torch.distributions.Categorical(probs=y.softmax(-1)).log_prob(torch.zeros(8, device="cuda"))
         torch.distributions.Normal(y, y.exp()).rsample()
+        torch.distributions.Normal(y, y.exp()).sample()
+        torch.distributions.Geometric(y.sigmoid()).sample()
+        torch.distributions.VonMises(y, y.exp()).sample()
         train(steps=1)
         optimizer = torch.optim.LBFGS(model.parameters(), max_iter=5, history_size=10)
         def closure():
@@ -305,3 +345,52 @@ def test_a_loop_with_a_limit_ends_there(python, tmp_path):
     )
     lines, _ = printed(python, tmp_path, script)
     assert lines == ["20"]
+
+
+def test_a_loop_that_calls_a_model_may_read_its_condition_longer(python, tmp_path):
+    """Generation has a limit of its own, which may be more than the reads that end a loop that waits."""
+    script = TRAIN + textwrap.dedent(
+        """
+        with torch.no_grad():
+            tokens, finished = 0, torch.zeros((), dtype=torch.bool, device="cuda")
+            while tokens < 1200 and not finished:
+                finished = model(torch.randn(4, 64, device="cuda")).argmax() == 3
+                tokens += 1
+        print(tokens)
+        train()
+        """
+    )
+    lines, estimate = printed(python, tmp_path, script)
+    assert lines == ["1200"]
+    assert not any("1,000 times" in line for line in estimate.assumptions)
+
+
+def test_operators_that_take_functions_run(python, tmp_path):
+    script = TRAIN + textwrap.dedent(
+        """
+        from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+        mask = create_block_mask(lambda b, h, q, k: q >= k, None, None, 128, 128, device="cuda")
+        x = model(torch.randn(1, 2, 128, 64, device="cuda"))
+        flex_attention(x, x, x, block_mask=mask).sum().backward()
+        print("done")
+        train()
+        """
+    )
+    lines, _ = printed(python, tmp_path, script)
+    assert lines == ["done"]
+
+
+def test_what_nobody_wrote_is_not_known(python, tmp_path):
+    """Memory of weights that were not initialized, and what a larger size adds."""
+    script = TRAIN + textwrap.dedent(
+        """
+        left = [torch.full((300, 100), float("nan")) for _ in range(50)]
+        del left
+        weight = torch.nn.Embedding(300, 100).cuda().weight
+        print(weight.isnan().any().item(), weight.sum().item())
+        print(torch.tensor([1, 2], device="cuda").resize_(1000).sum().item())
+        train()
+        """
+    )
+    lines, _ = printed(python, tmp_path, script)
+    assert lines == ["False 0.0", "0"]

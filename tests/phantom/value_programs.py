@@ -7,6 +7,7 @@ import sys
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 device = sys.argv[1]
 PROGRAMS = []
@@ -77,6 +78,21 @@ def detection():
         shared = (high - low).clamp(min=0).prod(1)
         order = rest[shared / (area[first] + area[rest] - shared) <= 0.5]
     return [kept, (area > 90).nonzero().flatten().tolist()]
+
+
+@program
+def detection_by_torchvision():
+    from torchvision.ops import batched_nms, box_iou, nms, remove_small_boxes
+
+    boxes = tensor([[0.0, 0, 10, 10], [1, 1, 10, 10], [20, 20, 30, 30], [0, 0, 1, 10], [21, 20, 30, 31]])
+    scores = tensor([0.9, 0.8, 0.7, 0.95, 0.6])
+    matched = box_iou(boxes, boxes[:2]).max(1).values > 0.5
+    return [
+        nms(boxes, scores, 0.5).tolist(),
+        batched_nms(boxes, scores, tensor([0, 1, 0, 1, 0]), 0.5).tolist(),
+        remove_small_boxes(boxes, 2.0).tolist(),
+        list(boxes[matched].shape),
+    ]
 
 
 @program
@@ -180,6 +196,57 @@ def first_gradient():
     Loss.apply(x).backward()
     (Loss.apply(x) / 2).backward()
     return seen
+
+
+@program
+def nested_tensors():
+    values, offsets = torch.randn(8, 4, device=device), tensor([0, 3, 8])
+    nested = torch.nested.nested_tensor_from_jagged(values, offsets)
+    given = [torch.randn(2, 4, device=device), torch.randn(5, 4, device=device)]
+    made = torch.nested.as_nested_tensor(given, layout=torch.jagged)
+    return [
+        [list(part.shape) for part in (nested * 2).unbind()],
+        [list(part.shape) for part in made.unbind()],
+        made.offsets().diff().tolist(),
+    ]
+
+
+@program
+def inside_modes_and_subclasses():
+    class Through(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            return function(*args, **(kwargs or {}))
+
+    class Around(torch.Tensor):
+        @staticmethod
+        def __new__(cls, inner):
+            made = torch.Tensor._make_wrapper_subclass(
+                cls, inner.shape, dtype=inner.dtype, device=inner.device
+            )
+            made.inner = inner
+            return made
+
+        @classmethod
+        def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+            args = [a.inner if isinstance(a, cls) else a for a in args]
+            return cls(function(*args, **(kwargs or {})))
+
+    ends = tensor([0, 3, 8])
+    with Through():
+        lengths = ends.diff()
+    more = Around(ends) + 1
+    more.add_(2)
+    return [lengths.tolist(), more.inner.tolist()]
+
+
+@program
+def nothing():
+    numbers, unknown = tensor([3, 1]), torch.randn(4, 8, device=device) @ torch.randn(8, 4, device=device)
+    none = unknown[:0]
+    return [
+        [bool((none > 0).all()), bool((none > 0).any()), none.sum().item(), torch.equal(none, none.clone())],
+        [numbers[2:].tolist(), list(none[none[:, 0] > 0].shape), torch.cat([numbers[:0], numbers]).tolist()],
+    ]
 
 
 @program

@@ -23,6 +23,7 @@ from xmem.capture.process import Ended, run_process
 from xmem.capture.ranks import rank_that_needs_most
 from xmem.errors import CaptureError, ConfigError
 from xmem.phantom.ledger import ProcessRecord
+from xmem.units import format_bytes
 
 Mode = Literal["real", "phantom"]
 
@@ -104,14 +105,29 @@ def capture(
     target = Path(os.path.abspath(output))  # noqa: PTH100 - resolve() would replace a link by what it points to
     _check_output(target)
     asked = _Asked(command, extent, timeout_s, stacks, env, gpu, stdout, mode, machine or PhantomMachine())
-    result = _capture_rank(asked, target, rank or 0)
+    first = _rank_here(asked) if rank is None else rank
+    try:
+        result = _capture_rank(asked, target, first)
+    except _OtherRanksError as others:
+        if rank is not None:
+            raise
+        first = min(others.ranks)
+        note(f"{others.message}; running again to trace rank {first}")
+        result = _capture_rank(asked, target, first)
     if mode == "phantom" and rank is None:
+        traced = int(result.metadata["phantom"]["ranks"][0]["rank"])
         busiest = rank_that_needs_most(result.metadata["phantom"])
-        if busiest != 0:
-            note(f"rank {busiest} needs more than rank 0; running again to trace it")
+        if busiest != traced:
+            note(f"rank {busiest} needs more than rank {traced}; running again to trace it")
             again = _capture_rank(asked, target, busiest)
             return replace(again, wall_s=result.wall_s + again.wall_s)
     return result
+
+
+def _rank_here(asked: _Asked) -> int:
+    """The rank that the command is told to be, as by a launcher; 0 where it is told none."""
+    told = (os.environ if asked.env is None else asked.env).get("RANK", "")
+    return int(told) if told.isdecimal() else 0
 
 
 @dataclass(frozen=True)
@@ -156,7 +172,7 @@ def _capture_rank(asked: _Asked, target: Path, rank: int) -> CaptureResult:
         ended = run_process(
             _resolve(asked.command, environment), environment, workspace, asked.timeout_s, asked.stdout
         )
-        status = _outcome(workspace, ended, asked.timeout_s)
+        status = _outcome(workspace, ended, asked.timeout_s, rank)
         _publish(Path(status["trace"]), target)
         if mode == "phantom" and machine.snapshot is not None:
             _publish(workspace / "snapshot.pickle", machine.snapshot)
@@ -222,7 +238,17 @@ def own_version() -> str:
         return "unknown"
 
 
-def _outcome(workspace: Path, ended: Ended, timeout_s: float | None) -> dict[str, Any]:
+class _OtherRanksError(CaptureError):
+    """The command ended well, but none of its processes was the rank to trace.
+
+    Attributes:
+        ranks: Those that there were.
+    """
+
+    ranks: frozenset[int] = frozenset()
+
+
+def _outcome(workspace: Path, ended: Ended, timeout_s: float | None, rank: int) -> dict[str, Any]:
     """What the captured process reported, or the reason why there is no trace."""
     status = _status(workspace)
     if status.get("state") == "failed":
@@ -241,8 +267,19 @@ def _outcome(workspace: Path, ended: Ended, timeout_s: float | None) -> dict[str
             ended.last_output,
             traceback,
         )
+    ranks = {int(json.loads(path.read_text())["rank"]) for path in workspace.glob("peer.*.json")}
+    if ended.exit_status == 0 and ranks and rank not in ranks:
+        there_were = f"rank {rank} is to be traced, and the command ran {_in_words(ranks)}"
+        others = _OtherRanksError(there_were, ended.exit_status, ended.last_output)
+        others.ranks = frozenset(ranks)
+        raise others
     message = _explain_missing(workspace, ended, failure)
     raise CaptureError(message, ended.exit_status, ended.last_output, traceback)
+
+
+def _in_words(ranks: set[int]) -> str:
+    first, last = min(ranks), max(ranks)
+    return f"rank {first} alone" if first == last else f"ranks {first} to {last}"
 
 
 def _where(ended: Ended) -> str:
@@ -268,12 +305,13 @@ def _explain_missing(workspace: Path, ended: Ended, failure: Failure | None) -> 
     if ended.host_memory is not None and (lack := ended.host_memory.lack(exit_status, ended.last_output)):
         return lack
     if exit_status is not None and exit_status < 0:
+        before = f" after {failure.in_words()}" if failure and not failure.by_signal else ""
         return (
-            f"the command was ended by signal {-exit_status}{last_calls(workspace)}; "
-            "if the machine ran out of memory, use a smaller batch or another machine"
+            f"the command was ended by signal {-exit_status}{before}{last_calls(workspace)}"
+            f"{_lack_of_memory(ended)}"
         )
     if exit_status != 0:
-        return _explain_failure(workspace, exit_status, failure)
+        return _explain_failure(workspace, ended, failure)
     if not imported_torch:
         return (
             "the command never imported torch where the capture could see it; "
@@ -285,15 +323,23 @@ def _explain_missing(workspace: Path, ended: Ended, failure: Failure | None) -> 
     )
 
 
-def _explain_failure(workspace: Path, exit_status: int | None, failure: Failure | None) -> str:
+def _lack_of_memory(ended: Ended) -> str:
+    """Whether a signal came for lack of host memory, as the rest of a sentence."""
+    if ended.host_memory is None:
+        return "; if the machine ran out of memory, use fewer processes, a smaller batch or another machine"
+    left = format_bytes(ended.host_memory.least_available_bytes)
+    return f"; the machine had {left} of memory left, so the cause is another: see the output above"
+
+
+def _explain_failure(workspace: Path, ended: Ended, failure: Failure | None) -> str:
     """Why the script ended with an error; what it called of CUDA is named where that explains something."""
+    exit_status = ended.exit_status
     if failure is None:
         return f"the script failed on its own (exit status {exit_status}); make it run on the CPU first"
     if failure.by_signal:
         return (
             f"the script failed (exit status {exit_status}): {failure.in_words()}"
-            f"{last_calls(workspace, failure.process)}; "
-            "if the machine ran out of memory, use fewer processes, a smaller batch or another machine"
+            f"{last_calls(workspace, failure.process)}{_lack_of_memory(ended)}"
         )
     named = f"(exit status {exit_status}): {failure.in_words()}"
     ours = explain_reads(failure)

@@ -41,6 +41,17 @@ elif kind == "dpo":
         train_dataset=Dataset.from_dict(pairs),
         processing_class=tokenizer(),
     )
+elif kind == "kto":
+    from trl import KTOConfig, KTOTrainer
+
+    judged = {"prompt": prompts, "completion": [WORDS] * 64, "label": [True, False] * 32}
+    trainer = KTOTrainer(
+        model=model,
+        ref_model=LlamaForCausalLM._from_config(config, dtype=torch.bfloat16),
+        args=KTOConfig(max_length=256, **settings),
+        train_dataset=Dataset.from_dict(judged),
+        processing_class=tokenizer(),
+    )
 elif kind == "reward":
     from trl import RewardConfig, RewardTrainer
 

@@ -109,7 +109,7 @@ def _install_phantom(settings: Settings) -> None:
     session.values = Values(settings, session.spans, session.assume)
     failures.tell_reads(session.values.before)
     if not settings.keep_init:
-        skip_initialisation()
+        skip_initialisation(session.values.not_written)
         skip_host_work(session.assume)
     phantom_distributed.install()
     take_first_choices(session.assume)

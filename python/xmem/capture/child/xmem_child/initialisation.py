@@ -16,27 +16,27 @@ _LARGE_ELEMENTS = 1 << 14
 _IN_PLACE = ("normal_", "uniform_", "log_normal_", "cauchy_", "exponential_", "geometric_", "random_")
 
 
-def skip_initialisation() -> None:
-    """Make ``torch.nn.init`` and large random fills of float tensors on the host do nothing."""
+def skip_initialisation(skipped: Callable[[torch.Tensor], None]) -> None:
+    """Make ``torch.nn.init`` and large random fills of float tensors on the host do nothing.
+
+    Args:
+        skipped: Told of each tensor that was left as it was.
+    """
+
+    def leave_large(fill: Callable[..., Any]) -> Callable[..., Any]:
+        def leave(tensor: torch.Tensor, *args: Any, **options: Any) -> Any:
+            if not _is_large(tensor):
+                return fill(tensor, *args, **options)
+            skipped(tensor)
+            return tensor
+
+        return leave
+
     for name in dir(torch.nn.init):
         if name.endswith("_") and not name.startswith("_"):
-            setattr(torch.nn.init, name, _leave_first_argument(getattr(torch.nn.init, name)))
+            setattr(torch.nn.init, name, leave_large(getattr(torch.nn.init, name)))
     for name in _IN_PLACE:
-        setattr(torch.Tensor, name, _skip_when_large(getattr(torch.Tensor, name)))
-
-
-def _leave_first_argument(fill: Callable[..., Any]) -> Callable[..., Any]:
-    def leave(tensor: torch.Tensor, *_args: Any, **_options: Any) -> torch.Tensor:
-        return tensor if _is_large(tensor) else fill(tensor, *_args, **_options)
-
-    return leave
-
-
-def _skip_when_large(fill: Callable[..., Any]) -> Callable[..., Any]:
-    def skip(tensor: torch.Tensor, *args: Any, **options: Any) -> Any:
-        return tensor if _is_large(tensor) else fill(tensor, *args, **options)
-
-    return skip
+        setattr(torch.Tensor, name, leave_large(getattr(torch.Tensor, name)))
 
 
 def _is_large(tensor: torch.Tensor) -> bool:

@@ -25,6 +25,12 @@ def rank_here() -> int:
     return int(distributed.get_rank() if distributed else os.environ.get("RANK", "0"))
 
 
+def stands_for(rank: int) -> bool:
+    """Whether this process is to be traced where a rank was named. In a fake process group it is the only
+    one."""
+    return rank_here() == rank or _is_fake()
+
+
 def world_size() -> int:
     """How many ranks the distributed job has."""
     distributed = _initialized()

@@ -23,7 +23,7 @@ from .card_record import card_of, cards
 from .data_lengths import DataLengths
 from .device_memory import running, usage
 from .extent import Recording
-from .peers import rank_here, wait_for_peers, world_size
+from .peers import rank_here, stands_for, wait_for_peers, world_size
 from .profiler import Profiler
 from .progress import Progress
 from .run_notes import RunNotes
@@ -96,6 +96,8 @@ class Session(RunNotes):
             self.names.add_root(module, name)
             self.script_settings.root_called(module)
         self.iterations.call_begins()
+        if self.values is not None:
+            self.values.model_called()
 
     def root_left(self, module: torch.nn.Module) -> None:
         """Its call is over; one without weights, such as a loss, is part of what surrounds it."""
@@ -157,6 +159,7 @@ class Session(RunNotes):
         if self.allocator is None and threading.get_native_id() != self.thread:
             return  # the profiler cannot be stopped from here
         if (reason := self._never_trained()) is not None:
+            self._abandon()  # a profiler that runs on when the interpreter ends takes the process down
             self.state = State.DONE
             self.settings.report(state="failed", message=reason)
         elif self._owner or self._takes_part():
@@ -210,7 +213,7 @@ class Session(RunNotes):
             importlib.import_module("torch._dynamo")
         self.progress.note("setting up")
         if self.allocator is not None:
-            if rank_here() != self.settings.rank:
+            if not stands_for(self.settings.rank):
                 self.state = State.PEER
                 return
             self.allocator.start()
@@ -230,11 +233,11 @@ class Session(RunNotes):
     def _takes_part(self) -> bool:
         """Whether a process that made no step may still be the one to capture."""
         if self.allocator is not None:
-            return rank_here() == self.settings.rank and any(self._peak_bytes())
+            return stands_for(self.settings.rank) and any(self._peak_bytes())
         return self.iterations.calls > 0
 
     def _claim(self) -> None:
-        may_claim = self.allocator is None or rank_here() == self.settings.rank
+        may_claim = self.allocator is None or stands_for(self.settings.rank)
         if may_claim and self.settings.take_claim():
             self._owner = True
         else:

@@ -1,8 +1,9 @@
 """The values of the phantom GPU's memory: what the host wrote, and what follows from that, is known.
 
-Read in this order: ``operators`` (which operators are followed, and how), ``contents`` (what is known of
-memory), ``engine`` (operators run on the host with what is known), ``reads`` (what is read of what is not),
-``rules`` (what is taken for it) and ``collectives`` (what ranks tell each other).
+Read in this order: ``operators`` (which operators are followed, and how), ``inside`` (those that modes and
+subclasses of tensors call), ``contents`` (what is known of memory), ``engine`` (operators run on the host
+with what is known), ``reads`` (what is read of what is not), ``rules`` (what is taken for it) and
+``collectives`` (what ranks tell each other).
 """
 
 from __future__ import annotations
@@ -13,11 +14,14 @@ from contextlib import contextmanager
 from types import CodeType
 from typing import Any
 
+import torch
+
 from ..settings import Settings
 from ..spans import SpanRecorder
 from .collectives import Collectives, note_reductions
 from .contents import Contents
 from .engine import Engine
+from .inside import follow_inside
 from .operators import Operator, Registry, follow_this_thread
 from .reads import Reads
 from .rules import Rules
@@ -34,21 +38,21 @@ class Values:
 
     def __init__(self, settings: Settings, spans: SpanRecorder, assume: Callable[[str], None]) -> None:
         self._reads = Reads(spans, settings.values, assume)
-        engine = Engine(Contents(settings.known_elements))
-        rules = Rules(engine, self._reads, _written(), _answering(), Collectives(engine, assume).kernels)
-        self._registry = Registry(rules.kernel_of, engine.forget, self._kernel_failed)
+        self._contents = Contents(settings.known_elements)
+        engine = Engine(self._contents)
+        collectives = Collectives(engine, self._reads, assume)
+        rules = Rules(engine, self._reads, _written(), _answering(), collectives.kernels)
+        self._registry = Registry(rules.kernel_of, engine.forget_written, self._kernel_failed)
         self._assume = assume
         self._failed: set[str] = set()
         self._registry.register()
+        self._registry.follow_libraries()
+        follow_inside()
         note_reductions()
 
     def follow_thread(self) -> None:
         """Follow the operators of the calling thread, of the backward passes that it starts, too."""
-        follow_this_thread(True)
-
-    def operators_came(self) -> None:
-        """A library was imported that may have brought operators."""
-        self._registry.register()
+        follow_this_thread()
 
     def _kernel_failed(self, operator: Operator, error: Exception) -> None:
         if operator.name not in self._failed:
@@ -58,9 +62,17 @@ class Values:
                 "report it"
             )
 
+    def not_written(self, tensor: torch.Tensor) -> None:
+        """A tensor of the host does not hold what the script takes it to hold."""
+        self._contents.note_unwritten(tensor)
+
     def stepped(self) -> None:
         """A training step was made."""
         self._reads.stepped()
+
+    def model_called(self) -> None:
+        """A model was called."""
+        self._reads.model_called()
 
     def deciding_lines(self) -> list[str]:
         """The lines that made numbers or conditions of what is not known."""

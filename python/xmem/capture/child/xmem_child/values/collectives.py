@@ -20,6 +20,7 @@ import torch
 from .contents import Contents
 from .engine import Args, Engine, Kwargs
 from .operators import Operator, unfollowed
+from .reads import Reads
 
 _MOST_BYTES = 1 << 12
 _PATIENCE = timedelta(seconds=20)
@@ -34,11 +35,13 @@ class Collectives:
 
     Args:
         engine: For what is known.
+        reads: Told of guesses.
         assume: Told of what a reader of the estimate should know.
     """
 
-    def __init__(self, engine: Engine, assume: Callable[[str], None]) -> None:
+    def __init__(self, engine: Engine, reads: Reads, assume: Callable[[str], None]) -> None:
         self._engine = engine
+        self._reads = reads
         self._contents: Contents = engine.contents
         self._assume = assume
         self._sent: Counter[str] = Counter()  # by channel
@@ -94,7 +97,7 @@ class Collectives:
         if not channel:
             return []
         root = int(given["root_rank"])
-        return [(tensor, lambda: self._of(group, channel, root, form, post)[0])]
+        return [(tensor, lambda: self._of_root(group, channel, root, form, post)[0])]
 
     def _all_reduce(self, group: _Group, given: Kwargs) -> list[Any]:
         return [(tensor, self._reduced(group, tensor)) for tensor in given["tensors"]]
@@ -142,10 +145,12 @@ class Collectives:
             return []
 
         def own() -> Values:
-            parts = [self._of(group, channel, rank, form, post)[0] for rank in range(group.size)]
-            if any(part is None for part in parts):
-                return None
-            return torch.cat([part.reshape(group.size, -1)[group.rank] for part in parts if part is not None])
+            parts = self._parts(group, channel, form, post)
+            return (
+                None
+                if parts is None
+                else torch.cat([part.reshape(group.size, -1)[group.rank] for part in parts])
+            )
 
         return [(output, own)]
 
@@ -156,7 +161,7 @@ class Collectives:
         form = _form(output)
         if not channel:
             return []
-        return [(output, lambda: self._of(group, channel, root, form, post, group.size)[group.rank])]
+        return [(output, lambda: self._of_root(group, channel, root, form, post, group.size)[group.rank])]
 
     def _send(self, group: _Group, given: Kwargs) -> list[Any]:
         (tensor,) = given["tensors"]
@@ -180,10 +185,8 @@ class Collectives:
             return []
 
         def all_of_them() -> Values:
-            parts = [self._of(group, channel, rank, form, post)[0] for rank in range(group.size)]
-            if any(part is None for part in parts):
-                return None
-            return torch.cat([part.flatten() for part in parts if part is not None])
+            parts = self._parts(group, channel, form, post)
+            return None if parts is None else torch.cat([part.flatten() for part in parts])
 
         return [(output, all_of_them)]
 
@@ -195,10 +198,8 @@ class Collectives:
         def reduced() -> Values:
             if not channel or operation is None or post[0] is None:
                 return None
-            parts = [self._of(group, channel, rank, form, post)[0] for rank in range(group.size)]
-            if any(part is None for part in parts):
-                return None
-            return operation([part for part in parts if part is not None])
+            parts = self._parts(group, channel, form, post)
+            return None if parts is None else operation(parts)
 
         return reduced
 
@@ -233,6 +234,22 @@ class Collectives:
             return tensor.clone()
         values = self._contents.tensor(tensor)
         return None if values is None else values.clone()
+
+    def _parts(
+        self, group: _Group, channel: str, form: _Form, own: list[Values]
+    ) -> list[torch.Tensor] | None:
+        """What each rank put in; None where one does not know it."""
+        parts = [self._of(group, channel, rank, form, own)[0] for rank in range(group.size)]
+        known = [part for part in parts if part is not None]
+        return known if len(known) == len(parts) else None
+
+    def _of_root(
+        self, group: _Group, channel: str, root: int, form: _Form, own: list[Values], count: int = 1
+    ) -> list[Values]:
+        """What the one rank that puts something in did; where it is no process, that is a guess."""
+        if group.store is None and root != group.rank:
+            self._reads.unknown("numbers", "broadcast", 0)
+        return self._of(group, channel, root, form, own, count)
 
     def _of(
         self,
@@ -296,7 +313,9 @@ def _is_group(value: Any) -> bool:
 
 
 def _bytes(values: torch.Tensor) -> bytes:
-    return bytes(values.contiguous().view(-1).view(torch.uint8).numpy())
+    # One number that stands for all has strides of 0, which ``contiguous`` leaves to a single element.
+    plain = values.clone(memory_format=torch.contiguous_format)
+    return bytes(plain.view(-1).view(torch.uint8).numpy())
 
 
 # The operator gets what reduces as an object that Python cannot look into, so it is noted before.

@@ -1,7 +1,8 @@
 """What is known of the memory of the phantom GPU, by storage.
 
-A fact is about a whole storage: its bytes, one number that fills it, or the share of a mask that is true. It
-ends with the storage, and with anything that may have written something unknown into it.
+A fact is about a whole storage: its bytes, one number that fills it, the share of a mask that is true, or
+numbers that all of its elements are among. It ends with the storage, and with anything that may have written
+something unknown into it.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ Number = bool | int | float | complex
 
 
 class _Fact:
-    """What is known of one storage; of ``bytes``, ``later`` and ``number`` at most one is there."""
+    """What is known of one storage: one of ``bytes``, ``later``, ``number``, ``share`` and ``among``."""
 
-    __slots__ = ("bytes", "dtype", "later", "number", "share", "watched", "weak")
+    __slots__ = ("among", "bytes", "dtype", "later", "number", "share", "watched", "weak")
 
     def __init__(self, weak: int, watched: int) -> None:
         self.weak = weak
@@ -32,12 +33,18 @@ class _Fact:
         self.number: Number | None = None
         self.dtype = torch.uint8  # of number
         self.share: float | None = None
+        self.among: torch.Tensor | None = None
+
+    @property
+    def gives_values(self) -> bool:
+        """Whether it says what each element is."""
+        return self.share is None and self.among is None
 
 
 class Contents:
     """Facts about storages of the GPU, as tensors of the host.
 
-    Not in use while the dispatcher's key of ``operators`` is on: it calls operators itself.
+    Ask it only where operators are not followed (``unfollowed``): it calls some itself.
 
     Args:
         most_elements: Of a tensor whose values are kept one by one.
@@ -47,6 +54,7 @@ class Contents:
         self.most_elements = most_elements
         self._facts: dict[int, _Fact] = {}  # by the address of the StorageImpl
         self._sweep_at = _SWEEP_AT_LEAST
+        self._unwritten: dict[int, int] = {}  # weak references to storages of the host, by their addresses
         self._watch = _Watch()
 
     def __bool__(self) -> bool:
@@ -57,18 +65,19 @@ class Contents:
         for a in args:
             first = a[0] if isinstance(a, (list, tuple)) and a else a
             if isinstance(first, torch.Tensor):
-                return first.is_cuda and torch._C._storage_address(first) not in self._facts
+                unknown = first.is_cuda and torch._C._storage_address(first) not in self._facts
+                return unknown and first.numel() != 0
         return False
 
     def knows(self, tensor: torch.Tensor) -> bool:
         """Whether there is a fact about the tensor's storage that gives values."""
         fact = self._fact(tensor)
-        return fact is not None and fact.share is None
+        return fact is not None and fact.gives_values
 
     def number(self, tensor: torch.Tensor) -> Number | None:
         """The number that fills a tensor of the GPU, None where there is none or it is not known."""
         fact = self._fact(tensor)
-        if fact is None or fact.share is not None:
+        if fact is None or not fact.gives_values:
             return None
         if fact.number is not None:
             return fact.number if fact.dtype == tensor.dtype else None
@@ -93,8 +102,10 @@ class Contents:
         Returns:
             None where they are not known, or too many.
         """
+        if not tensor.numel():  # there is nothing to know
+            return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
         fact = self._fact(tensor)
-        if fact is None or fact.share is not None or tensor.is_conj() or tensor.is_neg():
+        if fact is None or not fact.gives_values or tensor.is_conj() or tensor.is_neg():
             return None
         if fact.number is not None and not to_write and tensor.dtype == fact.dtype:
             return torch.full((), fact.number, dtype=fact.dtype).expand(tensor.size())
@@ -124,22 +135,20 @@ class Contents:
         if values.numel() > self.most_elements:
             self.forget(tensor)
             return
-        if fresh and not is_whole(tensor):
-            whole = torch.zeros(storage_of(tensor).nbytes(), dtype=torch.uint8).untyped_storage()
+        storage = storage_of(tensor)
+        if is_whole(tensor, storage):
+            if values.dtype != tensor.dtype or values.stride() != tensor.stride() or not is_whole(values):
+                values = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype).copy_(values)
+            self._new_fact(tensor, storage).bytes = values.untyped_storage()
+        elif fresh:
+            whole = torch.zeros(storage.nbytes(), dtype=torch.uint8).untyped_storage()
             part = torch.empty(0, dtype=tensor.dtype)
             part.set_(whole, tensor.storage_offset(), tensor.size(), tensor.stride()).copy_(values)
-            self._new_fact(tensor).bytes = whole
-            return
-        if not is_whole(tensor):
-            kept = self.tensor(tensor, to_write=True)
-            if kept is None:
-                self.forget(tensor)
-            else:
-                kept.copy_(values)
-            return
-        if values.dtype != tensor.dtype or values.stride() != tensor.stride() or not is_whole(values):
-            values = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype).copy_(values)
-        self._new_fact(tensor).bytes = values.untyped_storage()
+            self._new_fact(tensor, storage).bytes = whole
+        elif (kept := self.tensor(tensor, to_write=True)) is not None:
+            kept.copy_(values)
+        else:
+            self.forget(tensor)
 
     def set_later(self, tensor: torch.Tensor, draw: Callable[[], torch.Tensor | None]) -> None:
         """Keep a way to find the values of a tensor; it may turn out that they are unknown."""
@@ -163,6 +172,32 @@ class Contents:
         if is_whole(mask):
             self._new_fact(mask).share = share
 
+    def among(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """Different numbers, ascending, that each element is one of; None where that is not known."""
+        fact = self._fact(tensor)
+        return None if fact is None or fact.among is None else fact.among.to(tensor.dtype)
+
+    def note_among(self, tensor: torch.Tensor, numbers: torch.Tensor) -> None:
+        """The values are unknown, but each is one of these, which are all different, and ascend."""
+        if is_whole(tensor):
+            self._new_fact(tensor).among = numbers
+
+    def note_unwritten(self, tensor: torch.Tensor) -> None:
+        """What the host was to write to one of its own tensors was left out: its values are unknown."""
+        storage = storage_of(tensor)
+        if not self.is_unwritten(tensor):
+            self._unwritten[storage._cdata] = storage._weak_ref()
+
+    def is_unwritten(self, tensor: torch.Tensor) -> bool:
+        """Whether that is so of a tensor of the host."""
+        address = torch._C._storage_address(tensor)
+        weak = self._unwritten.get(address)
+        if weak is None or not torch.UntypedStorage._expired(weak):
+            return weak is not None
+        del self._unwritten[address]  # the storage is gone, and another one may have its address
+        torch.UntypedStorage._free_weak_ref(weak)
+        return False
+
     def forget(self, tensor: torch.Tensor) -> None:
         """Something unknown was written."""
         fact = self._facts.pop(torch._C._storage_address(tensor), None)
@@ -176,9 +211,10 @@ class Contents:
         self.forget(tensor)
         return None
 
-    def _new_fact(self, tensor: torch.Tensor) -> _Fact:
+    def _new_fact(self, tensor: torch.Tensor, storage: torch.UntypedStorage | None = None) -> _Fact:
         self.forget(tensor)
-        storage = storage_of(tensor)
+        if storage is None:
+            storage = storage_of(tensor)
         if len(self._facts) >= self._sweep_at:
             self._sweep()
         fact = _Fact(storage._weak_ref(), self._watch.begin(storage.data_ptr(), storage.nbytes()))
@@ -238,10 +274,12 @@ def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage:
         _set_hermetic(False)
 
 
-def is_whole(tensor: torch.Tensor) -> bool:
+def is_whole(tensor: torch.Tensor, storage: torch.UntypedStorage | None = None) -> bool:
     """Whether a tensor is all of its storage, each element once."""
     elements = tensor.numel()
-    if elements * tensor.element_size() != storage_of(tensor).nbytes():
+    if storage is None:
+        storage = storage_of(tensor)
+    if elements * tensor.element_size() != storage.nbytes():
         return False
     if tensor.is_contiguous():
         return True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -46,6 +46,7 @@ class Engine:
         """Likewise; the operators that it calls itself are followed, where this thread is."""
         if operator.random:
             return self._call_random(operator, keys, args, kwargs)
+        args = operator.with_tensors(args)
         try:
             host_args, host_kwargs = self.on_host(operator, args, kwargs)
         except UnknownValueError:
@@ -117,13 +118,16 @@ class Engine:
 
     def keep(self, result: Any, values: Any, inputs: tuple[Any, ...]) -> None:
         """Keep the values of a result, unless it is one of the inputs."""
+        self._keep(result, values, _storages(inputs))
+
+    def _keep(self, result: Any, values: Any, inputs: set[int]) -> None:
         if isinstance(result, torch.Tensor):
-            if result.is_cuda and not any(_shares(result, a) for a in inputs):
+            if result.is_cuda and torch._C._storage_address(result) not in inputs:
                 self._keep_one(result, values, inputs)
         elif isinstance(result, (list, tuple)):
             by_one = isinstance(values, _ByOne)
             for place, one in enumerate(result):
-                self.keep(one, _ByOne(values.result[place]) if by_one else values[place], inputs)
+                self._keep(one, _ByOne(values.result[place]) if by_one else values[place], inputs)
 
     def draw_later(self, operator: Operator, result: torch.Tensor, args: Args, kwargs: Kwargs) -> None:
         """Draw the numbers of a random tensor when they are asked for."""
@@ -167,15 +171,17 @@ class Engine:
                 continue
             if not self.contents.knows(tensor):
                 self.contents.set(tensor, host.clone())
-        self.keep(result, values, (*args, *(v for k, v in kwargs.items() if k not in operator.outputs)))
+        if operator.outputs:
+            kwargs = {name: a for name, a in kwargs.items() if name not in operator.outputs}
+        self.keep(result, values, (*args, *kwargs.values()))
 
-    def _keep_one(self, result: torch.Tensor, values: Any, inputs: tuple[Any, ...]) -> None:
+    def _keep_one(self, result: torch.Tensor, values: Any, inputs: set[int]) -> None:
         if isinstance(values, _ByOne):
             self.contents.fill(result, values.result.item())
         elif not isinstance(values, torch.Tensor) or values.size() != result.size():
             self.contents.forget(result)
         else:
-            alias = any(_shares(values, a) for a in _host_tensors(inputs)) or values._is_view()
+            alias = values._is_view() or torch._C._storage_address(values) in inputs
             self.contents.set(result, values.clone() if alias else values, fresh=True)
 
     def _host(self, value: Any, to_write: bool) -> Any:
@@ -184,6 +190,8 @@ class Engine:
                 raise UnknownValueError
             if not value.is_cuda:
                 if value.device != _CPU or value.numel() > self.contents.most_elements:
+                    raise UnknownValueError
+                if self.contents.is_unwritten(value):
                     raise UnknownValueError
                 return value
             found = self.contents.tensor(value, to_write=to_write)
@@ -202,9 +210,9 @@ class Engine:
         Raises:
             UnknownValueError: There are too many elements.
         """
-        tensors = list(_host_tensors((args, kwargs)))
-        if sum(tensor.numel() for tensor in tensors) <= 2 * self.contents.most_elements:
+        if _elements(args) + _elements(kwargs.values()) <= 2 * self.contents.most_elements:
             return args, kwargs, False
+        tensors = _host_tensors((args, kwargs))
         base = operator.name.partition(".")[0]
         by_one = operator.is_pointwise or (base in _BY_ONE_ELEMENT and len(args) == 1)
         if not by_one or any(any(tensor.stride()) for tensor in tensors):
@@ -270,6 +278,17 @@ class _ByOne:
         self.result = result
 
 
+def _elements(values: Iterable[Any]) -> int:
+    """How many elements tensors have, those in lists too."""
+    count = 0
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            count += value.numel()
+        elif isinstance(value, list):
+            count += _elements(value)
+    return count
+
+
 def _one(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.as_strided((1,), (1,))
@@ -295,13 +314,16 @@ def _host_tensors(value: Any) -> Iterator[torch.Tensor]:
             yield from _host_tensors(each)
 
 
-def _shares(tensor: torch.Tensor, other: Any) -> bool:
-    """Whether a tensor shares memory with another, or with one of a list."""
-    if isinstance(other, torch.Tensor):
-        if other.layout is not torch.strided:
-            return False
-        return bool(torch._C._storage_address(tensor) == torch._C._storage_address(other))
-    return isinstance(other, (list, tuple)) and any(_shares(tensor, each) for each in other)
+def _storages(values: Iterable[Any]) -> set[int]:
+    """The addresses of the storages of tensors, those in lists too."""
+    found = set()
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            if value.layout is torch.strided:
+                found.add(torch._C._storage_address(value))
+        elif isinstance(value, (list, tuple)):
+            found |= _storages(value)
+    return found
 
 
 def _plain_tensors(tensor: torch.Tensor) -> Iterator[torch.Tensor]:

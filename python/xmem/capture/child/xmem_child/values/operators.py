@@ -9,6 +9,7 @@ at no cost.
 
 from __future__ import annotations
 
+import functools
 import re
 import threading
 from collections.abc import Callable
@@ -35,7 +36,7 @@ _GOES_TO = {
 # Arithmetic of models, whose results are unknown because the weights are; they write to nothing but their
 # results.
 _ARITHMETIC = re.compile(
-    r"""_backward|backward_|conv|norm|attention|lstm|gru|rnn|mkldnn|miopen|_mps|cudnn|fft|quantiz|fake_quant
+    r"""_backward|backward_|conv|norm(?!al)|attention|lstm|gru|rnn|mkldnn|miopen|_mps|cudnn|fft|quantiz|fake_quant
     |sparse|nested|linalg|mm$|^bmm|matmul|^mv$|^dot$|^vdot|pool|upsample|grid_sampl|special_|dropout|embedding
     |gelu|silu|mish|softplus|elu|glu|hard|softmax|_loss|^cdist|^_cdist|sdp|dist$|sobol|addr$|addmv|jagged
     |_copy$|^empty|^new_empty|_test_|^to_|chol|svd|qr$|lu_|triangular|_fw_primal|_lazy_clone|^resolve|^lift|pin_
@@ -58,13 +59,14 @@ class Operator:
         outputs: Names of the arguments that it writes all of (``out=``).
         writes: Whether there are any of those.
         random: Whether it draws numbers.
+        is_own: Whether it is PyTorch's, not a library's.
         is_pointwise: Whether each element of the result follows from those at its place.
     """
 
     __slots__ = (
-        "_tensor_names",
         "_tensor_places",
         "arguments",
+        "is_own",
         "is_pointwise",
         "name",
         "outputs",
@@ -91,9 +93,7 @@ class Operator:
         self._tensor_places = tuple(
             place for place, a in enumerate(arguments) if of_tensors[place] and not a.kwarg_only
         )
-        self._tensor_names = tuple(
-            a.name for a, is_one in zip(arguments, of_tensors, strict=True) if is_one and a.kwarg_only
-        )
+        self.is_own = overload.namespace in _OWN_SPACES
         self.is_pointwise = torch.Tag.pointwise in overload.tags
         self.writes = bool(self.written or self.outputs)
         self.random = torch.Tag.nondeterministic_seeded in overload.tags
@@ -107,9 +107,20 @@ class Operator:
 
     def call_at(self, keys: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call it at any keys."""
-        if self.has_numbers(args):
-            args = _with_tensors(args, self._tensor_places)
-        return self.overload._handle.redispatch_boxed(keys, *args, **kwargs)
+        return self.overload._handle.redispatch_boxed(keys, *self.with_tensors(args), **kwargs)
+
+    def with_tensors(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Arguments with tensors again where the dispatcher made Python numbers of them.
+
+        A tensor that stands for a number takes no part in type promotion within its kind; one of the other
+        operand's type does not either.
+        """
+        if not self.has_numbers(args):
+            return args
+        return tuple(
+            _number_tensor(a, args) if place in self._tensor_places and type(a) in _NUMBER_TYPES else a
+            for place, a in enumerate(args)
+        )
 
     def has_numbers(self, args: tuple[Any, ...]) -> bool:
         """Whether Python numbers stand in places of tensors, as the dispatcher gives them."""
@@ -158,19 +169,6 @@ _NUMBER_TENSORS: dict[tuple[type, Any, torch.dtype], torch.Tensor] = {}
 _MOST_NUMBERS = 1 << 14
 
 
-def _with_tensors(args: tuple[Any, ...], places: tuple[int, ...]) -> tuple[Any, ...]:
-    """Arguments with tensors again where the dispatcher made Python numbers of them.
-
-    A tensor that stands for a number takes no part in type promotion within its kind; one of the other
-    operand's type does not either.
-    """
-    made = list(args)
-    for place in places:
-        if place < len(args) and type(args[place]) in _NUMBER_TYPES:
-            made[place] = _number_tensor(args[place], args)
-    return tuple(made)
-
-
 def _number_tensor(number: Any, args: tuple[Any, ...]) -> torch.Tensor:
     kinds = {bool: torch.bool, int: torch.int64, float: torch.get_default_dtype()}
     dtype = kinds.get(type(number), torch.complex64)
@@ -205,9 +203,9 @@ def unfollowed() -> AbstractContextManager[Any]:
     return guard
 
 
-def follow_this_thread(on: bool) -> None:
-    """Switch the kernels on or off for the calling thread, and the threads of its backward passes."""
-    _C._dispatch_tls_set_dispatch_key_included(KEY, on)
+def follow_this_thread() -> None:
+    """Switch the kernels on for the calling thread, and the threads of its backward passes."""
+    _C._dispatch_tls_set_dispatch_key_included(KEY, True)
 
 
 class Registry:
@@ -215,23 +213,35 @@ class Registry:
 
     Args:
         kernel_of: The kernel of an operator, for calls with tensors of the GPU, or for one.
-        written: Told of arguments that something unknown was written to.
+        forget_written: Told of calls that wrote something unknown.
         failed: Told of an error in a kernel, which the script does not see.
     """
 
     def __init__(
         self,
         kernel_of: Callable[[Operator], Kernel],
-        written: Callable[[Any], None],
+        forget_written: Callable[[Operator, tuple[Any, ...], dict[str, Any]], None],
         failed: Callable[[Operator, Exception], None],
     ) -> None:
         self._kernel_of = kernel_of
-        self._written = written
+        self._forget_written = forget_written
         self._failed = failed
         self._seen: set[str] = set()
         self._libraries: dict[str, Library] = {}  # kernels live as long as these
         self._fallback = Library("_", "IMPL")
         self._fallback.fallback(fallthrough_kernel, _KEY_NAME)
+        _leave_higher_orders()
+
+    def follow_libraries(self) -> None:
+        """Register what a library of operators brings, whenever one is loaded."""
+        load = torch.ops.load_library
+
+        @functools.wraps(load)
+        def load_library(path: Any) -> None:
+            load(path)
+            self.register()
+
+        torch.ops.load_library = load_library
 
     def register(self) -> None:
         """Register what was not there before."""
@@ -241,7 +251,10 @@ class Registry:
             space, _, name = full_name.partition("::")
             if not _may_matter(space, name, full_name):
                 continue
-            operator = Operator(_overload(space, name))
+            try:
+                operator = Operator(_overload(space, name))
+            except AttributeError:  # a library gave it a kernel, and no schema that Python can call
+                continue
             if space not in self._libraries:
                 self._libraries[space] = Library(space, "IMPL")
             kernel = self._followed(operator, self._kernel_of(operator))
@@ -261,8 +274,7 @@ class Registry:
             # A trace of torch.compile; or modes and subclasses, which have to see the numbers as such.
             with unfollowed():
                 result = operator.overload(*args, **kwargs)
-            for written in operator.written_in(args, kwargs):
-                self._written(written)
+            self._forget_written(operator, args, kwargs)
             return result
 
         return call
@@ -279,14 +291,21 @@ class Registry:
             if mine.began and mine.result is _NOTHING:
                 raise
             self._failed(operator, error)
-            for written in operator.written_in(args, kwargs):
-                self._written(written)
+            self._forget_written(operator, args, kwargs)
             if mine.began:
                 return mine.result
             with unfollowed():
                 return operator.call_at(keys, args, kwargs)
         finally:
             _calls.current = outer
+
+
+def _leave_higher_orders() -> None:
+    """Operators that take functions (``flex_attention``, ``cond``) fall through, too: their dispatcher, which
+    is in Python, does not look for fallbacks of this key."""
+    torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS.append(KEY)
+    for operator in torch._ops._higher_order_ops.values():
+        operator.fallthrough(KEY)
 
 
 def _makes_on_gpu(kwargs: dict[str, Any]) -> bool:
@@ -297,8 +316,13 @@ def _makes_on_gpu(kwargs: dict[str, Any]) -> bool:
 _SPACES_LEFT_OUT = frozenset(
     """quantized _quantized static_runtime mkldnn onednn prepacked sparse profiler _test mkldnn_prepacked mkl
     inductor quantization debugprims rngprims prims symm_mem _c10d_functional _c10d_functional_autograd
-    _dtensor fsdp streams higher_order aoti_torch _inductor_test mkldnn""".split()  # noqa: SIM905
+    _dtensor fsdp streams higher_order aoti_torch _inductor_test""".split()  # noqa: SIM905
 )
+
+
+# PyTorch's own. Of a library's operators, those that run on the host too, by code of its own for it: kernels
+# that the others launch say what they write to, and Python that serves every device may do anything.
+_OWN_SPACES = frozenset({"aten", "c10d"})
 
 
 def _may_matter(space: str, name: str, full_name: str) -> bool:
@@ -306,21 +330,20 @@ def _may_matter(space: str, name: str, full_name: str) -> bool:
         full_name, "CompositeImplicitAutograd"
     ):
         return False
+    if space not in _OWN_SPACES and not all(
+        _C._dispatch_has_kernel_for_dispatch_key(full_name, key) for key in ("CPU", "CUDA")
+    ):
+        return False
     base = name.partition(".")[0]
     schema = _C._get_schema(f"{space}::{base}", name.partition(".")[2])
     aliases = [a.alias_info for a in schema.arguments if a.alias_info is not None]
-    if any(alias.is_write for alias in aliases):
+    if base == _AFTER_TENSOR or any(alias.is_write for alias in aliases):
         return True
-    if aliases and base not in _FOLLOWED_VIEWS:
-        return False
-    return space != "aten" or base in _FOLLOWED_ARITHMETIC or _ARITHMETIC.search(base) is None
+    return not aliases and (space != "aten" or _ARITHMETIC.search(base) is None)
 
 
-# ``torch.tensor`` fills its result unseen, and then calls this one.
-_FOLLOWED_VIEWS = frozenset({"lift_fresh"})
-
-# Names that the pattern would leave out.
-_FOLLOWED_ARITHMETIC = frozenset({"lift_fresh"})
+# A view; ``torch.tensor`` fills its result unseen, and then calls this one.
+_AFTER_TENSOR = "lift_fresh"
 
 
 def _overload(space: str, name: str) -> Any:

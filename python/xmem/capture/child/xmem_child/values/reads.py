@@ -12,8 +12,11 @@ import sys
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from itertools import takewhile
+from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
+
+import torch
 
 from ..failures import is_own
 from ..spans import SpanRecorder
@@ -24,16 +27,23 @@ _NAMED_READS = 3
 _MOST_SHOWN = 20
 
 # Questions of PyTorch's own Python code, by file and text of the line, and what a run that trains answers:
-# arguments of distributions are valid; LBFGS goes on, keeps its history, and its loss falls.
+# arguments of distributions are valid (`if not valid.all(): raise`), and what they draw is taken; LBFGS goes
+# on, keeps its history, and its loss falls.
 _FALLS = "falls"
 _ANSWERS: tuple[tuple[str, str, bool | str], ...] = (
-    ("/torch/distributions/distribution.py", "", True),
+    ("/torch/distributions/", "not ", True),
+    ("/torch/distributions/von_mises.py", "if accept", True),
     ("/torch/optim/lbfgs.py", "ys >", True),
     ("/torch/optim/lbfgs.py", "float(", _FALLS),
 )
 
-# Times that a condition is read at one line, with no training step between them, before it is taken as true.
+# Times that a condition is read at one line, with no training step between them, before it is taken as true:
+# of loops that wait, and of those that call a model each time. Those generate tokens, mostly, which has a
+# limit of its own.
 _MOST_WAITS = 1000
+_MOST_WAITS_WITH_CALLS = 10_000
+
+_TORCH = f"{Path(torch.__file__).parent}/"
 
 
 class _Read(NamedTuple):
@@ -44,6 +54,19 @@ class _Read(NamedTuple):
     function: str
     value: str
     running: tuple[CodeType, ...]
+
+
+class _Wait:
+    """A condition that is read again and again at one line, which may be a library's.
+
+    Attributes:
+        reads: How often it was read.
+        calls_before: How often models had been called before.
+    """
+
+    def __init__(self, calls_before: int) -> None:
+        self.reads = 0
+        self.calls_before = calls_before
 
 
 class Reads:
@@ -60,7 +83,8 @@ class Reads:
         self._chosen = chosen
         self._functions = {name for name in chosen if ":" not in name}
         self._assume = assume
-        self._waits: Counter[str] = Counter()  # conditions since the last training step, by line
+        self._waits: dict[tuple[CodeType | None, int], _Wait] = {}  # since the last training step
+        self._calls = 0  # of models
         self.seen: Counter[tuple[str, str, str]] = Counter()
         self._last: deque[_Read] = deque(maxlen=_KEPT_READS)
 
@@ -82,6 +106,10 @@ class Reads:
     def stepped(self) -> None:
         """A training step was made: whatever the script waited for has come."""
         self._waits.clear()
+
+    def model_called(self) -> None:
+        """A model was called."""
+        self._calls += 1
 
     def unknown(self, kind: str, function: str, given: Any) -> Any:
         """Note a read of an unknown value.
@@ -105,7 +133,7 @@ class Reads:
         elif known is not None and kind == "decisions":
             value = type(given)(known)
         elif chosen is None and kind == "decisions":
-            value = self._decision(name, function, value)
+            value = self._decision(name, frame, function, value)
         shown = f"{value:g}" if isinstance(value, float) else str(value)
         self._last.append(
             _Read(kind, name, function, shown if len(shown) <= _MOST_SHOWN else "zeros", _running(frame))
@@ -139,15 +167,18 @@ class Reads:
             if _shared(read.running, failed)
         ]
 
-    def _decision(self, name: str, function: str, value: Any) -> Any:
+    def _decision(self, name: str, frame: FrameType, function: str, value: Any) -> Any:
         """A condition that the script waits for comes true in the end."""
-        self._waits[name] += 1
-        if self._waits[name] <= _MOST_WAITS:
+        wait = self._waits.setdefault(_place(frame), _Wait(self._calls))
+        wait.reads += 1
+        calls = self._calls - wait.calls_before
+        most = _MOST_WAITS if calls < wait.reads // 2 else _MOST_WAITS_WITH_CALLS
+        if wait.reads <= most:
             return value
-        if self._waits[name] == _MOST_WAITS + 1:
+        if wait.reads == most + 1:
             where = name or "a line of a library"
             self._assume(
-                f"{where} read the same unknown condition {_MOST_WAITS:,} times between two training steps "
+                f"{where} read the same unknown condition {most:,} times between two training steps "
                 f"({function}): it was false, and is taken as true from then on; set it with --value"
             )
         return not value
@@ -175,10 +206,17 @@ def _known_answer(frame: FrameType | None) -> bool | str | None:
     if frame is None:
         return None
     file = frame.f_code.co_filename
-    for ending, text, answer in _ANSWERS:
-        if file.endswith(ending) and text in linecache.getline(file, frame.f_lineno):
+    for part, text, answer in _ANSWERS:
+        if part in file and text in linecache.getline(file, frame.f_lineno):
             return answer
     return None
+
+
+def _place(frame: FrameType | None) -> tuple[CodeType | None, int]:
+    """The line that reads: the innermost that is neither the capture's nor PyTorch's."""
+    while frame is not None and (is_own(frame.f_code) or frame.f_code.co_filename.startswith(_TORCH)):
+        frame = frame.f_back
+    return (None, 0) if frame is None else (frame.f_code, frame.f_lineno)
 
 
 def _running(frame: FrameType | None) -> tuple[CodeType, ...]:

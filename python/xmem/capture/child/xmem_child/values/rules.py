@@ -21,6 +21,9 @@ _SELECTING = "sizes"
 _DECIDING = "decisions"
 _READING = "numbers"
 
+# Of those that elements of a tensor are among: classes, levels, devices; not places in a sequence.
+_MOST_NUMBERS = 256
+
 
 class Rules:
     """Kernels of operators that are not like others.
@@ -54,6 +57,7 @@ class Rules:
             "_local_scalar_dense": self._read,
             "equal": self._equal,
             "lift_fresh": self._lift,
+            "resize_": engine.call_unknown,  # what a larger one holds, nobody wrote
             # One number everywhere.
             **dict.fromkeys(("zero_", "zeros", "zeros_like", "new_zeros"), self._filled(0)),
             **dict.fromkeys(("ones", "ones_like", "new_ones"), self._filled(1)),
@@ -68,15 +72,17 @@ class Rules:
             "isinf": self._never,
             "_is_all_true": self._valid,
             "_amp_foreach_non_finite_check_and_unscale_": self._unscale,
+            **dict.fromkeys(("normal.Tensor_Tensor", "normal.float_Tensor"), self._draw_normal),
+            **dict.fromkeys(("normal.Tensor_Tensor_out", "normal.float_Tensor_out"), self._draw_normal),
             # Sizes that depend on values.
             "nonzero": self._nonzero,
             **dict.fromkeys(
                 ("_unique2", "_unique", "unique_dim", "unique_consecutive", "unique_dim_consecutive"),
                 self._unique,
             ),
+            **dict.fromkeys(("masked_select", "_index_put_impl_"), follow),
             **dict.fromkeys(
-                ("index.Tensor", "_unsafe_index.Tensor", "masked_select", "_index_put_impl_", "bincount"),
-                follow,
+                ("index.Tensor", "_unsafe_index.Tensor", "index_select", "gather", "take"), self._chosen_from
             ),
             "repeat_interleave.Tensor": self._repeat,
             **dict.fromkeys(("index_put_", "index_put", "_unsafe_index_put"), leave),
@@ -104,7 +110,9 @@ class Rules:
 
     def kernel_of(self, operator: Operator) -> Kernel:
         """The kernel of an operator, for calls with tensors of the GPU or for one."""
-        return self._kernels.get(operator.name, self._engine.call)
+        if operator.is_own or operator.writes:
+            return self._kernels.get(operator.name, self._engine.call)
+        return self._of_library
 
     # Values arrive and leave.
 
@@ -113,48 +121,36 @@ class Rules:
         if not isinstance(source, torch.Tensor):
             return self._engine.call(operator, keys, args, kwargs)
         with unfollowed():
-            try:
-                values = self._engine.on_host(operator, (None, source), {})[0][1]
-            except UnknownValueError:
-                values = None
+            values = self._given(operator, source)
             result = operator.call(keys, args, kwargs)
-            if not target.is_cuda:
-                if values is not None:
-                    target.copy_(values)
-            elif target.layout is not torch.strided:
-                pass
-            elif values is None:
-                self._copy_unknown(target, source)
-            elif is_whole(target) and target.numel() <= self._contents.most_elements:
-                kept = torch.empty_strided(target.size(), target.stride(), dtype=target.dtype)
-                self._contents.set(target, kept.copy_(values))
-            elif not any(values.stride()) and values.numel() and values.size() == target.size():
-                self._contents.fill(target, _number(values.as_strided((), ()).to(target.dtype)))
-            else:
-                self._contents.set(target, values)
+            self._keep_copy(target, source, values)
         return result
 
     def _convert(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
         source = args[0]
         with unfollowed():
-            try:
-                values = self._engine.on_host(operator, (source,), {})[0][0]
-            except UnknownValueError:
-                values = None
+            values = self._given(operator, source)
             result = operator.call(keys, args, kwargs)
-            if not isinstance(result, torch.Tensor) or result.layout is not torch.strided:
-                pass
-            elif values is None:
-                if result.is_cuda:
-                    self._copy_unknown(result, source)
-            elif not result.is_cuda:
-                result.copy_(values)
-            elif not source.is_cuda or values.numel() <= self._most:
-                kept = torch.empty_strided(result.size(), result.stride(), dtype=result.dtype)
-                self._contents.set(result, kept.copy_(values))
-            elif not any(values.stride()):
-                self._contents.fill(result, _number(values.as_strided((), ()).to(result.dtype)))
+            if isinstance(result, torch.Tensor):
+                self._keep_copy(result, source, values)
         return result
+
+    def _keep_copy(self, target: torch.Tensor, source: torch.Tensor, values: torch.Tensor | None) -> None:
+        """A tensor was copied into another, of the GPU or of the host; ``values`` are its own."""
+        if target.layout is not torch.strided:
+            return
+        if not target.is_cuda:
+            if values is not None:
+                target.copy_(values)
+        elif values is None:
+            self._copy_unknown(target, source)
+        elif is_whole(target) and target.numel() <= self._most:
+            kept = torch.empty_strided(target.size(), target.stride(), dtype=target.dtype)
+            self._contents.set(target, kept.copy_(values))
+        elif not any(values.stride()) and values.numel() and values.size() == target.size():
+            self._contents.fill(target, values.as_strided((), ()).to(target.dtype).item())
+        else:
+            self._contents.set(target, values)
 
     def _copy_unknown(self, target: torch.Tensor, source: torch.Tensor) -> None:
         """A mask that becomes numbers counts as all of it."""
@@ -244,7 +240,14 @@ class Rules:
             and one.stride() == other.stride()
         ):
             return self._always(not differs, operator, keys, args, kwargs)
-        return self._engine.call(operator, keys, args, kwargs)
+        result = self._engine.call(operator, keys, args, kwargs)
+        if isinstance(one, torch.Tensor) and one.is_cuda and one.layout is torch.strided and one.numel():
+            with unfollowed():
+                numbers = self._contents.among(one)
+                if numbers is not None and not self._contents.knows(result):
+                    share = 1 / numbers.numel()
+                    self._contents.note_share(result, 1 - share if differs else share)
+        return result
 
     def _never(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
         return self._always(False, operator, keys, args, kwargs)
@@ -271,6 +274,11 @@ class Rules:
             self._engine.forget(args[0])
         return result
 
+    def _draw_normal(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
+        """The operator itself asks whether no deviation is negative."""
+        with self._answering(True):
+            return self._engine.call(operator, keys, args, kwargs)
+
     # Sizes that depend on values.
 
     def _nonzero(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -285,13 +293,9 @@ class Rules:
                 share = self._share(mask, "nonzero", self._contents.share(mask))
                 count = round(mask.numel() * share)
                 found = None
-                if share == 1 and mask.numel() <= self._contents.most_elements:
+                if share == 1 and mask.numel() <= self._most:
                     found = torch.ones(mask.size(), dtype=torch.bool).nonzero()
-            with self._answering(count):
-                result = operator.call(keys, args, kwargs)
-            if found is not None:
-                self._engine.keep(result, found, args)
-        return result
+            return self._counted(count, found, operator, keys, args, kwargs)
 
     def _unique(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
         chosen = self._reads.chosen_here()
@@ -306,12 +310,65 @@ class Rules:
                 dim = args[1] if "dim" in operator.name else 0
                 count = found[0].size(dim)
             else:
-                count = round(args[0].numel() * self._share(args[0], "unique", 1.0))
-            with self._answering(count):
-                result = operator.call(keys, args, kwargs)
-            if found is not None:
-                self._engine.keep(result, found, args)
+                found = self._different(operator, args)
+                natural = 1.0 if found is None else found[0].size(0) / args[0].numel()
+                share = self._share(args[0], "unique", natural)
+                count = round(args[0].numel() * share)
+                found = found if share == natural else None
+            return self._counted(count, found, operator, keys, args, kwargs)
+
+    def _of_library(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
+        """Sizes may depend on values here too (boxes that do not overlap)."""
+        try:
+            found = self._engine.run(operator, *self._engine.on_host(operator, args, kwargs))
+        except UnknownValueError:
+            return operator.call(keys, args, kwargs)  # which may consist of operators that are followed
+        with unfollowed():
+            if not isinstance(found, torch.Tensor) or found.dim() == 0:
+                return self._counted(0, found, operator, keys, args, kwargs)
+            result = self._counted(found.size(0), None, operator, keys, args, kwargs)
+            if result.size() != found.size():
+                result.resize_(found.size())
+            self._engine.keep(result, found, args)
         return result
+
+    def _counted(
+        self, count: int, found: Any, operator: Operator, keys: Any, args: Args, kwargs: Kwargs
+    ) -> Any:
+        """Call an operator that reads from the GPU how many elements it has found."""
+        with self._answering(count):
+            result = operator.call(keys, args, kwargs)
+        if found is not None:
+            self._engine.keep(result, found, args)
+        return result
+
+    def _chosen_from(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
+        """Elements of something known are among its numbers, also where it is not known which."""
+        source = args[0]
+        result = self._engine.call_followed(operator, keys, args, kwargs)
+        if source.is_cuda and not source.dtype.is_floating_point and source.dtype != torch.bool:
+            with unfollowed():
+                if not self._contents.knows(result) and (numbers := self._numbers_of(source)) is not None:
+                    self._contents.note_among(result, numbers)
+        return result
+
+    def _numbers_of(self, source: torch.Tensor) -> torch.Tensor | None:
+        """Different numbers that the elements of a tensor are among, if that is known, and they are few."""
+        values = self._contents.tensor(source)
+        if values is None:
+            return self._contents.among(source)
+        numbers = values.unique() if values.numel() <= 2 * self._most else values.flatten()[:1]
+        return numbers if 0 < numbers.numel() <= _MOST_NUMBERS else None
+
+    def _different(self, operator: Operator, args: Args) -> tuple[torch.Tensor, None, None] | None:
+        """What ``unique`` finds in a tensor of which it is known what its elements are among; where each
+        of them is, and how often, is not known."""
+        if "dim" in operator.name or "consecutive" in operator.name or args[0].layout is not torch.strided:
+            return None
+        numbers = self._contents.among(args[0])
+        if numbers is None or numbers.numel() > args[0].numel():
+            return None
+        return numbers, None, None
 
     def _repeat(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
         """Unknown repeats are one each."""
@@ -332,12 +389,18 @@ class Rules:
             return natural
         return min(max(float(self._reads.unknown(_SELECTING, name, natural)), 0.0), 1.0)
 
-    def _values(self, operator: Operator, tensor: torch.Tensor) -> torch.Tensor | None:
+    def _given(self, operator: Operator, tensor: torch.Tensor) -> torch.Tensor | None:
+        """The values of a tensor that an operator reads; with strides of 0 where one number fills it."""
         try:
-            found = self._engine.on_host(operator, (tensor,), {})[0][0]
+            (_, found), _ = self._engine.on_host(operator, (None, tensor), {})
         except UnknownValueError:
             return None
-        return found if isinstance(found, torch.Tensor) and found.numel() <= 2 * self._most else None
+        return found if isinstance(found, torch.Tensor) else None
+
+    def _values(self, operator: Operator, tensor: torch.Tensor) -> torch.Tensor | None:
+        """Likewise, and few enough to run the operator with."""
+        found = self._given(operator, tensor)
+        return found if found is not None and found.numel() <= 2 * self._most else None
 
     @property
     def _most(self) -> int:
@@ -419,10 +482,6 @@ def _as(dtype: torch.dtype, number: float) -> Any:
     if dtype == torch.bool:
         return bool(number)
     return number if dtype.is_floating_point or dtype.is_complex else int(number)
-
-
-def _number(tensor: torch.Tensor) -> Any:
-    return tensor.item()
 
 
 def _even(count: int, bins: int) -> torch.Tensor:

@@ -1,0 +1,76 @@
+"""Operators that modes and subclasses of tensors call are followed, too.
+
+PyTorch calls a ``__torch_dispatch__`` with all keys above its own excluded, that of ``operators`` among them:
+what DTensor, nested tensors or selective checkpointing do inside would go unseen. Each such method puts the
+key back first.
+"""
+
+from __future__ import annotations
+
+import functools
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from .operators import KEY
+
+_C = torch._C
+_METHOD = "__torch_dispatch__"
+
+# What traces for torch.compile and torch.export: no memory of the GPU is behind it.
+_TRACERS = ("torch._subclasses.", "torch.fx.", "torch._functorch.", "torch._dynamo.", "torch._inductor.")
+_TRACING = tuple(
+    getattr(_C._TorchDispatchModeKey, name)
+    for name in ("FAKE", "PROXY", "FUNCTIONAL")
+    if hasattr(_C._TorchDispatchModeKey, name)
+)
+
+
+def follow_inside() -> None:
+    """Follow what modes and subclasses call, those that there are and those that come."""
+    for base in (torch.Tensor, TorchDispatchMode):
+        _follow_subclasses(base)
+        _follow_coming(base)
+
+
+def _follow_subclasses(base: Any) -> None:
+    for subclass in base.__subclasses__():
+        _follow_class(subclass)
+        _follow_subclasses(subclass)
+
+
+def _follow_coming(base: Any) -> None:
+    own = base.__dict__.get("__init_subclass__")
+
+    def init_subclass(cls: Any, /, **options: Any) -> None:
+        if own is None:
+            super(base, cls).__init_subclass__(**options)
+        else:
+            own.__func__(cls, **options)
+        _follow_class(cls)
+
+    base.__init_subclass__ = classmethod(init_subclass)
+
+
+def _follow_class(cls: Any) -> None:
+    method = cls.__dict__.get(_METHOD)
+    if method is None or cls.__module__.startswith(_TRACERS):
+        return
+    if isinstance(method, (classmethod, staticmethod)):
+        if isinstance(method.__func__, FunctionType):
+            setattr(cls, _METHOD, type(method)(_followed(method.__func__)))
+    elif isinstance(method, FunctionType):
+        setattr(cls, _METHOD, _followed(method))
+
+
+def _followed(method: Any) -> Any:
+    @functools.wraps(method)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if any(_C._get_dispatch_mode(key) is not None for key in _TRACING):
+            return method(*args, **kwargs)
+        with _C._SetExcludeDispatchKeyGuard(KEY, False):
+            return method(*args, **kwargs)
+
+    return call
