@@ -191,6 +191,40 @@ def test_ranks_tell_each_other_what_they_know(python, tmp_path):
         assert row == [7, 2, 4.0, 2.0, [10, 11], [[0, 0], [1, 2]], 2 * (rank + 1), [rank, 10 + rank], 42, 0.0]
 
 
+def test_conditions_that_only_raise_hold(python, tmp_path):
+    script = TRAIN + textwrap.dedent(
+        """
+        train(steps=1)
+        y = model(torch.randn(8, 64, device="cuda"))
+        assert (y > 0).all(), f"some of {y} are negative"
+        assert not (y > 0).any() and torch.equal(y, y * 1)
+        if not y.min() < y.max():
+            worst = y.min()
+            raise ValueError(f"no difference: {worst}")
+        if (y < 0).any():
+            print("negative")
+        print("there")
+        train()
+        """
+    )
+    lines, _ = printed(python, tmp_path, script)
+    assert lines == ["there"]
+
+
+def test_routes_of_many_tokens_are_known(python, tmp_path):
+    script = TRAIN + textwrap.dedent(
+        """
+        routes = torch.arange(1 << 16, device="cuda").remainder(128)
+        experts = torch.nn.functional.one_hot(routes, 128)
+        print([experts.sum(0)[5].item(), torch.where(experts.T[7] == 1)[0].shape[0], (experts[3] * 2).tolist()[3]])
+        train()
+        """
+    )
+    lines, estimate = printed(python, tmp_path, script)
+    assert json.loads(lines[0]) == [512, 512, 2]
+    assert not any("of the GPU" in line for line in estimate.assumptions)
+
+
 def test_a_loop_that_waits_for_a_value_ends_and_names_its_line(python, tmp_path):
     script = TRAIN + textwrap.dedent(
         """

@@ -41,13 +41,19 @@ class _Fact:
         return self.share is None and self.among is None
 
 
+def weight(dtype: torch.dtype) -> float:
+    """What an element of a type counts towards the most that are kept."""
+    return 1.0 if dtype.is_floating_point or dtype.is_complex else 0.125
+
+
 class Contents:
     """Facts about storages of the GPU, as tensors of the host.
 
     Ask it only where operators are not followed (``unfollowed``): it calls some itself.
 
     Args:
-        most_elements: Of a tensor whose values are kept one by one.
+        most_elements: Of a tensor of floats whose values are kept one by one; of integers and masks it may
+            have eight times as many, since sizes come from those (routes of experts, lengths).
     """
 
     def __init__(self, most_elements: int) -> None:
@@ -56,6 +62,13 @@ class Contents:
         self._sweep_at = _SWEEP_AT_LEAST
         self._unwritten: dict[int, int] = {}  # weak references to storages of the host, by their addresses
         self._watch = _Watch()
+
+    def is_small(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor may be kept by its elements."""
+        return self._few(tensor.numel(), tensor.dtype)
+
+    def _few(self, elements: int, dtype: torch.dtype) -> bool:
+        return elements * weight(dtype) <= self.most_elements
 
     def __bool__(self) -> bool:
         return bool(self._facts)
@@ -110,7 +123,7 @@ class Contents:
         if fact.number is not None and not to_write and tensor.dtype == fact.dtype:
             return torch.full((), fact.number, dtype=fact.dtype).expand(tensor.size())
         kept = self._bytes(tensor, fact)
-        if kept is None or tensor.numel() > self.most_elements:
+        if kept is None or not self.is_small(tensor):
             return None
         view = torch.empty(0, dtype=tensor.dtype)
         return view.set_(kept, tensor.storage_offset(), tensor.size(), tensor.stride())
@@ -132,7 +145,7 @@ class Contents:
             values: Of the host; shares no memory with anything else.
             fresh: The storage was made for this tensor: a rest of it means nothing.
         """
-        if values.numel() > self.most_elements:
+        if not self._few(values.numel(), tensor.dtype):
             self.forget(tensor)
             return
         storage = storage_of(tensor)
@@ -152,7 +165,7 @@ class Contents:
 
     def set_later(self, tensor: torch.Tensor, draw: Callable[[], torch.Tensor | None]) -> None:
         """Keep a way to find the values of a tensor; it may turn out that they are unknown."""
-        if is_whole(tensor) and tensor.numel() <= self.most_elements:
+        if is_whole(tensor) and self.is_small(tensor):
             self._new_fact(tensor).later = draw
         else:
             self.forget(tensor)
@@ -230,7 +243,7 @@ class Contents:
             fact.bytes = None if found is None else found.untyped_storage()
         if fact.number is not None:
             elements = nbytes // fact.dtype.itemsize
-            if elements > self.most_elements:
+            if not self._few(elements, fact.dtype):
                 self.forget(tensor)
                 return None
             fact.bytes = torch.full((elements,), fact.number, dtype=fact.dtype).untyped_storage()

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .contents import Contents, is_whole
+from .contents import Contents, is_whole, weight
 from .operators import CPU_KEYS, Operator, unfollowed
 
 _CPU = torch.device("cpu")
@@ -189,7 +189,7 @@ class Engine:
             if value.layout is not torch.strided:
                 raise UnknownValueError
             if not value.is_cuda:
-                if value.device != _CPU or value.numel() > self.contents.most_elements:
+                if value.device != _CPU or not self.contents.is_small(value):
                     raise UnknownValueError
                 if self.contents.is_unwritten(value):
                     raise UnknownValueError
@@ -278,12 +278,12 @@ class _ByOne:
         self.result = result
 
 
-def _elements(values: Iterable[Any]) -> int:
-    """How many elements tensors have, those in lists too."""
-    count = 0
+def _elements(values: Iterable[Any]) -> float:
+    """How many elements tensors have, those in lists too, as ``contents.weight`` counts them."""
+    count = 0.0
     for value in values:
         if isinstance(value, torch.Tensor):
-            count += value.numel()
+            count += value.numel() * weight(value.dtype)
         elif isinstance(value, list):
             count += _elements(value)
     return count

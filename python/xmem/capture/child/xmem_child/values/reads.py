@@ -20,6 +20,7 @@ import torch
 
 from ..failures import is_own
 from ..spans import SpanRecorder
+from .outcomes import allowed_outcome
 
 # How many of the last reads are kept, and named after a failure.
 _KEPT_READS = 32
@@ -27,11 +28,9 @@ _NAMED_READS = 3
 _MOST_SHOWN = 20
 
 # Questions of PyTorch's own Python code, by file and text of the line, and what a run that trains answers:
-# arguments of distributions are valid (`if not valid.all(): raise`), and what they draw is taken; LBFGS goes
-# on, keeps its history, and its loss falls.
+# what distributions draw is taken; LBFGS goes on, keeps its history, and its loss falls.
 _FALLS = "falls"
 _ANSWERS: tuple[tuple[str, str, bool | str], ...] = (
-    ("/torch/distributions/", "not ", True),
     ("/torch/distributions/von_mises.py", "if accept", True),
     ("/torch/optim/lbfgs.py", "ys >", True),
     ("/torch/optim/lbfgs.py", "float(", _FALLS),
@@ -132,6 +131,8 @@ class Reads:
             value = 1 / sum(self.seen.values())
         elif known is not None and kind == "decisions":
             value = type(given)(known)
+        elif chosen is None and kind == "decisions" and (allowed := allowed_outcome(frame)) is not None:
+            value = type(given)(allowed)
         elif chosen is None and kind == "decisions":
             value = self._decision(name, frame, function, value)
         shown = f"{value:g}" if isinstance(value, float) else str(value)

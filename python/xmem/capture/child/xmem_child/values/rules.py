@@ -144,7 +144,7 @@ class Rules:
                 target.copy_(values)
         elif values is None:
             self._copy_unknown(target, source)
-        elif is_whole(target) and target.numel() <= self._most:
+        elif is_whole(target) and self._contents.is_small(target):
             kept = torch.empty_strided(target.size(), target.stride(), dtype=target.dtype)
             self._contents.set(target, kept.copy_(values))
         elif not any(values.stride()) and values.numel() and values.size() == target.size():
@@ -191,7 +191,7 @@ class Rules:
         """``torch.tensor`` has just copied its result to the GPU."""
         tensor = args[0]
         with unfollowed():
-            if is_whole(tensor) and 0 < tensor.numel() <= self._most:
+            if is_whole(tensor) and tensor.numel() and self._contents.is_small(tensor):
                 values = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
                 nbytes = tensor.numel() * tensor.element_size()
                 if self._written(tensor.data_ptr(), values.data_ptr(), nbytes):
@@ -293,7 +293,7 @@ class Rules:
                 share = self._share(mask, "nonzero", self._contents.share(mask))
                 count = round(mask.numel() * share)
                 found = None
-                if share == 1 and mask.numel() <= self._most:
+                if share == 1 and self._contents.is_small(mask):
                     found = torch.ones(mask.size(), dtype=torch.bool).nonzero()
             return self._counted(count, found, operator, keys, args, kwargs)
 
@@ -357,7 +357,7 @@ class Rules:
         values = self._contents.tensor(source)
         if values is None:
             return self._contents.among(source)
-        numbers = values.unique() if values.numel() <= 2 * self._most else values.flatten()[:1]
+        numbers = values.unique() if self._contents.is_small(values) else values.flatten()[:1]
         return numbers if 0 < numbers.numel() <= _MOST_NUMBERS else None
 
     def _different(self, operator: Operator, args: Args) -> tuple[torch.Tensor, None, None] | None:
@@ -400,11 +400,7 @@ class Rules:
     def _values(self, operator: Operator, tensor: torch.Tensor) -> torch.Tensor | None:
         """Likewise, and few enough to run the operator with."""
         found = self._given(operator, tensor)
-        return found if found is not None and found.numel() <= 2 * self._most else None
-
-    @property
-    def _most(self) -> int:
-        return self._contents.most_elements
+        return found if found is not None and self._contents.is_small(found) else None
 
     # Counts of what is unknown.
 
