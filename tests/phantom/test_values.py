@@ -130,12 +130,16 @@ def test_elements_of_something_known_are_among_its_numbers(python, tmp_path):
         print([levels.unique().tolist(), (levels == 2).sum().item(), levels[levels != 2].shape[0], levels[0].item()])
         levels += best
         print([levels.unique().shape[0]])
+        experts = model(torch.randn(100, 64, device="cuda")).view(200, 32).topk(2).indices
+        token, _ = torch.where(experts == 5)
+        print([token.shape[0], (experts.argmax(-1) == 2).sum().item(), (experts == 40).sum().item()])
         train()
         """
     )
     lines, _ = printed(python, tmp_path, script)
     assert json.loads(lines[0]) == [[0, 1, 2, 3, 4], 12, 48, 0]
     assert json.loads(lines[1]) == [60], "it is not known what was added"
+    assert json.loads(lines[2]) == [12, 0, 0], "400 choices of one of 32; of two places, there is no third"
 
 
 def test_what_nobody_writes_to_keeps_its_value_and_what_a_kernel_may_write_to_loses_it(python, tmp_path):

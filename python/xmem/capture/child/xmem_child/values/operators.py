@@ -122,6 +122,11 @@ class Operator:
             for place, a in enumerate(args)
         )
 
+    def given(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What a call gives for an argument of the schema, or the default."""
+        place, argument = next((i, a) for i, a in enumerate(self.arguments) if a.name == name)
+        return args[place] if place < len(args) else kwargs.get(name, argument.default_value)
+
     def has_numbers(self, args: tuple[Any, ...]) -> bool:
         """Whether Python numbers stand in places of tensors, as the dispatcher gives them."""
         for place in self._tensor_places:  # noqa: SIM110 - every call comes here

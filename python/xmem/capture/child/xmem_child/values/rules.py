@@ -84,6 +84,9 @@ class Rules:
             **dict.fromkeys(
                 ("index.Tensor", "_unsafe_index.Tensor", "index_select", "gather", "take"), self._chosen_from
             ),
+            **dict.fromkeys(
+                ("topk", "sort", "sort.stable", "argmax", "argmin", "max.dim", "min.dim"), self._places
+            ),
             "repeat_interleave.Tensor": self._repeat,
             **dict.fromkeys(("index_put_", "index_put", "_unsafe_index_put"), leave),
             # Counts of what is unknown.
@@ -245,7 +248,8 @@ class Rules:
             with unfollowed():
                 numbers = self._contents.among(one)
                 if numbers is not None and not self._contents.knows(result):
-                    share = 1 / numbers.numel()
+                    is_among = not isinstance(other, int) or bool((numbers == other).any())
+                    share = is_among / numbers.numel()
                     self._contents.note_share(result, 1 - share if differs else share)
         return result
 
@@ -350,6 +354,18 @@ class Rules:
             with unfollowed():
                 if not self._contents.knows(result) and (numbers := self._numbers_of(source)) is not None:
                     self._contents.note_among(result, numbers)
+        return result
+
+    def _places(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
+        """Places along a dimension (routes to experts, classes) are among as many as it has."""
+        result = self._engine.call(operator, keys, args, kwargs)
+        dim = operator.given("dim", args, kwargs)
+        places = result if isinstance(result, torch.Tensor) else result[1]
+        count = args[0].numel() if dim is None or not args[0].dim() else args[0].size(dim)
+        if 0 < count <= _MOST_NUMBERS and places.is_cuda:
+            with unfollowed():
+                if not self._contents.knows(places):
+                    self._contents.note_among(places, torch.arange(count))
         return result
 
     def _numbers_of(self, source: torch.Tensor) -> torch.Tensor | None:
