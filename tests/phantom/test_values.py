@@ -142,6 +142,41 @@ def test_elements_of_something_known_are_among_its_numbers(python, tmp_path):
     assert json.loads(lines[2]) == [12, 0, 0], "400 choices of one of 32; of two places, there is no third"
 
 
+def test_random_numbers_are_those_of_a_gpu(python, tmp_path):
+    """The numbers are what GPUs were seen to print (public outputs of torch with CUDA, seed 0); how many threads draw
+    shows in what PyTorch adds to the generator's offset."""
+    script = TRAIN + textwrap.dedent(
+        """
+        torch.manual_seed(0)
+        print(torch.rand(10, device="cuda").tolist())
+        print(torch.empty(10, device="cuda").uniform_().tolist())
+        torch.manual_seed(0)
+        print(torch.randn(8, 8, device="cuda").flatten()[:8].tolist())
+        torch.manual_seed(0)
+        print((torch.randint(5, 25, (10,), device="cuda") - 5).tolist(), (torch.rand(4, 3, device="cuda").t() < 0.5).sum().item())
+        from xmem_child.values import draws
+        generator = torch.cuda.default_generators[0]
+        for count in (1, 256, 257, 100_000, 1_000_003, 5_000_000):
+            before = generator.get_state().view(torch.int64)[1].item()
+            torch.rand(count, device="cuda")
+            added = generator.get_state().view(torch.int64)[1].item() - before
+            assert added == 4 * draws.calls_of(count, torch.device("cuda", 0)), count
+        train()
+        """
+    )
+    lines, _ = printed(python, tmp_path, script)
+    first, second, normal = (json.loads(line) for line in lines[:3])
+    assert first == pytest.approx(
+        [0.3990, 0.5167, 0.0249, 0.9401, 0.9459, 0.7967, 0.4150, 0.8203, 0.2290, 0.9096], abs=6e-5
+    )
+    assert second == pytest.approx(
+        [0.9722, 0.7910, 0.4690, 0.3300, 0.3345, 0.3783, 0.7640, 0.6405, 0.1103, 0.3594], abs=6e-5
+    )
+    assert normal == pytest.approx(
+        [-0.9247, -0.4253, -2.6438, 0.1452, -0.1209, -0.5797, -0.6229, -0.3284], abs=6e-5
+    )
+
+
 def test_what_nobody_writes_to_keeps_its_value_and_what_a_kernel_may_write_to_loses_it(python, tmp_path):
     script = TRAIN + textwrap.dedent(
         """

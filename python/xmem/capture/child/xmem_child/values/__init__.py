@@ -1,9 +1,10 @@
 """The values of the phantom GPU's memory: what the host wrote, and what follows from that, is known.
 
 Read in this order: ``operators`` (which operators are followed, and how), ``inside`` (those that modes and
-subclasses of tensors call), ``contents`` (what is known of memory), ``engine`` (operators run on the host
-with what is known), ``reads`` (what is read of what is not), ``outcomes`` (conditions that must hold),
-``rules`` (what is taken for what is unknown) and ``collectives`` (what ranks tell each other).
+subclasses of tensors call), ``contents`` (what is known of memory), ``draws`` (random numbers of the GPU),
+``engine`` (operators run on the host with what is known), ``reads`` (what is read of what is not),
+``outcomes`` (conditions that must hold), ``rules`` (what is taken for what is unknown) and ``collectives``
+(what ranks tell each other).
 """
 
 from __future__ import annotations

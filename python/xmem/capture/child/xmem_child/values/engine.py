@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from .contents import Contents, is_whole, weight
+from .draws import prepare, state_of
 from .operators import CPU_KEYS, Operator, unfollowed
 
 _CPU = torch.device("cpu")
@@ -129,8 +130,22 @@ class Engine:
             for place, one in enumerate(result):
                 self._keep(one, _ByOne(values.result[place]) if by_one else values[place], inputs)
 
-    def draw_later(self, operator: Operator, result: torch.Tensor, args: Args, kwargs: Kwargs) -> None:
-        """Draw the numbers of a random tensor when they are asked for."""
+    def draw_later(
+        self, operator: Operator, result: torch.Tensor, args: Args, kwargs: Kwargs, state: Any = None
+    ) -> None:
+        """Draw the numbers of a random tensor when they are asked for.
+
+        Args:
+            operator: That drew them.
+            result: Of the GPU.
+            args: Of the call, with tensors of the host.
+            kwargs: Likewise.
+            state: Of the generator before the call (``draws.state_of``).
+        """
+        as_on_gpu = prepare(operator, state, result, args, kwargs)
+        if as_on_gpu is not None:
+            self.contents.set_later(result, as_on_gpu)
+            return
         self._drawn += 1
         seed = torch.initial_seed() + self._drawn
         strides = result.stride()
@@ -221,6 +236,7 @@ class Engine:
 
     def _call_random(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
         tensors = [a for a in args if isinstance(a, torch.Tensor)]
+        state = state_of(operator, args, kwargs)
         result = operator.call(keys, args, kwargs)
         first = result if isinstance(result, torch.Tensor) else None
         if first is None or not first.is_cuda or operator.outputs:
@@ -228,10 +244,10 @@ class Engine:
         elif not tensors or (operator.written == (0,) and len(tensors) == 1):
             with unfollowed():
                 host_args = tuple(_empty_like(a) if isinstance(a, torch.Tensor) else a for a in args)
-                self.draw_later(operator, first, host_args, kwargs)
+                self.draw_later(operator, first, host_args, kwargs, state)
         elif operator.name.partition(".")[0].endswith("_like"):
             with unfollowed():
-                self.draw_later(operator, first, (_empty_like(args[0]), *args[1:]), kwargs)
+                self.draw_later(operator, first, (_empty_like(args[0]), *args[1:]), kwargs, state)
         else:
             self.forget_written(operator, args, kwargs)
             self._draw_by_inputs(operator, first, args, kwargs)
