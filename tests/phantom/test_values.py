@@ -264,6 +264,28 @@ def test_routes_of_many_tokens_are_known(python, tmp_path):
     assert not any("of the GPU" in line for line in estimate.assumptions)
 
 
+@pytest.mark.parametrize("chosen", [{}, {"elsewhere": 1.0}])
+def test_a_read_keeps_nothing_alive(python, tmp_path, chosen):
+    script = TRAIN + textwrap.dedent(
+        """
+        import gc
+        gc.disable()
+        def evaluate():
+            kept = model(torch.randn(1 << 16, 64, device="cuda"))
+            if kept.max().item() > 1 or (kept < 0).any():
+                pass
+            return kept[kept[:, 0] > 0].shape, kept.tolist() if len(kept) == 3 else kept[0].tolist()
+        train(steps=1)
+        before = torch.cuda.memory_allocated()
+        evaluate()
+        print(torch.cuda.memory_allocated() - before)
+        train()
+        """
+    )
+    lines, _ = printed(python, tmp_path, script, machine={"values": chosen})
+    assert lines[0] == "0"
+
+
 def test_a_loop_that_waits_for_a_value_ends_and_names_its_line(python, tmp_path):
     script = TRAIN + textwrap.dedent(
         """
