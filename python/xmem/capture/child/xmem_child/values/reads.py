@@ -121,7 +121,7 @@ class Reads:
         Returns:
             What it gives, or what the user chose.
         """
-        # The caller's: a frame that holds itself keeps the tensors of all others until Python collects cycles.
+        # The caller's: a frame that holds itself keeps all tensors above it until Python collects cycles.
         frame = sys._getframe(1)
         name = self._line(frame)
         self.seen[kind, name, function] += 1
