@@ -33,8 +33,16 @@ def train(rows=8, steps=3):
 """
 
 
-@pytest.fixture(params=PYTHONS)
+@pytest.fixture(
+    params=[*PYTHONS[:1], *(pytest.param(name, marks=pytest.mark.nightly) for name in PYTHONS[1:])]
+)
 def python(request: pytest.FixtureRequest) -> str:
+    """The newest release; the long run takes the others, too."""
+    return str(request.param)
+
+
+@pytest.fixture(params=PYTHONS)
+def each_python(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
@@ -62,10 +70,10 @@ def printed(python: str, folder: Path, script: str | Path, *arguments: str, gpus
     return output.read_text().splitlines(), estimate
 
 
-def test_sizes_that_depend_on_data_are_those_of_the_cpu(python, tmp_path):
-    lines, estimate = printed(python, tmp_path, PROGRAMS, "cuda")
+def test_sizes_that_depend_on_data_are_those_of_the_cpu(each_python, tmp_path):
+    lines, estimate = printed(each_python, tmp_path, PROGRAMS, "cuda")
     on_cpu = subprocess.run(
-        [python, str(PROGRAMS), "cpu"],
+        [each_python, str(PROGRAMS), "cpu"],
         capture_output=True,
         text=True,
         check=True,
@@ -76,13 +84,13 @@ def test_sizes_that_depend_on_data_are_those_of_the_cpu(python, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["encoder_workers.py", "amp_scaler.py"])
-def test_nothing_else_is_allocated(python, name, tmp_path, monkeypatch):
+def test_nothing_else_is_allocated(each_python, name, tmp_path, monkeypatch):
     monkeypatch.chdir(HERE)
 
     def sizes(known_elements: int) -> list[int]:
         with Path(os.devnull).open("w") as quiet:
             result = capture(
-                [python, name],
+                [each_python, name],
                 tmp_path / "trace.json",
                 mode="phantom",
                 machine=PhantomMachine(known_elements=known_elements),
