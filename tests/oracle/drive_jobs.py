@@ -102,7 +102,7 @@ def managed():
 
 
 def process():
-    if len(PROCESSES) == 1:
+    if PROCESSES:
         return
     command = [
         sys.executable,

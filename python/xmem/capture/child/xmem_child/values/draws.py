@@ -1,10 +1,10 @@
 """Random numbers as a GPU draws them: routes, masks and lengths that a script draws there are a real run's.
 
-PyTorch draws with cuRAND's Philox4x32-10 (``aten/src/ATen/native/cuda/DistributionTemplates.h``, torch 2.6
-to 2.13): a thread has a subsequence of its own, and writes one number to each fourth of what all threads fill
-at once. Seed and offset are those of the script's generator on the GPU, which PyTorch keeps on the host.
-Uniform numbers and integers are equal to the bit; normal ones up to rounding, since a GPU takes a faster sine
-and cosine.
+PyTorch draws with cuRAND's Philox4x32-10 (``aten/src/ATen/native/cuda/DistributionTemplates.h``): a thread
+has a subsequence of its own, and writes one number to each fourth of what all threads fill at once. torch 2.6
+and 2.12 advance the generator by the same. Seed and offset are those of the script's generator on the GPU,
+which PyTorch keeps on the host. Uniform numbers and integers are equal to the bit; normal ones up to
+rounding, since a GPU takes a faster sine and cosine.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FACTORS = (0xD2511F53, 0xCD9E8D57)
 _STEPS = (0x9E3779B9, 0xBB67AE85)
 _ROUNDS = 10
 _SMALLEST = 2.0**-32
-# From here on, PyTorch draws integers of 64 bits (since 2.7; from 2^32 before).
+# From here on, integers are drawn from 64 bits (in some releases from 2^32 on).
 _WIDE = 1 << 28
 _TYPES = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -123,10 +123,16 @@ def _normal(bits: torch.Tensor) -> torch.Tensor:
     return torch.stack(pairs, 1)
 
 
+def _asked(operator: Operator, names: tuple[str, str], args: Any, kwargs: Any) -> tuple[float, float]:
+    """What a fill in place is asked for; a factory draws with 0 and 1."""
+    if not operator.writes:
+        return 0.0, 1.0
+    low, high = (operator.given(name, args, kwargs) for name in names)
+    return low, high
+
+
 def _draw_uniform(operator: Operator, dtype: torch.dtype, args: Any, kwargs: Any) -> Any:
-    low, high = (0.0, 1.0)
-    if operator.name == "uniform_":
-        low, high = operator.given("from", args, kwargs), operator.given("to", args, kwargs)
+    low, high = _asked(operator, ("from", "to"), args, kwargs)
     if dtype not in _TYPES:
         return None
 
@@ -138,9 +144,7 @@ def _draw_uniform(operator: Operator, dtype: torch.dtype, args: Any, kwargs: Any
 
 
 def _draw_normal(operator: Operator, dtype: torch.dtype, args: Any, kwargs: Any) -> Any:
-    mean, deviation = (0.0, 1.0)
-    if operator.name == "normal_":
-        mean, deviation = operator.given("mean", args, kwargs), operator.given("std", args, kwargs)
+    mean, deviation = _asked(operator, ("mean", "std"), args, kwargs)
     if dtype not in _TYPES:
         return None
     return lambda bits: _normal(bits).flatten() * deviation + mean

@@ -108,8 +108,7 @@ class Engine:
         """
         host_args, host_kwargs, by_one = self._small(operator, host_args, host_kwargs)
         if operator.outputs:
-            device = {name: _empty() for name in operator.outputs}
-            host_kwargs = {**host_kwargs, **device}
+            host_kwargs = {**host_kwargs, **{name: torch.empty(0) for name in operator.outputs}}
         try:
             result = operator.call_at(CPU_KEYS, host_args, host_kwargs)
         except Exception as error:
@@ -309,10 +308,6 @@ def _one(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.as_strided((1,), (1,))
     return value
-
-
-def _empty() -> torch.Tensor:
-    return torch.empty(0)
 
 
 def _empty_like(tensor: torch.Tensor) -> torch.Tensor:
