@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
-from xmem.capture.heartbeat import Heartbeat, place_of
+from xmem.capture.heartbeat import STACKS_SIGNAL, Heartbeat, place_of
 
 STACKS = """Thread 0x00007f0000000001 (most recent call first):
   File "/env/lib/python3.11/site-packages/tqdm/_monitor.py", line 60 in run
@@ -49,3 +51,24 @@ def test_who_trains_is_shown_rather_than_a_launcher(tmp_path: Path) -> None:
 def test_a_damaged_note_is_passed_over(tmp_path: Path) -> None:
     (tmp_path / "progress.1").write_text('{"phase": "iter')
     assert Heartbeat(tmp_path, lambda _line: None).last_seen() == ""
+
+
+def test_a_process_that_takes_its_answer_along_is_shown_without_a_place(tmp_path: Path) -> None:
+    ending = (
+        "import os, pathlib, signal, sys, time\n"
+        "file = pathlib.Path(sys.argv[1], f'stacks.{os.getpid()}')\n"
+        "signal.signal(int(sys.argv[2]), lambda *_: file.unlink())\n"
+        "file.touch()\n"
+        "print('ready', flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    assert STACKS_SIGNAL is not None
+    command = [sys.executable, "-c", ending, str(tmp_path), str(int(STACKS_SIGNAL))]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            note(tmp_path, process.pid, "iteration 2", 5)
+            assert Heartbeat(tmp_path, lambda _line: None).last_seen() == "iteration 2, for 5 s"
+        finally:
+            process.kill()

@@ -17,7 +17,7 @@ _STARTING = "starting"  # the first phase; launchers stay in it
 _ANSWER_S = 0.5
 _POLL_S = 0.02
 # That of `xmem_child.progress`.
-_STACKS_SIGNAL = signal.SIGRTMIN + 13 if hasattr(signal, "SIGRTMIN") else None
+STACKS_SIGNAL = signal.SIGRTMIN + 13 if hasattr(signal, "SIGRTMIN") else None
 _FRAME = re.compile(r'^  File "(?P<path>[^"]+)", line (?P<line>\d+) in (?P<name>.+)$')
 _THREAD = re.compile(r"^(?:Current thread|Thread) 0x", re.MULTILINE)
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/|/lib/python3\.\d+/|^<frozen ")
@@ -83,24 +83,29 @@ class Heartbeat:
     def _place(self, process: int) -> str:
         """The lines that the main thread of a process is at: the user's own, and the innermost of all."""
         file = self._workspace / f"stacks.{process}"
-        if _STACKS_SIGNAL is None or not file.exists():
+        if STACKS_SIGNAL is None or not file.exists():
             return ""
-        known = file.stat().st_size
         try:
-            os.kill(process, _STACKS_SIGNAL)
-        except OSError:
+            known = file.stat().st_size
+            os.kill(process, STACKS_SIGNAL)
+            return place_of(_answer(file, known))
+        except OSError:  # it ended meanwhile, and took its file along
             return ""
-        until = time.monotonic() + _ANSWER_S
-        text = ""
-        while time.monotonic() < until:
-            time.sleep(_POLL_S)
-            with file.open(errors="replace") as opened:
-                opened.seek(known)
-                answer = opened.read()
-            if answer and answer == text:
-                break  # all of it
-            text = answer
-        return place_of(text)
+
+
+def _answer(file: Path, known: int) -> str:
+    """What a process adds to its file within a moment."""
+    until = time.monotonic() + _ANSWER_S
+    text = ""
+    while time.monotonic() < until:
+        time.sleep(_POLL_S)
+        with file.open(errors="replace") as opened:
+            opened.seek(known)
+            answer = opened.read()
+        if answer and answer == text:
+            break  # all of it
+        text = answer
+    return text
 
 
 def place_of(stacks: str) -> str:

@@ -3,8 +3,8 @@
 Read in this order: ``operators`` (which operators are followed, and how), ``inside`` (those that modes and
 subclasses of tensors call), ``contents`` (what is known of memory), ``draws`` (random numbers of the GPU),
 ``engine`` (operators run on the host with what is known), ``reads`` (what is read of what is not),
-``outcomes`` (conditions that must hold), ``rules`` (what is taken for what is unknown) and ``collectives``
-(what ranks tell each other).
+``outcomes`` (conditions that must hold), ``rules`` (what is taken for what is unknown), ``collectives`` (what
+ranks tell each other) and ``triton`` (kernels that scripts write themselves).
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from .collectives import Collectives, note_reductions
 from .contents import Contents
 from .engine import Engine
 from .inside import follow_inside
-from .operators import Operator, Registry, follow_this_thread
+from .operators import Registry, follow_this_thread
 from .reads import Reads
 from .rules import Rules
+from .triton import follow_launches
 
 
 class Values:
@@ -49,18 +50,18 @@ class Values:
         self._registry.register()
         self._registry.follow_libraries()
         follow_inside()
+        follow_launches(self._contents, self._kernel_failed)
         note_reductions()
 
     def follow_thread(self) -> None:
         """Follow the operators of the calling thread, of the backward passes that it starts, too."""
         follow_this_thread()
 
-    def _kernel_failed(self, operator: Operator, error: Exception) -> None:
-        if operator.name not in self._failed:
-            self._failed.add(operator.name)
+    def _kernel_failed(self, name: str, error: Exception) -> None:
+        if name not in self._failed:
+            self._failed.add(name)
             self._assume(
-                f"the values of {operator.name} were not followed, for an error of xMem: {error!r}; please "
-                "report it"
+                f"the values of {name} were not followed, for an error of xMem: {error!r}; please report it"
             )
 
     def not_written(self, tensor: torch.Tensor) -> None:

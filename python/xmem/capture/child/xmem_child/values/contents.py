@@ -20,7 +20,7 @@ _SWEEP_AT_LEAST = 128
 Number = bool | int | float | complex
 
 
-class _Fact:
+class Fact:
     """What is known of one storage: one of ``bytes``, ``later``, ``number``, ``share`` and ``among``."""
 
     __slots__ = ("among", "bytes", "dtype", "later", "number", "share", "watched", "weak")
@@ -58,7 +58,7 @@ class Contents:
 
     def __init__(self, most_elements: int) -> None:
         self.most_elements = most_elements
-        self._facts: dict[int, _Fact] = {}  # by the address of the StorageImpl
+        self._facts: dict[int, Fact] = {}  # by the address of the StorageImpl
         self._sweep_at = _SWEEP_AT_LEAST
         self._unwritten: dict[int, int] = {}  # weak references to storages of the host, by their addresses
         self._watch = _Watch()
@@ -211,30 +211,41 @@ class Contents:
         torch.UntypedStorage._free_weak_ref(weak)
         return False
 
+    def hold(self, tensor: torch.Tensor) -> Fact | None:
+        """What is known now, to be renewed if it turns out that a launch only reads the tensor."""
+        return self._fact(tensor)
+
+    def renew(self, tensor: torch.Tensor, held: Fact) -> None:
+        """What was held before a launch is true after it, too."""
+        if self._facts.get(torch._C._storage_address(tensor)) is held:
+            self._watch.end(held.watched)
+            storage = storage_of(tensor)
+            held.watched = self._watch.begin(storage.data_ptr(), storage.nbytes())
+
     def forget(self, tensor: torch.Tensor) -> None:
         """Something unknown was written."""
         fact = self._facts.pop(torch._C._storage_address(tensor), None)
         if fact is not None:
             self._drop(fact)
 
-    def _fact(self, tensor: torch.Tensor) -> _Fact | None:
+    def _fact(self, tensor: torch.Tensor) -> Fact | None:
         fact = self._facts.get(torch._C._storage_address(tensor))
         if fact is None or not self._watch.touched(fact.watched):
             return fact
         self.forget(tensor)
         return None
 
-    def _new_fact(self, tensor: torch.Tensor, storage: torch.UntypedStorage | None = None) -> _Fact:
+    def _new_fact(self, tensor: torch.Tensor, storage: torch.UntypedStorage | None = None) -> Fact:
         self.forget(tensor)
         if storage is None:
             storage = storage_of(tensor)
         if len(self._facts) >= self._sweep_at:
             self._sweep()
-        fact = _Fact(storage._weak_ref(), self._watch.begin(storage.data_ptr(), storage.nbytes()))
+        fact = Fact(storage._weak_ref(), self._watch.begin(storage.data_ptr(), storage.nbytes()))
         self._facts[storage._cdata] = fact
         return fact
 
-    def _bytes(self, tensor: torch.Tensor, fact: _Fact) -> torch.UntypedStorage | None:
+    def _bytes(self, tensor: torch.Tensor, fact: Fact) -> torch.UntypedStorage | None:
         """The values of a whole storage, found out now where that was put off."""
         nbytes = storage_of(tensor).nbytes()
         if fact.bytes is None and fact.later is not None:
@@ -260,7 +271,7 @@ class Contents:
             self._drop(self._facts.pop(key))
         self._sweep_at = max(2 * len(self._facts), _SWEEP_AT_LEAST)
 
-    def _drop(self, fact: _Fact) -> None:
+    def _drop(self, fact: Fact) -> None:
         torch.UntypedStorage._free_weak_ref(fact.weak)
         self._watch.end(fact.watched)
 

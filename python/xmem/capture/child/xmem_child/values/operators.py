@@ -219,14 +219,14 @@ class Registry:
     Args:
         kernel_of: The kernel of an operator, for calls with tensors of the GPU, or for one.
         forget_written: Told of calls that wrote something unknown.
-        failed: Told of an error in a kernel, which the script does not see.
+        failed: Told of the operator in whose kernel there was an error, which the script does not see.
     """
 
     def __init__(
         self,
         kernel_of: Callable[[Operator], Kernel],
         forget_written: Callable[[Operator, tuple[Any, ...], dict[str, Any]], None],
-        failed: Callable[[Operator, Exception], None],
+        failed: Callable[[str, Exception], None],
     ) -> None:
         self._kernel_of = kernel_of
         self._forget_written = forget_written
@@ -295,7 +295,7 @@ class Registry:
         except Exception as error:
             if mine.began and mine.result is _NOTHING:
                 raise
-            self._failed(operator, error)
+            self._failed(operator.name, error)
             self._forget_written(operator, args, kwargs)
             if mine.began:
                 return mine.result
