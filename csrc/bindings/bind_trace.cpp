@@ -3,6 +3,9 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <memory>
+#include <utility>
+
 #include "numpy_view.hpp"
 #include "register.hpp"
 #include "trace/read_trace.hpp"
@@ -101,7 +104,10 @@ void register_trace(py::module_& core) {
       .def_readonly("event_count", &Trace::event_count);
 
   py::class_<trace::TraceReader>(core, "TraceReader")
-      .def(py::init<>())
+      .def(py::init([](trace::OperatorNames with_inputs) {
+             return std::make_unique<trace::TraceReader>(1, std::move(with_inputs));
+           }),
+           py::arg("with_inputs"))
       .def(
           "feed",
           [](trace::TraceReader& reader, const py::buffer& bytes) {
@@ -117,12 +123,13 @@ void register_trace(py::module_& core) {
 
   core.def(
       "read_trace_file",
-      [](const std::string& path, const py::object& progress, std::size_t threads) {
+      [](const std::string& path, const trace::OperatorNames& with_inputs, const py::object& progress,
+         std::size_t threads) {
         const trace::Progress with_signals = progress_with_signals(progress);
         const py::gil_scoped_release release;
-        return trace::read_trace_file(path, with_signals, threads);
+        return trace::read_trace_file(path, with_signals, threads, with_inputs);
       },
-      py::arg("path"), py::arg("progress") = py::none(), py::arg("threads") = 1);
+      py::arg("path"), py::arg("with_inputs"), py::arg("progress") = py::none(), py::arg("threads") = 1);
 }
 
 }  // namespace xmem::bindings

@@ -100,21 +100,8 @@ Decision decide_span(std::string_view category, std::string_view name, UserFrame
   return {Keep::skip};
 }
 
-// Whose inputs are kept: what CUDA's libraries and kernels take their workspaces by.
-bool needs_inputs(std::string_view name) {
-  static constexpr std::string_view kNames[] = {
-      "\"aten::_convolution\"",
-      "\"aten::convolution_backward\"",
-      "\"aten::embedding_dense_backward\"",
-      "\"aten::gru\"",
-      "\"aten::_index_put_impl_\"",
-      "\"aten::sum\"",
-      "\"aten::lstm\"",
-      "\"aten::rnn_relu\"",
-      "\"aten::rnn_tanh\"",
-      "\"aten::scaled_dot_product_attention\"",
-  };
-  return std::ranges::find(kNames, name) != std::end(kNames);
+bool needs_inputs(std::string_view name, const OperatorNames& with_inputs) {
+  return std::ranges::find(with_inputs, inner(name)) != with_inputs.end();
 }
 
 // An integer of fewer than 64 bits; `missing` where it does not fit.
@@ -138,7 +125,10 @@ struct EventDecoder::Fields {
   Decision decision;  // as soon as the first three fields are known, at the latest at the end of the event
 };
 
-EventDecoder::EventDecoder(TraceFragment& fragment) : fragment_(fragment), parser_(std::make_unique<Parser>()) {}
+const OperatorNames EventDecoder::kNone{};
+
+EventDecoder::EventDecoder(TraceFragment& fragment, const OperatorNames& with_inputs)
+    : fragment_(fragment), with_inputs_(with_inputs), parser_(std::make_unique<Parser>()) {}
 EventDecoder::~EventDecoder() = default;
 
 namespace {
@@ -203,7 +193,7 @@ simdjson::error_code read_arguments(od::object object, Arguments& args, bool wit
 // Reads one event; stops early where the first fields already say that it is not kept.
 template <class Fields>
 simdjson::error_code read_fields(od::object object, Fields& fields, od::parser& deferred_parser,
-                                 UserFrames& user_frames) {
+                                 UserFrames& user_frames, const OperatorNames& with_inputs) {
   Decision& decision = fields.decision;
   std::string_view deferred_args;
   for (auto member : object) {
@@ -227,7 +217,7 @@ simdjson::error_code read_fields(od::object object, Fields& fields, od::parser& 
           if (decision.keep == Keep::undecided) {
             if (const auto error = field.value().raw_json().get(deferred_args)) return error;
           } else if (od::object args; field.value().get_object().get(args) == simdjson::SUCCESS) {
-            if (const auto error = read_arguments(args, fields.args, needs_inputs(fields.name))) return error;
+            if (const auto error = read_arguments(args, fields.args, needs_inputs(fields.name, with_inputs))) return error;
           }
           continue;
         }
@@ -252,7 +242,7 @@ simdjson::error_code read_fields(od::object object, Fields& fields, od::parser& 
     Fields copy = fields;
     if (const auto error = deferred_parser.iterate(padded).get(document)) return error;
     if (document.get_object().get(args) != simdjson::SUCCESS) return simdjson::SUCCESS;
-    if (const auto error = read_arguments(args, copy.args, needs_inputs(fields.name))) return error;
+    if (const auto error = read_arguments(args, copy.args, needs_inputs(fields.name, with_inputs))) return error;
     for (std::string_view* token : {&copy.args.bytes, &copy.args.address, &copy.args.device_type, &copy.args.device_id,
                                     &copy.args.total_allocated, &copy.args.total_reserved, &copy.args.event_index,
                                     &copy.args.sequence_number, &copy.args.forward_thread, &copy.args.input_types,
@@ -305,7 +295,7 @@ std::size_t EventDecoder::decode_events(char* begin, std::size_t length, std::in
       }
       if (type_error) return type_error;
       Fields fields;
-      if (const auto error = read_fields(object, fields, parser_->deferred, user_frames_)) return error;
+      if (const auto error = read_fields(object, fields, parser_->deferred, user_frames_, with_inputs_)) return error;
       keep(fields, place);
     }
     return simdjson::SUCCESS;
@@ -382,7 +372,7 @@ bool EventDecoder::decode_text(std::string_view event, std::int64_t offset, bool
   od::object object;
   Fields fields;
   if (parser_->events.iterate(padded).get(document) || document.get_object().get(object)) return false;
-  if (read_fields(object, fields, parser_->deferred, user_frames_)) return false;
+  if (read_fields(object, fields, parser_->deferred, user_frames_, with_inputs_)) return false;
   if (repaired) fragment_.diagnostics.add(Problem::repaired_text, offset);
   keep(fields, offset);
   return true;
@@ -419,7 +409,7 @@ void EventDecoder::keep_span(const Fields& fields, SpanKind kind, std::int64_t o
   row.sequence_number = parse_integer(fields.args.sequence_number).value_or(-1);
   row.forward_thread = parse_integer(fields.args.forward_thread).value_or(-1);
   if (!fields.args.input_types.empty()) row.input_types = fragment_.names.intern(fields.args.input_types);
-  if (needs_inputs(fields.name)) row.inputs = intern_inputs(fields.args);
+  if (needs_inputs(fields.name, with_inputs_)) row.inputs = intern_inputs(fields.args);
   fragment_.events.append(row);
   fragment_.span_index.push_back(parse_integer(fields.args.event_index).value_or(-1));
 }

@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "trace/frame_name.hpp"
 #include "trace/trace_fragment.hpp"
@@ -25,10 +26,13 @@ struct Window {
   std::int64_t number;  // in the order of the file
 };
 
+// Operators whose inputs are kept.
+using OperatorNames = std::vector<std::string>;
+
 class EventDecoder {
  public:
-  // Rows are appended to `fragment`, which must outlive the decoder.
-  explicit EventDecoder(TraceFragment& fragment);
+  // Rows are appended to `fragment`, which must outlive the decoder, as `with_inputs` must.
+  explicit EventDecoder(TraceFragment& fragment, const OperatorNames& with_inputs = kNone);
   ~EventDecoder();
   EventDecoder(const EventDecoder&) = delete;
   EventDecoder& operator=(const EventDecoder&) = delete;
@@ -61,7 +65,10 @@ class EventDecoder {
   NameId intern_name(std::string_view token);
   NameId intern_inputs(const Arguments& args);
 
+  static const OperatorNames kNone;
+
   TraceFragment& fragment_;
+  const OperatorNames& with_inputs_;
   std::unique_ptr<Parser> parser_;
   UserFrames user_frames_;
   std::string last_process_token_, last_thread_token_;

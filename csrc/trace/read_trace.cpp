@@ -9,6 +9,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "base/error.hpp"
 #include "trace/event_extent.hpp"
@@ -28,8 +29,8 @@ constexpr std::int64_t kWorthThreads = std::int64_t{4} << 20;  // shorter files 
 
 }  // namespace
 
-TraceReader::TraceReader(std::size_t threads)
-    : decoders_(threads), buffer_(kFront + kFilePiece + EventDecoder::kPadding) {}
+TraceReader::TraceReader(std::size_t threads, OperatorNames with_inputs)
+    : decoders_(threads, std::move(with_inputs)), buffer_(kFront + kFilePiece + EventDecoder::kPadding) {}
 
 std::span<char> TraceReader::prepare(std::size_t bytes) {
   compact();
@@ -277,12 +278,13 @@ std::int64_t size_of(std::FILE* file) {
   return ::fstat(::fileno(file), &status) == 0 && S_ISREG(status.st_mode) ? status.st_size : -1;
 }
 
-Trace read_file(const std::string& path, const Progress& progress, std::size_t threads) {
+Trace read_file(const std::string& path, const Progress& progress, std::size_t threads,
+                const OperatorNames& with_inputs) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), &std::fclose);
   if (!file) throw TraceError(std::string("cannot be opened: ") + std::strerror(errno) + "; check the path");
   std::setvbuf(file.get(), nullptr, _IONBF, 0);  // pieces go straight into the reader's window
   const std::int64_t size = size_of(file.get());
-  TraceReader reader(threads);
+  TraceReader reader(threads, with_inputs);
   auto reported = Clock::now();
   std::int64_t reported_bytes = 0;
   for (;;) {
@@ -316,11 +318,12 @@ Trace read_file(const std::string& path, const Progress& progress, std::size_t t
 
 }  // namespace
 
-Trace read_trace_file(const std::string& path, const Progress& progress, std::size_t threads) {
+Trace read_trace_file(const std::string& path, const Progress& progress, std::size_t threads,
+                      const OperatorNames& with_inputs) {
   try {
-    return read_file(path, progress, threads);
+    return read_file(path, progress, threads, with_inputs);
   } catch (const NeedsOneThread&) {
-    return read_file(path, progress, 1);
+    return read_file(path, progress, 1, with_inputs);
   }
 }
 

@@ -24,7 +24,8 @@ class TraceReader {
  public:
   // Of `threads`, the calling one reads and cuts; all decode. The trace is the same for any number, but with more than
   // one every function may throw NeedsOneThread.
-  explicit TraceReader(std::size_t threads = 1);
+  // Of operators named in `with_inputs` shapes and values are kept.
+  explicit TraceReader(std::size_t threads = 1, OperatorNames with_inputs = {});
 
   // Room for the next bytes of the file; what was written there is taken by `commit`.
   std::span<char> prepare(std::size_t bytes);
@@ -80,6 +81,7 @@ using Progress = std::function<bool(std::int64_t bytes_read)>;
 struct Interrupted {};
 
 // Reads an uncompressed file on so many threads.
-Trace read_trace_file(const std::string& path, const Progress& progress, std::size_t threads = 1);
+Trace read_trace_file(const std::string& path, const Progress& progress, std::size_t threads,
+                      const OperatorNames& with_inputs);
 
 }  // namespace xmem::trace

@@ -5,8 +5,9 @@
 
 namespace xmem::trace {
 
-WindowDecoders::WindowDecoders(std::size_t threads) : workers_(threads > 1 ? threads - 1 : 0) {
-  lanes_.push_back(std::make_unique<Lane>());
+WindowDecoders::WindowDecoders(std::size_t threads, OperatorNames with_inputs)
+    : with_inputs_(std::move(with_inputs)), workers_(threads > 1 ? threads - 1 : 0) {
+  lanes_.push_back(std::make_unique<Lane>(with_inputs_));
 }
 
 WindowDecoders::~WindowDecoders() {
@@ -45,7 +46,7 @@ void WindowDecoders::hand_over(std::vector<char> buffer, std::size_t begin, std:
 void WindowDecoders::start_workers() {
   try {
     while (threads_.size() < workers_) {
-      Lane& lane = *lanes_.emplace_back(std::make_unique<Lane>());
+      Lane& lane = *lanes_.emplace_back(std::make_unique<Lane>(with_inputs_));
       threads_.emplace_back([this, &lane] { work(lane); });
     }
   } catch (const std::system_error&) {

@@ -28,7 +28,7 @@ struct NeedsOneThread {};
 
 class WindowDecoders {
  public:
-  explicit WindowDecoders(std::size_t threads);
+  WindowDecoders(std::size_t threads, OperatorNames with_inputs);
   ~WindowDecoders();
   WindowDecoders(const WindowDecoders&) = delete;
   WindowDecoders& operator=(const WindowDecoders&) = delete;
@@ -54,14 +54,17 @@ class WindowDecoders {
   };
 
   struct Lane {
+    explicit Lane(const OperatorNames& with_inputs) : decoder(fragment, with_inputs) {}
+
     TraceFragment fragment;
-    EventDecoder decoder{fragment};
+    EventDecoder decoder;
   };
 
   void start_workers();
   void work(Lane& lane);
   void wait();
 
+  OperatorNames with_inputs_;
   std::size_t workers_;
   std::int64_t windows_ = 0;
   std::vector<std::unique_ptr<Lane>> lanes_;  // one a thread; the first is the calling thread's

@@ -1,6 +1,6 @@
 """The C++ core: functions from columns to columns, read-only views that keep their owner alive."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,14 +35,17 @@ class Trace:
     def name(self, id: int) -> str: ...
 
 class TraceReader:
-    def __init__(self) -> None: ...
+    def __init__(self, with_inputs: Sequence[str]) -> None: ...
     def feed(self, bytes: bytes | bytearray | memoryview) -> None: ...
     def finish(self) -> Trace: ...
     @property
     def bytes_read(self) -> int: ...
 
 def read_trace_file(
-    path: str | bytes, progress: Callable[[int], None] | None = None, threads: int = 1
+    path: str | bytes,
+    with_inputs: Sequence[str],
+    progress: Callable[[int], None] | None = None,
+    threads: int = 1,
 ) -> Trace: ...
 def align(
     left: NDArray[np.int64], right: NDArray[np.int64], max_differences: int = 4000

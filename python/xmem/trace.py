@@ -25,6 +25,20 @@ if TYPE_CHECKING:
 SPAN_KINDS = ("operator", "annotation", "module_frame", "user_frame", "module", "line", "host", "iteration")
 """Names of the values of ``EventTable.kind``."""
 
+WITH_INPUTS = (
+    "aten::_convolution",
+    "aten::_index_put_impl_",
+    "aten::convolution_backward",
+    "aten::embedding_dense_backward",
+    "aten::gru",
+    "aten::lstm",
+    "aten::rnn_relu",
+    "aten::rnn_tanh",
+    "aten::scaled_dot_product_attention",
+    "aten::sum",
+)
+"""Operators whose inputs are kept: those that policies look at, which declare them (``inputs_of``)."""
+
 _PIECES_AHEAD = 4
 _MAX_THREADS = 8  # cutting the text into windows is one thread's work: more threads would wait for it
 
@@ -61,8 +75,8 @@ class EventTable:
         forward_thread: int64, -1 = none.
         input_types: int32, id for ``Trace.name`` of the raw JSON text of ``Input type``, -1 = none.
         inputs: int32, id for ``Trace.name`` of ``[Input Dims, Input Strides, Concrete Inputs]`` as raw JSON,
-            null for one that was not recorded; -1 = none was, or an operator whose inputs are not kept
-            (docs/trace_model.md, section 3).
+            null for one that was not recorded; -1 = none was, or an operator that is not one of
+            ``WITH_INPUTS``.
     """
 
     kind: NDArray[np.uint8]
@@ -273,15 +287,19 @@ def _usable_processors() -> int:
 def _read_plain_file(path: Path, size_bytes: int, progress: Progress | None, threads: int) -> _core.Trace:
     name = os.fsencode(path)
     if progress is None:
-        return _core.read_trace_file(name, None, threads)
-    return _core.read_trace_file(name, lambda done: progress(ReadProgress(done, done, size_bytes)), threads)
+        return _core.read_trace_file(name, WITH_INPUTS, None, threads)
+
+    def report(done: int) -> None:
+        progress(ReadProgress(done, done, size_bytes))
+
+    return _core.read_trace_file(name, WITH_INPUTS, report, threads)
 
 
 def _read_pieces(source: Source, progress: Progress | None) -> _core.Trace:
     """Parse on another thread while this one waits for the source and decompresses."""
     from concurrent.futures import ThreadPoolExecutor
 
-    reader = _core.TraceReader()
+    reader = _core.TraceReader(WITH_INPUTS)
 
     def feed(piece: bytes, before: Future[None] | None) -> None:
         if before is not None:

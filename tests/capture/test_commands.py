@@ -216,6 +216,8 @@ def test_settings_that_cannot_be_meant(tmp_path: Path) -> None:
         capture([PYTHON], tmp_path / "trace.json", iterations=0)
     with pytest.raises(ConfigError, match="empty command"):
         capture([], tmp_path / "trace.json")
+    with pytest.raises(ConfigError, match="real, phantom"):
+        capture([PYTHON], tmp_path / "trace.json", mode="cpu")  # type: ignore[arg-type]
 
 
 def test_importing_the_package_leaves_torch_alone() -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+
+import numpy as np
 
 from xmem.attribution import attribute
 from xmem.blocks import CPU, pair_blocks
-from xmem.orchestration import Context, Policy, RunSettings, Target, Workload
-from xmem.orchestration.policy import PolicyChange, apply_policies
+from xmem.orchestration import Policy, RunSettings, Target, Workload
+from xmem.orchestration.policy import PolicyChange, Recorded, apply_policies
 from xmem.orchestration.workload import workload_of
+from xmem.scaling.polynomials import fit_polynomials
+from xmem.scaling.shapes import fit_shapes
 from xmem.testing.trace_builder import TraceBuilder
 from xmem.trace import read_trace
 
@@ -21,20 +26,34 @@ def target(version: tuple[int, int] = (2, 12), **environment: str) -> Target:
     return replace(AMPERE, torch_version=version, settings=settings)
 
 
-def applied(
-    policy: Policy, trace: TraceBuilder, *, target: Target = AMPERE, growth: int = 1
-) -> tuple[Workload, PolicyChange]:
-    """The workload after the policy and what changed.
+def applied(policy: Policy, trace: TraceBuilder, *, target: Target = AMPERE) -> tuple[Workload, PolicyChange]:
+    """The workload after the policy and what changed."""
+    recorded, before = _recorded(trace)
+    after, (change,) = apply_policies([policy], before, recorded.on(target))
+    return after, change
 
-    ``growth`` multiplies the size of every block, as a point of a fitted model does.
-    """
+
+def applied_at(
+    policy: Policy, run_at: Callable[[int], TraceBuilder], batch: int, *, target: Target = AMPERE
+) -> tuple[Workload, PolicyChange]:
+    """The same of a model fitted from the runs at batches of 2 and 3."""
+    points = [{"batch": 2}, {"batch": 3}]
+    runs = [_recorded(run_at(point["batch"])) for point in points]
+    sizes = np.stack([workload.size_bytes for _, workload in runs], axis=1)
+    recorded, before = runs[-1]
+    size_bytes, _ = fit_polynomials(["batch"], points, sizes).at({"batch": batch})
+    inputs = fit_shapes(["batch"], points, [run for run, _ in runs], base=1).at({"batch": batch})
+    after, (change,) = apply_policies(
+        [policy], before.with_columns(size_bytes=size_bytes), recorded.with_inputs(inputs).on(target)
+    )
+    return after, change
+
+
+def _recorded(trace: TraceBuilder) -> tuple[Recorded, Workload]:
     read = read_trace(trace.bytes())
     blocks = pair_blocks(read)
     attribution = attribute(read, blocks)
-    before = workload_of(blocks, attribution, CPU, -1)
-    before = before.with_columns(size_bytes=before.size_bytes * growth)
-    after, (change,) = apply_policies([policy], before, Context(read, blocks, attribution, target=target))
-    return after, change
+    return Recorded(read, blocks, attribution), workload_of(blocks, attribution, CPU, -1)
 
 
 def sequence(workload: Workload) -> list[int]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from policies.applied import AMPERE, applied
+from policies.applied import AMPERE, applied, applied_at, sequence
 from xmem.attribution import Category, attribute
 from xmem.blocks import CPU, pair_blocks
 from xmem.devices import find_device
@@ -88,7 +88,11 @@ def test_a_random_generator_has_six_words_a_thread_of_the_gpu() -> None:
 
 
 # 4 steps of 2 sequences, 3 wide, 5 hidden, one layer.
-DIMS = [[4, 2, 3], [[1, 2, 5], [1, 2, 5]], [[20, 3], [20, 5], [20], [20]], [], [], [], [], [], []]
+def dims_of(batch: int) -> list[object]:
+    states = [[1, batch, 5], [1, batch, 5]]
+    return [[4, batch, 3], states, [[20, 3], [20, 5], [20], [20]], [], [], [], [], [], []]
+
+
 VALUES = ["", "", "", "True", "1", "0.", "True", "False", "False"]
 INPUT, RESULT, STATE = 4 * 2 * 3 * 4, 4 * 2 * 5 * 4, 2 * 5 * 4
 WEIGHTS = 20 * (3 + 5 + 2) * 4
@@ -102,9 +106,11 @@ def step(
     dropout: str = "0.",
     layers: int = 1,
     by_sequence: str = "False",
+    batch: int = 2,
 ) -> TraceBuilder:
     """A call with a buffer of oneDNN's that the backward uses, and a backward with two gradients."""
     values = [*VALUES[:4], str(layers), dropout, *VALUES[6:8], by_sequence]
+    input_bytes, result, state = (count * batch // 2 for count in (INPUT, RESULT, STATE))
     trace = TraceBuilder()
     trace.operator(
         "aten::lstm",
@@ -112,15 +118,15 @@ def step(
         50,
         sequence_number=7,
         input_types=[item],
-        input_dims=DIMS if dims is None else dims,
+        input_dims=dims_of(batch) if dims is None else dims,
         concrete_inputs=values,
     )
-    trace.alloc(0x100, RESULT, 12).alloc(0x200, 5000, 14).alloc(0x300, 777, 16).free(0x300, 18)
-    trace.alloc(0x400, layers * STATE, 20).alloc(0x500, layers * STATE, 22)
+    trace.alloc(0x100, result, 12).alloc(0x200, 5000, 14).alloc(0x300, 777, 16).free(0x300, 18)
+    trace.alloc(0x400, layers * state, 20).alloc(0x500, layers * state, 22)
     trace.free(0x500, 55).free(0x400, 56)
     trace.operator("aten::relu", 60, 70, sequence_number=8)
     trace.backward("MkldnnRnnLayerBackward0", 100, 140, sequence_number=7)
-    trace.alloc(0x600, 999, 102).free(0x600, 130).alloc(0x700, INPUT, 110).alloc(0x800, 240, 112)
+    trace.alloc(0x600, 999, 102).free(0x600, 130).alloc(0x700, input_bytes, 110).alloc(0x800, 240, 112)
     trace.alloc(0x900, 400, 114).free(0x200, 141).free(0x100, 142).free(0x700, 150)
     return trace
 
@@ -148,7 +154,7 @@ def test_the_gradients_of_all_weights_are_one_block_that_lives_as_long_as_they_d
 
 
 def test_dropout_between_layers_takes_a_random_generator_for_good() -> None:
-    two = [DIMS[0], [[2, 2, 5], [2, 2, 5]], *DIMS[2:]]
+    two = [dims_of(2)[0], [[2, 2, 5], [2, 2, 5]], *dims_of(2)[2:]]
     after, _ = applied(ReplaceRecurrentLayers(), step(dims=two, dropout="0.5", layers=2))
     generators = after.select(after.size_bytes == dropout_state_bytes(AMPERE.device))
     assert len(generators) == 1
@@ -165,10 +171,11 @@ def test_an_input_by_sequence_lives_until_the_backward_and_is_copied_for_each_ca
     assert times[1] == 48_000
 
 
-def test_sizes_follow_at_a_point_of_a_fitted_model() -> None:
-    after, _ = applied(ReplaceRecurrentLayers(), step(), growth=3)
-    assert reserve_bytes(SMALL.grown(3)) in after.size_bytes
-    assert after.size_bytes[0] == 3 * RESULT
+def test_at_a_point_of_a_fitted_model_it_is_the_call_that_a_run_there_makes() -> None:
+    fitted, _ = applied_at(ReplaceRecurrentLayers(), lambda batch: step(batch=batch), 24)
+    captured, _ = applied(ReplaceRecurrentLayers(), step(batch=24))
+    assert sequence(fitted) == sequence(captured)
+    assert reserve_bytes(replace(SMALL, steps=4 * 24, batch=24)) in fitted.size_bytes
 
 
 @pytest.mark.parametrize("item", ["c10::BFloat16", "long"])

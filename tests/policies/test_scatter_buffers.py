@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from policies.applied import applied, sequence
+from policies.applied import applied, applied_at, sequence
 from xmem.orchestration.scatter_buffers import (
     AddEmbeddingBackwardBuffers,
     AddIndexBackwardBuffers,
@@ -81,9 +81,12 @@ def test_sums_are_float32_for_half_tables_too() -> None:
     assert 4 * (400 + 1000) * 32 in after.size_bytes
 
 
-def test_at_a_point_of_a_fitted_model_the_indices_grow_with_what_the_forward_made() -> None:
-    after, _ = applied(AddEmbeddingBackwardBuffers(), embedding(1000, 32, 4000), growth=5)
-    assert 4 * (20_000 // 10 + 1000) * 32 in after.size_bytes
+def test_at_a_point_of_a_fitted_model_there_are_as_many_indices_as_in_a_run_there() -> None:
+    policy = AddEmbeddingBackwardBuffers()
+    fitted, _ = applied_at(policy, lambda batch: embedding(1000, 32, 500 * batch), 40)
+    captured, _ = applied(policy, embedding(1000, 32, 20_000))
+    assert sequence(fitted) == sequence(captured)
+    assert 4 * (20_000 // 10 + 1000) * 32 in fitted.size_bytes
 
 
 def test_a_trace_without_shapes_is_left_alone() -> None:

@@ -63,7 +63,7 @@ def test_a_file_that_shrinks_while_it_is_read(tmp_path: Path) -> None:
     assert error.byte_offset == 40 * MIB
     path.write_bytes(long_trace(80 * MIB))
     with pytest.raises(TraceError, match=f"shorter while it was read: it had {size} bytes"):
-        _core.read_trace_file(str(path), shrink)
+        _core.read_trace_file(str(path), [], shrink)
 
 
 def test_a_file_that_grows_while_it_is_read_is_still_being_written(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_a_file_that_is_overwritten_while_it_is_read(tmp_path: Path) -> None:
 def test_a_folder(tmp_path: Path) -> None:
     assert "directory" in error_of(tmp_path).message.lower()
     with pytest.raises(TraceError, match=r"(?i)directory"):
-        _core.read_trace_file(str(tmp_path))
+        _core.read_trace_file(str(tmp_path), [])
 
 
 def test_a_link_to_nothing(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_a_read_error_in_the_middle() -> None:
     """The first bytes of a process's memory are never mapped: reading them is an input/output error."""
     assert "Input/output error" in error_of(Path("/proc/self/mem")).message
     with pytest.raises(TraceError, match="Input/output error"):
-        _core.read_trace_file("/proc/self/mem")
+        _core.read_trace_file("/proc/self/mem", [])
 
 
 def test_a_pipe_that_closes_early(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_a_pipe_that_closes_early(tmp_path: Path) -> None:
     writer = threading.Thread(target=path.write_bytes, args=(training().bytes()[:500],))
     writer.start()
     with pytest.raises(TraceError, match="ends in the middle"):
-        _core.read_trace_file(str(path))
+        _core.read_trace_file(str(path), [])
     writer.join()
 
 

@@ -16,7 +16,7 @@ import pytest
 
 import xmem
 from xmem import _core
-from xmem.trace import SPAN_KINDS
+from xmem.trace import SPAN_KINDS, WITH_INPUTS
 
 ROOT = Path(__file__).parents[2]
 TRACES = Path(os.environ.get("XMEM_SHARED", ROOT.parent / "shared")) / "data" / "traces"
@@ -63,14 +63,14 @@ def from_pipe(text: bytes, folder: Path) -> _core.Trace:
     writer = threading.Thread(target=path.write_bytes, args=(text,))
     writer.start()
     try:
-        return _core.read_trace_file(str(path))
+        return _core.read_trace_file(str(path), WITH_INPUTS)
     finally:
         writer.join()
 
 
 def in_pieces(lengths: Callable[[int], Iterator[int]]) -> Callable[[bytes, Path], _core.Trace]:
     def read(text: bytes, _folder: Path) -> _core.Trace:
-        reader = _core.TraceReader()
+        reader = _core.TraceReader(WITH_INPUTS)
         view = memoryview(text)
         at = 0
         for length in lengths(len(text)):

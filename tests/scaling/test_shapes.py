@@ -1,6 +1,8 @@
-"""What convolutions are given at a point that no run was at."""
+"""What operators are given at a point that no run was at."""
 
 from __future__ import annotations
+
+import numpy as np
 
 from xmem.attribution import attribute
 from xmem.blocks import pair_blocks
@@ -25,11 +27,22 @@ def run(*batches: int, size: int = 8) -> Recorded:
 
 def test_sizes_that_grow_are_those_of_the_point() -> None:
     runs = [run(2, 4), run(3, 6)]
-    shapes = fit_shapes(["batch"], [{"batch": 2}, {"batch": 3}], runs, base=1)
-    found = shapes.at({"batch": 16})
-    assert found is not None
-    first, second = runs[1].trace.events.inputs.tolist()
-    assert found == {first: [[16, 3, 8, 8], W, []], second: [[32, 3, 8, 8], W, []]}
+    inputs = fit_shapes(["batch"], [{"batch": 2}, {"batch": 3}], runs, base=1).at({"batch": 16})
+    assert inputs is not None
+    for row, images in zip(np.flatnonzero(runs[1].trace.events.inputs >= 0), (16, 32), strict=True):
+        given = inputs.of(int(row))
+        assert given is not None
+        assert given.shapes == [[images, 3, 8, 8], W, []]
+        assert given.value(2) == "[1, 1]"
+
+
+def test_two_operators_with_equal_inputs_may_grow_apart() -> None:
+    """One is given as many images as there are in a batch, the other three in every run."""
+    runs = [run(2, 3), run(3, 3)]
+    inputs = fit_shapes(["batch"], [{"batch": 2}, {"batch": 3}], runs, base=1).at({"batch": 16})
+    assert inputs is not None
+    rows = np.flatnonzero(runs[1].trace.events.inputs >= 0).tolist()
+    assert [given.shape(0)[0] for row in rows if (given := inputs.of(row)) is not None] == [16, 3]
 
 
 def test_runs_that_convolve_otherwise_are_not_scaled() -> None:
@@ -42,9 +55,14 @@ def test_a_run_without_convolutions() -> None:
     assert fit_shapes(["batch"], points, [run(), run()], base=0).at({"batch": 16}) is None
 
 
-def test_other_sizes_are_put_in_place_without_indexing_the_run_again() -> None:
+def test_other_inputs_are_put_in_place_without_indexing_the_run_again() -> None:
     recorded = run(2)
-    operators = recorded.operators
-    changed = recorded.with_input_dims({0: [[1]]})
-    assert changed.operators is operators
-    assert changed.input_dims == {0: [[1]]}
+    parent = recorded.operators.parent
+    inputs = fit_shapes(["batch"], [{"batch": 2}, {"batch": 3}], [recorded, run(3)], base=0).at({"batch": 9})
+    changed = recorded.with_inputs(inputs)
+    assert changed.operators.parent is parent
+    row = int(np.flatnonzero(recorded.trace.events.inputs >= 0)[0])
+    shapes = [
+        given.shape(0) for each in (recorded, changed) if (given := each.operators.inputs(row)) is not None
+    ]
+    assert shapes == [(2, 3, 8, 8), (9, 3, 8, 8)]

@@ -20,13 +20,15 @@ from xmem.move import move
 from xmem.observation import Observation, observe
 from xmem.orchestration.convolution_calls import Call, read_call, settings_of
 from xmem.orchestration.convolutions import AddConvolutionWorkspaces, OrderConvolutionBlocks
+from xmem.orchestration.inputs import RecordedInputs
 from xmem.orchestration.onednn import DropOneDnnTemporaries
+from xmem.orchestration.operators import OperatorIndex
 from xmem.orchestration.policy import Context, Target, apply_policies
 from xmem.orchestration.workload import Workload, workload_of
 from xmem.pipeline import estimate
 from xmem.simulation import RequestKind, replay
 from xmem.testing.trace_builder import TraceBuilder
-from xmem.trace import read_trace
+from xmem.trace import Trace, read_trace
 
 MIB = 1 << 20
 X, W, Y = [4, 64, 32, 32], [128, 64, 3, 3], [4, 128, 32, 32]
@@ -76,9 +78,14 @@ class Given:
 
     def call(self) -> Call | None:
         trace = read_trace(TraceBuilder().operator(self.name, 0, 10, **self.args()).bytes())
-        events = trace.events
-        backward = self.dy is not None
-        return read_call(trace, int(events.inputs[0]), int(events.input_types[0]), backward=backward)
+        return call_of(trace, backward=self.dy is not None)
+
+
+def call_of(trace: Trace, *, backward: bool) -> Call | None:
+    """The trace's only operator."""
+    operators = OperatorIndex(trace)
+    (dtype,) = operators.first_input_type(np.array([0], np.int32))
+    return read_call(operators.inputs(0), dtype, backward=backward)
 
 
 def only_problem(given: Given) -> Problem | None:
@@ -167,8 +174,7 @@ def test_a_layout_that_is_in_doubt_is_not_channels_last() -> None:
 def test_what_the_trace_does_not_say_is_not_guessed() -> None:
     for name in ("aten::_convolution", "aten::convolution_backward"):
         trace = read_trace(TraceBuilder().operator(name, 0, 10, input_types=["float"]).bytes())
-        inputs, types = int(trace.events.inputs[0]), int(trace.events.input_types[0])
-        assert read_call(trace, inputs, types, backward=name.endswith("backward")) is None
+        assert call_of(trace, backward=name.endswith("backward")) is None
 
 
 @pytest.mark.parametrize(
@@ -191,7 +197,7 @@ def test_what_cannot_be_a_convolution_is_none(changes: dict[str, Any]) -> None:
 def test_settings_are_those_of_the_script() -> None:
     given = Given(flags=("True", "True", "True", "False"))
     trace = read_trace(TraceBuilder().operator(given.name, 0, 10, **given.args()).bytes())
-    settings = settings_of(trace, trace.events.inputs.tolist())
+    settings = settings_of([RecordedInputs(trace).of(0)])
     assert settings == Settings(allow_tf32=False, deterministic=True, benchmark=True)
 
 

@@ -392,7 +392,7 @@ def test_other_threads_run_while_a_file_is_read(tmp_path: Path) -> None:
 
 
 def test_other_threads_run_while_a_piece_is_parsed() -> None:
-    reader = _core.TraceReader()
+    reader = _core.TraceReader([])
     text = filled(text_of(5), 400 * MIB)
     with counting() as count:
         before = count()

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from xmem.capture.extent import Extent
 from xmem.capture.failures import Failure, explain_reads, first_failure
@@ -102,6 +102,8 @@ def capture(
     extent = extent or Extent(iterations)
     if not command:
         raise ConfigError("an empty command", "a command such as python train.py")
+    if mode not in get_args(Mode):
+        raise ConfigError(f"mode {mode!r}", f"one of {', '.join(get_args(Mode))}")
     target = Path(os.path.abspath(output))  # noqa: PTH100 - resolve() would replace a link by what it points to
     _check_output(target)
     asked = _Asked(command, extent, timeout_s, stacks, env, gpu, stdout, mode, machine or PhantomMachine())

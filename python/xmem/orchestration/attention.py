@@ -4,10 +4,8 @@ of its own.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,6 +54,7 @@ class ReplaceAttention:
     """
 
     name = "replace_attention"
+    inputs_of = frozenset({_CALL})
     description = "attention takes CUDA's fused kernels: what they save and their workspaces, no scores"
 
     def __call__(self, workload: Workload, context: Context) -> Workload:
@@ -138,18 +137,18 @@ def _recorded_calls(workload: Workload, context: Context) -> Iterator[_RecordedC
 
 def _call(context: Context, row: int) -> AttentionCall | None:
     """The call's shapes, None where they are not recorded or not those of batches of heads."""
-    events, names = context.trace.events, context.trace.names
-    if events.inputs[row] < 0 or events.input_types[row] < 0:
+    inputs = context.operators.inputs(row)
+    types = context.operators.input_types(row)
+    if inputs is None or not types:
         return None
-    dims, strides, concrete = json.loads(names[int(events.inputs[row])])
-    types = json.loads(names[int(events.input_types[row])])
-    if not isinstance(dims, list) or len(dims) < 3 or any(len(shape) != 4 for shape in dims[:3]):
+    dims = [inputs.shape(position) for position in range(len(inputs.shapes))]
+    if len(dims) < 3 or any(len(shape) != 4 for shape in dims[:3]):
         return None
     query, key, value = dims[:3]
     item_bytes = _ITEM_BYTES.get(types[0])
     if item_bytes is None or 0 in query or 0 in key:
         return None
-    mask = dims[3] if len(dims) > 3 else []
+    mask = dims[3] if len(dims) > 3 else ()
     return AttentionCall(
         item_bytes=item_bytes,
         bfloat16=types[0] == "c10::BFloat16",
@@ -160,26 +159,18 @@ def _call(context: Context, row: int) -> AttentionCall | None:
         key_length=key[2],
         width=query[3],
         value_width=value[3],
-        by_position=_by_position(query, strides[0] if strides else None),
+        by_position=_by_position(query, inputs.stride(0)),
         mask_elements=int(np.prod(mask)) if mask else 0,
         bool_mask=len(types) > 3 and types[3] == _BOOL,
-        causal=_is_set(concrete, 5, "True"),
-        dropout=_is_set(concrete, 4, None),
+        causal=inputs.value(5) == "True",
+        dropout=float(inputs.value(4) or 0) != 0,
     )
 
 
-def _by_position(shape: list[int], strides: list[int] | None) -> bool:
+def _by_position(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     """Whether heads of one position lie side by side; taken to be so where strides are not recorded."""
     _, heads, length, _ = shape
     return not strides or heads == 1 or length == 1 or strides[1] <= strides[2]
-
-
-def _is_set(concrete: Any, position: int, wanted: str | None) -> bool:
-    """Whether an argument is as wanted, or any number but zero."""
-    text = concrete[position] if concrete and len(concrete) > position else ""
-    if wanted is not None:
-        return bool(text == wanted)
-    return bool(text) and float(text) != 0
 
 
 def _replace(

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 from xmem.cudnn.planner import Settings
 from xmem.cudnn.problems import Operation, Problem
-from xmem.trace import Trace
+from xmem.orchestration.inputs import Inputs
 
 FORWARD, BACKWARD = "aten::_convolution", "aten::convolution_backward"
 
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}
 
 _DTYPES = {"float": "float32", "c10::Half": "float16", "c10::BFloat16": "bfloat16", "double": "float64"}
-_DIMS, _STRIDES, _CONCRETE = 0, 1, 2
 _GRADIENTS = (Operation.DATA_GRADIENT, Operation.FILTER_GRADIENT)
-
-InputDims = Mapping[int, list[list[int]]]
-"""Sizes of the inputs by ``EventTable.inputs``, where they are not those of the trace."""
 
 
 @dataclass(frozen=True)
@@ -74,40 +69,34 @@ class Call:
     copies: tuple[int, ...]
 
 
-def settings_of(trace: Trace, inputs: Sequence[int]) -> Settings:
+def settings_of(inputs: Iterable[Inputs | None]) -> Settings:
     """What the job set in ``torch.backends.cudnn``, by the first of its convolutions that says it."""
-    for name in inputs:
-        concrete = _parsed(trace, name)[_CONCRETE] or []
-        if len(concrete) > 12:
-            benchmark, deterministic, _, allow_tf32 = (value == "True" for value in concrete[9:13])
+    for given in inputs:
+        if given is not None and len(given.values) > 12:
+            benchmark, deterministic, _, allow_tf32 = (value == "True" for value in given.values[9:13])
             return Settings(allow_tf32=allow_tf32, deterministic=deterministic, benchmark=benchmark)
     return Settings()
 
 
-def read_call(
-    trace: Trace, inputs: int, input_types: int, *, backward: bool, dims: InputDims | None = None
-) -> Call | None:
-    """What a call computes; None where the trace does not say.
+def read_call(inputs: Inputs | None, dtype: str, *, backward: bool) -> Call | None:
+    """What a call computes; None where that is not known.
 
     Args:
-        trace: Recorded with shapes.
-        inputs: ``EventTable.inputs`` of the call.
-        input_types: Likewise.
+        inputs: Of the call.
+        dtype: Of the first of them, as the profiler writes it.
         backward: Whether it is ``aten::convolution_backward``.
-        dims: Sizes to take in place of those of the trace.
     """
+    if inputs is None:
+        return None
     try:
-        sizes, strides, concrete = _parsed(trace, inputs)
-        types = json.loads(trace.names[input_types]) if input_types >= 0 else []
-        if dims is not None:
-            sizes = dims.get(inputs, sizes)
-        return _read(types[0], sizes, strides, concrete, backward=backward)
+        return _read(dtype, inputs, backward=backward)
     except (KeyError, IndexError, TypeError, ValueError, ZeroDivisionError):
         return None
 
 
-def _read(dtype: str, sizes: Any, strides: Any, concrete: Any, *, backward: bool) -> Call:
-    tensors = [_tensor(sizes[i], strides, i) for i in range(3 if backward else 2)]
+def _read(dtype: str, inputs: Inputs, *, backward: bool) -> Call:
+    concrete = inputs.values
+    tensors = [_tensor(inputs.shapes[i], inputs.stride(i)) for i in range(3 if backward else 2)]
     first = 4 if backward else 3
     stride, padding, dilation = (_space(concrete[first + i], fill) for i, fill in enumerate((1, 0, 1)))
     transposed = concrete[first + 3] == "True"
@@ -227,16 +216,11 @@ class _Shape:
         return prod(sizes) * ITEM_BYTES[self.dtype]
 
 
-def _parsed(trace: Trace, inputs: int) -> list[Any]:
-    parsed: list[Any] = json.loads(trace.names[inputs]) if inputs >= 0 else [None] * 3
-    return parsed
-
-
-def _tensor(sizes: Sequence[int], strides: Sequence[Any] | None, number: int) -> Tensor:
+def _tensor(sizes: Sequence[int], strides: Sequence[int]) -> Tensor:
     if len(sizes) not in (3, 4, 5) or not all(type(size) is int and size > 0 for size in sizes):
         raise ValueError(f"no tensor of a convolution: {sizes}")
-    given = strides[number] if strides and strides[number] else None
-    if given is None or len(given) != len(sizes):
+    given = list(strides)
+    if len(given) != len(sizes):
         given = [prod(sizes[i + 1 :]) for i in range(len(sizes))]
     if len(sizes) == 3:  # PyTorch gives a convolution along one dimension a second one, and copies
         sizes = [*sizes[:2], 1, sizes[2]]

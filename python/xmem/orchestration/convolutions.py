@@ -14,6 +14,7 @@ from xmem.cudnn.planner import Settings
 from xmem.cudnn.problems import Problem
 from xmem.cudnn.workspaces import Answer
 from xmem.orchestration.convolution_calls import BACKWARD, FORWARD, Call, read_call, settings_of
+from xmem.orchestration.inputs import Inputs
 from xmem.orchestration.policy import Context
 from xmem.orchestration.workload import MADE_BY_POLICY, Workload, concatenated
 
@@ -46,7 +47,7 @@ class _Convolutions:
         self._workload = workload
         self._context = context
         self._events = context.trace.events
-        self._calls: dict[tuple[int, int, bool], Call | None] = {}
+        self._calls: dict[tuple[int, str, bool], tuple[Inputs | None, Call | None]] = {}
 
     def __iter__(self) -> Iterator[_Convolution]:
         workload, operators = self._workload, self._context.operators
@@ -65,17 +66,13 @@ class _Convolutions:
         return _Convolution(operator, call, rows[dies_inside], results)
 
     def _call(self, operator: int) -> Call | None:
-        key = (
-            int(self._events.inputs[operator]),
-            int(self._events.input_types[operator]),
-            bool(self._backward[operator]),
-        )
+        inputs = self._context.operators.inputs(operator)
+        (dtype,) = self._context.operators.first_input_type(np.array([operator]))
+        backward = bool(self._backward[operator])
+        key = id(inputs), dtype, backward  # of inputs that are kept, so that no others get their place
         if key not in self._calls:
-            inputs, types, backward = key
-            self._calls[key] = read_call(
-                self._context.trace, inputs, types, backward=backward, dims=self._context.input_dims
-            )
-        return self._calls[key]
+            self._calls[key] = inputs, read_call(inputs, dtype, backward=backward)
+        return self._calls[key][1]
 
     @cached_property
     def _backward(self) -> NDArray[np.bool_]:
@@ -84,8 +81,10 @@ class _Convolutions:
     @property
     def settings(self) -> Settings:
         """What the job set for cuDNN."""
-        forward = self._context.operators.rows_named({FORWARD})
-        return settings_of(self._context.trace, np.unique(self._events.inputs[forward]).tolist())
+        operators = self._context.operators
+        return settings_of(
+            operators.inputs(row) for row in np.flatnonzero(operators.rows_named({FORWARD})).tolist()
+        )
 
     def _results(self, call: Call | None, rows: NDArray[np.intp]) -> tuple[int, ...]:
         """Which of the blocks left behind holds which result: by size where that is clear, else by order."""
@@ -113,6 +112,7 @@ class OrderConvolutionBlocks:
     """
 
     name = "order_convolution_blocks"
+    inputs_of = frozenset({FORWARD, BACKWARD})
     description = "convolutions allocate their results before what they need to compute them"
 
     def __call__(self, workload: Workload, context: Context) -> Workload:
@@ -146,6 +146,7 @@ class AddConvolutionWorkspaces:
     """
 
     name = "add_convolution_workspaces"
+    inputs_of = frozenset({FORWARD, BACKWARD})
     description = "convolutions take the workspace of the plan that cuDNN ranks first and that fits"
 
     def __call__(self, workload: Workload, context: Context) -> Workload:

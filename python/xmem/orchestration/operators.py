@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
+from copy import copy
 from functools import cached_property
-from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from xmem import _core
+from xmem.orchestration.inputs import Inputs, InputsByRow, RecordedInputs
 from xmem.trace import SPAN_KINDS, Trace
 
 OPERATOR = SPAN_KINDS.index("operator")
@@ -17,39 +19,20 @@ HOST = SPAN_KINDS.index("host")
 ANNOTATION = SPAN_KINDS.index("annotation")
 
 
-class Inputs(NamedTuple):
-    """What an operator was given, by position.
-
-    Attributes:
-        shapes: Of tensors, empty for all else and for what the profiler does not look into.
-        strides: The same of their strides, in elements.
-        values: Of numbers and flags, as Python writes them; empty for tensors.
-    """
-
-    shapes: list[Any]
-    strides: list[Any]
-    values: list[str]
-
-    def shape(self, position: int) -> tuple[int, ...]:
-        """The shape of a tensor; empty where there is none."""
-        return _integers(self.shapes, position)
-
-    def stride(self, position: int) -> tuple[int, ...]:
-        """The strides of a tensor; empty where there is none."""
-        return _integers(self.strides, position)
-
-    def integer(self, position: int) -> int | None:
-        """A whole number, None where there is none."""
-        text = self.values[position] if position < len(self.values) else ""
-        return int(text) if isinstance(text, str) and text.lstrip("-").isdigit() else None
-
-
 class OperatorIndex:
-    """Names, nesting and input types of the operators of one trace."""
+    """Names, nesting and inputs of the operators of one trace."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
         self.events = trace.events
+        self._inputs: InputsByRow = RecordedInputs(trace)
+        self._types: dict[int, list[str]] = {}
+
+    def with_inputs(self, inputs: InputsByRow) -> OperatorIndex:
+        """The same operators, given something else."""
+        changed = copy(self)
+        changed._inputs = inputs
+        return changed
 
     @cached_property
     def parent(self) -> NDArray[np.int32]:
@@ -124,32 +107,19 @@ class OperatorIndex:
 
     def inputs(self, row: int) -> Inputs | None:
         """Shapes and plain values that an operator was given; None where the trace does not say."""
-        import json
+        return self._inputs.of(row)
 
-        if self.events.inputs[row] < 0:
-            return None
-        texts = json.loads(self.trace.names[int(self.events.inputs[row])])
-        return Inputs(*(text if isinstance(text, list) else [] for text in texts))
+    def input_types(self, row: int) -> list[str]:
+        """The dtypes of an operator's inputs as the profiler writes them (``float``); empty = unknown."""
+        name = int(self.events.input_types[row])
+        if name not in self._types:
+            types = json.loads(self.trace.names[name]) if name >= 0 else []
+            self._types[name] = [each if isinstance(each, str) else "" for each in types]
+        return self._types[name]
 
     def first_input_type(self, rows: NDArray[np.int32]) -> list[str]:
-        """The dtype of the first input of each operator as the profiler writes it (``float``), empty =
-        unknown.
-        """
-        import json
-
-        def first(text: str) -> str:
-            types = json.loads(text) if text else []
-            return types[0] if types and isinstance(types[0], str) else ""
-
-        ids = self.events.input_types[rows].tolist()
-        known = {name_id: first(self.trace.names[name_id]) for name_id in set(ids)}
-        return [known[name_id] for name_id in ids]
-
-
-def _integers(lists: list[Any], position: int) -> tuple[int, ...]:
-    found = lists[position] if position < len(lists) else []
-    is_plain = isinstance(found, list) and all(isinstance(number, int) for number in found)
-    return tuple(found) if is_plain else ()
+        """The dtype of the first input of each operator, empty = unknown."""
+        return [next(iter(self.input_types(row)), "") for row in rows.tolist()]
 
 
 def _take(column: NDArray[np.bool_], rows: NDArray[np.int32], missing: bool) -> NDArray[np.bool_]:

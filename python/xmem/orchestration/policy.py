@@ -18,7 +18,7 @@ from xmem.attribution import Attribution
 from xmem.blocks import BlockTable, traced_device
 from xmem.job_settings import busiest_device
 from xmem.orchestration.allocator_history import AllocatorHistory, allocator_history
-from xmem.orchestration.convolution_calls import InputDims
+from xmem.orchestration.inputs import InputsByRow
 from xmem.orchestration.operators import OperatorIndex
 from xmem.orchestration.target import Target as Target
 from xmem.orchestration.workload import Workload
@@ -35,7 +35,6 @@ class Recorded:
     trace: Trace
     blocks: BlockTable
     attribution: Attribution
-    input_dims: InputDims | None = None  # at a point of a fitted model
 
     @cached_property
     def operators(self) -> OperatorIndex:
@@ -66,15 +65,17 @@ class Recorded:
 
     def on(self, target: Target) -> Context:
         """The same run, for policies that move it to a target."""
-        context = Context(self.trace, self.blocks, self.attribution, self.input_dims, target=target)
+        context = Context(self.trace, self.blocks, self.attribution, target=target)
         context.__dict__["operators"] = self.operators  # indexed once for all targets
         context.__dict__["history"] = self.history
         return context
 
-    def with_input_dims(self, dims: InputDims | None) -> Recorded:
-        """The same run with convolutions of other sizes."""
-        recorded = replace(self, input_dims=dims)
-        recorded.__dict__["operators"] = self.operators
+    def with_inputs(self, inputs: InputsByRow | None) -> Recorded:
+        """The same run, of whose operators some were given something else; None: none was."""
+        recorded = replace(self)
+        recorded.__dict__["operators"] = (
+            self.operators if inputs is None else self.operators.with_inputs(inputs)
+        )
         recorded.__dict__["history"] = self.history
         return recorded
 

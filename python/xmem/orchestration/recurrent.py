@@ -46,6 +46,7 @@ class ReplaceRecurrentLayers:
     """
 
     name = "replace_recurrent_layers"
+    inputs_of = frozenset(RECURRENT_CALLS)
     description = (
         "recurrent layers run in cuDNN: its workspace, its reserve space, gradients of weights in one block"
     )
@@ -135,23 +136,20 @@ def _recorded_calls(workload: Workload, context: Context) -> Iterator[_RecordedC
     nothing = np.empty(0, np.intp)
     for (row, call), of_call in zip(calls_by_row.items(), nodes, strict=True):
         inside = made.get(row, nothing)
-        recorded_bytes = np.where(
-            workload.block[inside] >= 0, context.blocks.size_bytes[workload.block[inside]], -1
-        )
+        size_bytes = workload.size_bytes[inside]
         lasting = workload.free_ns[inside] > events.end_ns[row]
         states: list[int] = []
-        for size_bytes in reversed(call.state_bytes):
-            found = inside[lasting & (recorded_bytes == size_bytes)]
+        for of_state in reversed(call.state_bytes):
+            found = inside[lasting & (size_bytes == of_state)]
             if len(found) and call.result_bytes not in call.state_bytes:
                 states.insert(0, int(found[-1]))
                 lasting &= inside != found[-1]
-        results = inside[lasting & (recorded_bytes == call.result_bytes)]
+        results = inside[lasting & (size_bytes == call.result_bytes)]
         if len(results):
             result = int(results[-1])
-            growth = int(workload.size_bytes[result]) / call.result_bytes
             of_nodes = [made_by_node[node] for node in of_call.tolist() if node in made_by_node]
             yield _RecordedCall(
-                call=call.grown(growth),
+                call=call,
                 row=row,
                 made=inside,
                 result=result,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from xmem.device_description import Device
 from xmem.devices import UNKNOWN_IS_LIKE, find_device
@@ -57,10 +57,6 @@ class RecurrentCall:
     drops: bool
     by_sequence: bool
     weights_bytes: tuple[int, ...]
-
-    def grown(self, growth: float) -> RecurrentCall:
-        """The same layer on so many times as many sequences."""
-        return replace(self, steps=round(self.steps * growth), batch=round(self.batch * growth))
 
     @property
     def is_lstm(self) -> bool:

@@ -10,12 +10,14 @@ import numpy as np
 
 from xmem.device_description import Device
 from xmem.devices import UNKNOWN_IS_LIKE, find_device
+from xmem.orchestration.inputs import Inputs
 from xmem.orchestration.norms import fused_norms
-from xmem.orchestration.operators import HOST, Inputs, covered
+from xmem.orchestration.operators import HOST, covered
 from xmem.orchestration.policy import Context
-from xmem.orchestration.transients import AddedBlocks, first_blocks, growth_of
+from xmem.orchestration.transients import AddedBlocks, first_blocks
 from xmem.orchestration.workload import Workload
 
+_SUM = "aten::sum"
 _MOST_THREADS = 512
 _WARP = 32
 _VECTOR = 4
@@ -97,12 +99,13 @@ class AddReductionBuffers:
     """
 
     name = "add_reduction_buffers"
+    inputs_of = frozenset({_SUM})
     description = "sums over few outputs keep partial sums of all blocks of the GPU while they run"
 
     def __call__(self, workload: Workload, context: Context) -> Workload:
         """Add the buffers after the result of each sum of floating-point numbers."""
         operators, events = context.operators, context.trace.events
-        rows = np.flatnonzero(operators.rows_named({"aten::sum"}) & (events.inputs >= 0)).astype(np.int32)
+        rows = np.flatnonzero(operators.rows_named({_SUM}) & (events.inputs >= 0)).astype(np.int32)
         hosts = np.flatnonzero(events.kind == HOST)
         rows = rows[~covered(events.begin_ns[rows], events.begin_ns[hosts], events.end_ns[hosts])]
         forward = operators.forward_of(rows)
@@ -112,14 +115,13 @@ class AddReductionBuffers:
             return workload
         multiprocessors, threads = _size_of(context.target.device)
         blocks = AddedBlocks(workload)
-        growth = growth_of(workload, context, forward)
         results = first_blocks(workload, operators, rows)
         types = operators.first_input_type(rows)
-        for row, result, grown, item in zip(rows, results, growth, types, strict=True):
+        for row, result, item in zip(rows, results, types, strict=True):
             inputs = operators.inputs(int(row))
             if result < 0 or inputs is None or item not in _ITEM_BYTES:
                 continue
-            reduction = reduction_of(inputs, grown)
+            reduction = reduction_of(inputs)
             if reduction is None:
                 continue
             partial, semaphores = staging_bytes(reduction, multiprocessors, threads)
@@ -129,13 +131,8 @@ class AddReductionBuffers:
         return blocks.added()
 
 
-def reduction_of(inputs: Inputs, growth: float = 1.0) -> Reduction | None:
-    """What a call of `aten::sum` sums; None where the trace does not say, or there is nothing to sum.
-
-    Args:
-        inputs: Of the call.
-        growth: Of what is summed, at a point of a fitted model.
-    """
+def reduction_of(inputs: Inputs) -> Reduction | None:
+    """What a call of `aten::sum` sums; None where the trace does not say, or there is nothing to sum."""
     shape, strides = inputs.shape(0), inputs.stride(0)
     text = inputs.values[1] if len(inputs.values) > 1 else ""
     named = ast.literal_eval(text) if text.startswith("[") else []
@@ -148,7 +145,7 @@ def reduction_of(inputs: Inputs, growth: float = 1.0) -> Reduction | None:
         return None
     return Reduction(
         outputs=math.prod(size for _, size, _ in outer),
-        inputs=max(1, round(math.prod(size for _, size, _ in inner) * growth)),
+        inputs=math.prod(size for _, size, _ in inner),
         along_fastest=not outer or inner[0][0] < outer[0][0],
         one_run=not outer and _is_run(inner),
         output_row=_run_length(outer) if outer and outer[0][0] == 1 else 0,

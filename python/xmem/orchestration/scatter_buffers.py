@@ -11,9 +11,11 @@ import math
 import numpy as np
 
 from xmem.orchestration.policy import Context
-from xmem.orchestration.transients import ELSEWHERE, AddedBlocks, first_blocks, growth_of
+from xmem.orchestration.transients import ELSEWHERE, AddedBlocks, first_blocks
 from xmem.orchestration.workload import Workload
 
+_EMBEDDING_BACKWARD = "aten::embedding_dense_backward"
+_INDEX_PUT = "aten::_index_put_impl_"
 _INDEX_BYTES = 8
 _SUM_BYTES = 4
 _ROWS_PER_PARTIAL_SUM = 10
@@ -51,23 +53,23 @@ class AddEmbeddingBackwardBuffers:
     """
 
     name = "add_embedding_backward_buffers"
+    inputs_of = frozenset({_EMBEDDING_BACKWARD})
     description = "the gradient of an embedding of many indices takes buffers to sort them and to sum rows"
 
     def __call__(self, workload: Workload, context: Context) -> Workload:
         """Add the buffers around the gradient of each embedding."""
         operators = context.operators
-        rows = np.flatnonzero(operators.rows_named({"aten::embedding_dense_backward"})).astype(np.int32)
+        rows = np.flatnonzero(operators.rows_named({_EMBEDDING_BACKWARD})).astype(np.int32)
         if len(rows) == 0:
             return workload
         blocks = AddedBlocks(workload)
-        growth = growth_of(workload, context, operators.forward_of(rows))
         gradients = first_blocks(workload, operators, rows)
-        for row, gradient, grown in zip(rows, gradients, growth, strict=True):
+        for row, gradient in zip(rows, gradients, strict=True):
             inputs = operators.inputs(int(row))
             if inputs is None or gradient < 0 or not inputs.shape(0) or not inputs.shape(1):
                 continue
             width, table_rows = inputs.shape(0)[-1], inputs.integer(2)
-            count = round(math.prod(inputs.shape(1)) * grown)
+            count = math.prod(inputs.shape(1))
             if table_rows is None or count <= _MOST_UNSORTED_INDICES:
                 continue
             at_ns = int(workload.alloc_ns[gradient])
@@ -105,25 +107,25 @@ class AddIndexBackwardBuffers:
     """
 
     name = "add_index_backward_buffers"
+    inputs_of = frozenset({_INDEX_PUT})
     description = "the gradient of indexing takes buffers to sort positions"
 
     def __call__(self, workload: Workload, context: Context) -> Workload:
         """Add the buffers to every accumulating `index_put`."""
         operators = context.operators
-        rows = np.flatnonzero(operators.rows_named({"aten::_index_put_impl_"})).astype(np.int32)
+        rows = np.flatnonzero(operators.rows_named({_INDEX_PUT})).astype(np.int32)
         rows = rows[operators.in_backward(rows)]
         if len(rows) == 0:
             return workload
         blocks = AddedBlocks(workload)
-        growth = growth_of(workload, context, operators.forward_of(rows))
-        for row, grown in zip(rows, growth, strict=True):
+        for row in rows:
             inputs = operators.inputs(int(row))
             if inputs is None or inputs.values[3:4] != ["True"]:  # accumulate
                 continue
             indexed = _indexed(inputs.shape(0), inputs.shape(2))
             if indexed is None:
                 continue
-            count, table_rows = round(indexed[0] * grown), indexed[1]
+            count, table_rows = indexed
             begin_ns = int(operators.events.begin_ns[row])
             like = int(np.searchsorted(workload.alloc_ns, begin_ns)) - 1  # the tensor that is added into
             positions = count * _INDEX_BYTES

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from xmem.attribution import Category
 from xmem.blocks import NEVER
 from xmem.orchestration.operators import OperatorIndex
-from xmem.orchestration.policy import Context
 from xmem.orchestration.workload import MADE_BY_POLICY, Workload, concatenated
 
 ELSEWHERE = ("", 0)
@@ -95,16 +94,3 @@ def first_blocks(workload: Workload, operators: OperatorIndex, rows: NDArray[np.
     for block in np.flatnonzero(owner >= 0)[::-1]:
         first[owner[block]] = int(block)
     return first
-
-
-def growth_of(workload: Workload, context: Context, forward: NDArray[np.int32]) -> list[float]:
-    """By how much what each forward operator made is larger than recorded: at a point of a fitted model."""
-    known = np.unique(forward[forward >= 0])
-    owner = context.operators.rows_owned_by(workload.operator, known)
-    rows = np.flatnonzero((owner >= 0) & (workload.block >= 0))
-    sizes, recorded = np.zeros(len(known)), np.zeros(len(known))
-    np.add.at(sizes, owner[rows], workload.size_bytes[rows])
-    np.add.at(recorded, owner[rows], context.blocks.size_bytes[workload.block[rows]])
-    grown = dict(zip(known.tolist(), zip(sizes, recorded, strict=True), strict=True))
-    found = [grown.get(int(row), (1.0, 1.0)) for row in forward]
-    return [float(size / base) if base else 1.0 for size, base in found]

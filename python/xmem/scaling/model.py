@@ -60,7 +60,7 @@ class ScalingModel:
         observed_bytes: int64 [rows, 2], least and most of the sizes seen, for rows without a polynomial.
         differences: What the runs do not have in common, most bytes first.
         extra_bytes: Bytes of blocks that only runs other than the base hold.
-        shapes: What the convolutions were given.
+        shapes: What operators were given.
         unreplayed: What the cards of the runs held beside what their replays show, at its most.
     """
 
@@ -97,7 +97,7 @@ class ScalingModel:
         base = self.base_sample.observed
         return replace(
             base,
-            recorded=base.recorded.with_input_dims(self.shapes.at(ordered)),
+            recorded=base.recorded.with_inputs(self.shapes.at(ordered)),
             workload=base.workload.with_columns(size_bytes=np.where(holds, sizes, most)),
             scaled=Scaled(
                 at=ordered,

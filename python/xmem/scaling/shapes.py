@@ -1,15 +1,16 @@
-"""Sizes of the inputs of convolutions as functions of a script's dimensions."""
+"""What operators are given, as functions of a script's dimensions."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from xmem.orchestration.convolution_calls import BACKWARD, FORWARD, InputDims
+from xmem.orchestration.inputs import Inputs, InputsByRow
 from xmem.orchestration.policy import Recorded
 from xmem.scaling.dimensions import Point
 from xmem.scaling.polynomials import Polynomials, fit_polynomials
@@ -17,61 +18,108 @@ from xmem.scaling.polynomials import Polynomials, fit_polynomials
 
 @dataclass(frozen=True)
 class Shapes:
-    """The inputs of the base run's convolutions.
+    """Shapes and strides of what the base run's operators were given.
 
     Attributes:
-        dims: As recorded, by ``EventTable.inputs`` of the base.
-        polynomials: A row for each number in them, in order; None where the runs do not convolve alike.
+        recorded: Of each row of the EventTable whose inputs the trace has, in every run alike.
+        first: Row of ``polynomials`` of the first number of each.
+        numbers: int64, as recorded, those of one operator after the other.
+        polynomials: A row for each of these numbers.
     """
 
-    dims: dict[int, list[list[int]]]
-    polynomials: Polynomials | None
+    recorded: dict[int, Inputs]
+    first: dict[int, int]
+    numbers: NDArray[np.int64]
+    polynomials: Polynomials
 
-    def at(self, point: Point) -> InputDims | None:
+    def at(self, point: Point) -> InputsByRow | None:
         """The inputs at a point; numbers that no polynomial gives stay as recorded. None: all do."""
-        if self.polynomials is None or not self.dims:
+        if not self.recorded:
             return None
         values, holds = self.polynomials.at(point)
-        sizes = iter(np.where(holds, values, _flat(self.dims.values())).tolist())
-        return {
-            name: [[next(sizes) for _ in dims] for dims in tensors] for name, tensors in self.dims.items()
-        }
+        return _ScaledInputs(self, np.where(holds, values, self.numbers))
+
+
+class _ScaledInputs:
+    """Inputs at a point of a fitted model."""
+
+    def __init__(self, shapes: Shapes, numbers: NDArray[np.int64]) -> None:
+        self._shapes = shapes
+        self._numbers = numbers
+
+    def of(self, row: int) -> Inputs | None:
+        recorded = self._shapes.recorded.get(row)
+        if recorded is None:
+            return None
+        first = self._shapes.first[row]
+        numbers = iter(self._numbers[first : first + _count(recorded)].tolist())
+        shapes, strides = (_with_numbers(each, numbers) for each in recorded[:2])
+        return Inputs(shapes, strides, recorded.values)
 
 
 def fit_shapes(
     dimensions: Sequence[str], points: Sequence[Point], runs: Sequence[Recorded], base: int
 ) -> Shapes:
-    """Fit the inputs of the base run's convolutions; the k-th convolution of every run is the same one."""
-    names = [_inputs_in_order(run) for run in runs]
-    dims = {name: tensors for name in dict.fromkeys(names[base]) if (tensors := _dims(runs[base], name))}
-    if len({len(each) for each in names}) > 1:
-        return Shapes(dims, None)
-    first = {name: place for place, name in reversed(list(enumerate(names[base])))}
-    columns = []
-    for run, each in zip(runs, names, strict=True):
-        found = [_dims(run, each[first[name]]) for name in dims]
-        if [list(map(len, tensors)) for tensors in found] != [list(map(len, t)) for t in dims.values()]:
-            return Shapes(dims, None)
-        columns.append(_flat(found))
-    sizes = np.array(columns, np.int64).T.reshape(-1, len(runs))
-    return Shapes(dims, fit_polynomials(dimensions, points, sizes))
+    """Fit what the base run's operators were given.
+
+    The k-th operator of a name is the same one in every run; operators of which the runs have not equally
+    many, or which were given other kinds of things, are left out.
+    """
+    rows_by_name = [_rows_by_name(run) for run in runs]
+    recorded: dict[int, Inputs] = {}
+    first: dict[int, int] = {}
+    columns: list[list[int]] = [[] for _ in runs]
+    for name, rows_of_base in rows_by_name[base].items():
+        rows_of_runs = [rows.get(name, []) for rows in rows_by_name]
+        if any(len(rows) != len(rows_of_base) for rows in rows_of_runs):
+            continue
+        for rows in zip(*rows_of_runs, strict=True):
+            given = [run.operators.inputs(row) for run, row in zip(runs, rows, strict=True)]
+            like = given[base]
+            if like is None or any(each is None or _kind(each) != _kind(like) for each in given):
+                continue
+            recorded[rows[base]] = like
+            first[rows[base]] = len(columns[base])
+            for column, each in zip(columns, given, strict=True):
+                if each is not None:
+                    column.extend(_numbers(each))
+    numbers = np.array(columns, np.int64).T.reshape(-1, len(runs))
+    return Shapes(recorded, first, numbers[:, base], fit_polynomials(dimensions, points, numbers))
 
 
-def _inputs_in_order(run: Recorded) -> list[int]:
-    """``EventTable.inputs`` of every convolution, as the run came to them."""
-    rows = np.flatnonzero(run.operators.rows_named({FORWARD, BACKWARD}))
-    events = run.trace.events
-    inputs: list[int] = events.inputs[rows[np.argsort(events.begin_ns[rows], kind="stable")]].tolist()
-    return inputs
+def _rows_by_name(run: Recorded) -> dict[str, list[int]]:
+    """Rows of operators whose inputs were recorded, by name, as the run came to them."""
+    events, names = run.trace.events, run.trace.names
+    rows = np.flatnonzero(events.inputs >= 0)
+    found: dict[str, list[int]] = {}
+    for row in rows[np.argsort(events.begin_ns[rows], kind="stable")].tolist():
+        found.setdefault(names[int(events.name[row])], []).append(row)
+    return found
 
 
-def _dims(run: Recorded, name: int) -> list[list[int]]:
-    """Sizes of tensors that a convolution was given; none where they were not recorded."""
-    recorded: Any = json.loads(run.trace.names[name])[0] if name >= 0 else None
-    if not isinstance(recorded, list):
-        return []
-    return [tensor if all(type(size) is int for size in tensor) else [] for tensor in recorded]
+def _numbers(inputs: Inputs) -> Iterator[int]:
+    return _leaves([inputs.shapes, inputs.strides])
 
 
-def _flat(shapes: Any) -> list[int]:
-    return [size for tensors in shapes for tensor in tensors for size in tensor]
+def _count(inputs: Inputs) -> int:
+    return sum(1 for _ in _numbers(inputs))
+
+
+def _leaves(lists: Any) -> Iterator[int]:
+    for each in lists:
+        if isinstance(each, list):
+            yield from _leaves(each)
+        elif type(each) is int:
+            yield each
+
+
+def _kind(inputs: Inputs) -> Any:
+    """All but the numbers."""
+    return _with_numbers([inputs.shapes, inputs.strides], repeat(0))
+
+
+def _with_numbers(lists: Any, numbers: Iterator[int]) -> Any:
+    """The same lists with other numbers."""
+    if isinstance(lists, list):
+        return [_with_numbers(each, numbers) for each in lists]
+    return next(numbers) if type(lists) is int else lists

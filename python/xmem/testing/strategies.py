@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from xmem.testing.reference.trace import kind_of
 from xmem.testing.trace_builder import Format, Numbering, TraceBuilder
+from xmem.trace import WITH_INPUTS
 
 OPERATORS = (
-    "aten::_convolution",
-    "aten::scaled_dot_product_attention",
+    *WITH_INPUTS,
     "aten::linear",
     "aten::addmm",
     "aten::empty",

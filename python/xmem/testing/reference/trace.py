@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from xmem.errors import TraceError
+from xmem.trace import WITH_INPUTS
 
 Event = Mapping[str, Any]
 Row = TypeVar("Row")
@@ -66,15 +67,6 @@ _INSTALLED_NAMES = frozenset(
     """.split()  # noqa: SIM905 (prose wraps better)
 )
 MODULE_FRAME = "nn.Module: "
-
-_WITH_INPUTS = (
-    "aten::_convolution",
-    "aten::convolution_backward",
-    "aten::embedding_dense_backward",
-    "aten::_index_put_impl_",
-    "aten::sum",
-    "aten::scaled_dot_product_attention",
-)
 
 
 @dataclass(frozen=True)
@@ -238,7 +230,7 @@ def _span(event: Event, kind: str, thread: int) -> Span:
 
 def _inputs(name: str, args: Event) -> Any:
     """Shapes, strides and plain values that an operator was given, of those whose inputs are kept."""
-    if name not in _WITH_INPUTS:
+    if name not in WITH_INPUTS:
         return None
     keys = ("Input Dims", "Input Strides", "Concrete Inputs")
     return [args.get(key) for key in keys] if any(key in args for key in keys) else None
