@@ -105,11 +105,11 @@ def compare(
         ConfigError: ``alloc_conf`` or ``torch_version`` cannot be meant.
         TraceError: The snapshot holds no events, or events that cannot be replayed.
     """
-    recorded = [device for device in snapshot.devices.values() if len(device.trace)]
+    recorded = [device for device in snapshot.devices.values() if _has_events(device)]
     if not recorded:
         raise TraceError(
-            "the snapshot holds no events; call torch.cuda.memory._record_memory_history() before the part "
-            "to record, and take it again",
+            "the snapshot holds no recorded events, so there is nothing to compare; call "
+            "torch.cuda.memory._record_memory_history() before the part to record, and take it again",
             snapshot.path,
         )
     tried: list[tuple[Rules, tuple[DeviceComparison, ...]]] = []
@@ -125,6 +125,11 @@ def compare(
         rejected=tuple(rules for rules, _ in tried if rules != best[0]),
         devices=best[1],
     )
+
+
+def _has_events(device: RecordedDevice) -> bool:
+    """Whether anything was recorded; taking a snapshot leaves an event, too, that says nothing of memory."""
+    return bool((device.trace.action != RecordedAction.OTHER).any())
 
 
 def _agreement(devices: tuple[DeviceComparison, ...]) -> tuple[int, int]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from command_line import xmem_fast
-from snapshot_samples import MIB, snapshot, write
+from snapshot_samples import MIB, entry, snapshot, write
 
 
 def test_agreement(tmp_path: Path) -> None:
@@ -34,6 +34,16 @@ def test_a_difference_is_shown_with_what_is_around_it(tmp_path: Path) -> None:
     assert "  part at event 0\n" in result.stdout
     assert "    recorded     segment_alloc  23,068,672 bytes at 0x40000000, stream 0\n" in result.stdout
     assert "  >         0  segment_alloc" in result.stdout
+
+
+def test_a_snapshot_without_a_recording_has_nothing_to_compare(tmp_path: Path) -> None:
+    content = snapshot()
+    content["device_traces"] = [[entry("snapshot", 0, 0)]]
+    result = xmem_fast("replay", write(tmp_path / "s.pickle", content))
+    assert (result.exit_code, result.stdout) == (3, "")
+    assert "nothing to compare; call torch.cuda.memory._record_memory_history()" in result.stderr.replace(
+        "\n", " "
+    )
 
 
 def test_json(tmp_path: Path) -> None:

@@ -24,7 +24,6 @@ from training_sample import training
 from xmem.advice import advise
 from xmem.breakdown.composition import categories_at, composition_at
 from xmem.cli.main import app
-from xmem.errors import ConfigError
 from xmem.reports.html import page_of, write_page
 from xmem.reports.html.bricks import bricks_around_peak
 from xmem.reports.html.curve import iterations_of, phases_of, shown_requests
@@ -242,15 +241,6 @@ def test_source_is_read_below_the_current_folder_only(
     page = page_of(analysis)
     assert "visible 3" in page  # line 7 and four lines around it
     assert "visible 2<" not in page
-
-
-def test_a_missing_package_is_named_with_what_to_install(
-    small: xmem.Analysis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "uplot" else real(name))
-    with pytest.raises(ConfigError, match=r"without uplot.*pip install 'xmem-fast\[report\]'"):
-        page_of(small)
 
 
 def test_slack_is_told_where_categories_of_the_page_have_it_and_those_of_the_estimate_do_not() -> None:

@@ -59,10 +59,6 @@ def diff(
 
     if before == after == "-":
         raise ConfigError("- for both runs", "at most one from standard input")
-    if html is not None:
-        from xmem.reports.difference.page import require_packages
-
-        require_packages()
     limit = None if fail_on_growth is None else parse_growth(fail_on_growth)
     target = options.target_options(gpu, capacity, alloc_conf, torch_version, cudnn)
     estimates = [job.estimate_in(source) for source in (before, after)]

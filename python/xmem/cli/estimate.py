@@ -31,7 +31,6 @@ def estimate(
     target = options.target_options(gpu, capacity, alloc_conf, torch_version, cudnn)
     level = options.confidence_or_default(confidence)
     options.require_policies(without_policy)
-    output.require_page(page)
     analysis = xmem.analyze(
         job.observed(trace, at),
         what_if=what_if or (),

@@ -55,18 +55,6 @@ def require_one_format(as_json: bool, request: Scheduler | None) -> None:
         raise ConfigError(f"--json and --format {request}", "one of them")
 
 
-def require_page(page: Path | None) -> None:
-    """Check before the work that a page can be made, if one is asked for.
-
-    Raises:
-        ConfigError: Packages are missing.
-    """
-    if page is not None:
-        from xmem.reports.html import require_packages
-
-        require_packages()
-
-
 def require_places(files: Mapping[str, Path | None]) -> None:
     """Check before a script is captured, which may take long, that there is a place for its results.
 

@@ -166,10 +166,6 @@ def _require_possible(chosen: FormatName, file: Path | None, what: TableChoice |
         from xmem.reports.parquet_table import require_pyarrow
 
         require_pyarrow()
-    if chosen is FormatName.HTML:
-        from xmem.reports.html import require_packages
-
-        require_packages()
     if what is not None and chosen not in (FormatName.CSV, FormatName.PARQUET):
         raise ConfigError(f"--what {what} with --format {chosen}", "--format csv or parquet")
 

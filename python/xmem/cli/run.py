@@ -64,7 +64,6 @@ def run(
     target = options.target_options(gpu, capacity, alloc_conf, torch_version, cudnn)
     level = options.confidence_or_default(confidence)
     options.require_policies(without_policy)
-    output.require_page(page)
     output.require_places({"-o": output_file, "--html": page})
     settings = CaptureSettings(
         mode=mode,

@@ -5,11 +5,9 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from xmem.errors import ConfigError
 from xmem.units import format_bytes, format_change
 from xmem.words import spaced
 
@@ -17,24 +15,6 @@ if TYPE_CHECKING:
     import jinja2
 
 _STYLE = Path(__file__).with_suffix(".css")
-
-
-def require_packages(page: str, names: Sequence[str]) -> None:
-    """Check, without importing them, that packages of the extra ``report`` are there.
-
-    Args:
-        page: What they are needed for, in words.
-        names: Of the packages, as they are imported.
-
-    Raises:
-        ConfigError: Some are missing.
-    """
-    missing = [name for name in names if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ConfigError(
-            f"{page} without {', '.join(missing)}",
-            "the packages of its extra: pip install 'xmem-fast[report]'",
-        )
 
 
 def environment(templates: Path) -> jinja2.Environment:

@@ -64,15 +64,6 @@ class _Table:
         return round(abs(change.change_bytes) / (largest or 1) * 100, 2)
 
 
-def require_packages() -> None:
-    """Check before the work that a page can be made.
-
-    Raises:
-        ConfigError: jinja2 is missing.
-    """
-    offline_page.require_packages("an HTML page", ("jinja2",))
-
-
 def page_of(difference: Difference, *, before: str, after: str) -> str:
     """The comparison as the text of an HTML page.
 
@@ -80,11 +71,7 @@ def page_of(difference: Difference, *, before: str, after: str) -> str:
         difference: What to show.
         before: What to call the first run, such as its file.
         after: The second run, likewise.
-
-    Raises:
-        ConfigError: jinja2 is missing.
     """
-    require_packages()
     environment = offline_page.environment(_FOLDER)
     environment.filters["sign"] = _sign
     environment.globals["factor"] = factor

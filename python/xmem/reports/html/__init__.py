@@ -1,5 +1,5 @@
 """One page that needs nothing else: where the memory of a job goes, to click through or to print."""
 
-from xmem.reports.html.page import page_of, require_packages, write_page
+from xmem.reports.html.page import page_of, write_page
 
-__all__ = ["page_of", "require_packages", "write_page"]
+__all__ = ["page_of", "write_page"]

@@ -27,16 +27,6 @@ if TYPE_CHECKING:
 
 _FOLDER = Path(__file__).parent
 _SCRIPTS = ("data.js", "curve.js", "instant.js", "bricks.js", "segments.js", "tree.js", "main.js")
-_NEEDED = ("jinja2", "uplot", "tsdownsample")
-
-
-def require_packages() -> None:
-    """Check, without importing them, that the packages of the extra ``report`` are there.
-
-    Raises:
-        ConfigError: Some are missing.
-    """
-    offline_page.require_packages("an HTML report", _NEEDED)
 
 
 def write_page(analysis: Analysis, path: str | os.PathLike[str], *, advised: Advised | None = None) -> None:
@@ -48,19 +38,13 @@ def write_page(analysis: Analysis, path: str | os.PathLike[str], *, advised: Adv
         advised: What would make the job take less; without it the page has no advice.
 
     Raises:
-        ConfigError: The packages of the extra ``report`` are missing.
         OSError: The file cannot be written.
     """
     write_whole(path, page_of(analysis, advised=advised).encode())
 
 
 def page_of(analysis: Analysis, *, advised: Advised | None = None) -> str:
-    """The report as the text of an HTML page; arguments are those of ``write_page``.
-
-    Raises:
-        ConfigError: The packages of the extra ``report`` are missing.
-    """
-    require_packages()
+    """The report as the text of an HTML page; arguments are those of ``write_page``."""
     holders = analysis.holders
     execution = execution_of(analysis)
     drawing = drawing_of(analysis, holders)
