@@ -28,7 +28,7 @@ PHANTOM_MAY_INCLUDE: dict[str, set[str]] = {
     "abi": set(),
     "machine": {"abi"},
     "memory": {"abi", "machine"},
-    "runtime": {"abi", "machine", "memory", "driver"},
+    "runtime": {"abi", "machine", "memory"},
     "driver": {"abi", "machine", "memory", "runtime"},
     "libraries": {"abi", "machine", "memory", "runtime"},
     "nvml": {"abi", "machine", "memory"},

@@ -23,7 +23,7 @@ from xmem.errors import CaptureError, ConfigError
 from xmem.move import move
 from xmem.need import WithoutLimit, replay_without_limit
 from xmem.observation import Observation, observe
-from xmem.phantom.environment import library_folder
+from xmem.phantom.installation import library_folder
 from xmem.scaling import Sample, ScalingModel, fit
 
 Way = Literal["phantom", "cpu", "fitted"]

@@ -12,7 +12,8 @@ import pytest
 
 from xmem.devices import find_device
 from xmem.errors import CaptureError
-from xmem.phantom.environment import library_folder, phantom_environment, prepare
+from xmem.phantom.environment import phantom_environment, prepare
+from xmem.phantom.installation import library_folder
 from xmem.phantom.ledger import create_ledger, functions, read_ledger
 
 CALLS = """

@@ -9,7 +9,7 @@ import pytest
 
 import xmem
 from xmem.errors import CaptureError, ConfigError
-from xmem.phantom.environment import library_folder
+from xmem.phantom.installation import library_folder
 
 
 def test_a_missing_file_is_named_with_its_place(tmp_path, monkeypatch):

@@ -9,6 +9,7 @@
 
 #include "abi/cuda_types.hpp"
 #include "machine/calls.hpp"
+#include "machine/machine.hpp"
 
 namespace xmem::phantom {
 namespace {
@@ -87,4 +88,23 @@ PHANTOM_EXPORT int cuGetExportTable(const void** table, const void*) {
   xmem::phantom::note(xmem::phantom::Function::cuGetExportTable);
   if (table != nullptr) *table = nullptr;
   return xmem::phantom::kNotFound;
+}
+
+// What the runtime gives of the driver. The functions are cudart's; they stand here since the runtime knows nothing of
+// the driver.
+using namespace xmem::phantom;  // NOLINT: what follows is C
+
+PHANTOM_EXPORT int cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned version,
+                                                    unsigned long long, int* status) {
+  note(Function::cudaGetDriverEntryPointByVersion);
+  *function = driver_entry_point(name, static_cast<int>(version));
+  if (status != nullptr) *status = *function != nullptr ? 0 : 1;  // found, or no such symbol
+  return kSuccess;
+}
+
+PHANTOM_EXPORT int cudaGetDriverEntryPoint(const char* name, void** function, unsigned long long, int* status) {
+  note(Function::cudaGetDriverEntryPoint);
+  *function = driver_entry_point(name, runtime_version());
+  if (status != nullptr) *status = *function != nullptr ? 0 : 1;
+  return kSuccess;
 }

@@ -6,7 +6,6 @@
 
 #include "abi/cuda_types.hpp"
 #include "abi/device_properties.hpp"
-#include "driver/entry_points.hpp"
 #include "machine/calls.hpp"
 #include "machine/last_error.hpp"
 #include "machine/machine.hpp"
@@ -230,20 +229,5 @@ PHANTOM_EXPORT int cudaDeviceGetLimit(std::size_t* value, int) {
 PHANTOM_EXPORT int cudaGetDeviceFlags(unsigned* flags) {
   note(Function::cudaGetDeviceFlags);
   *flags = 0;
-  return kSuccess;
-}
-
-PHANTOM_EXPORT int cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned version,
-                                                    unsigned long long, int* status) {
-  note(Function::cudaGetDriverEntryPointByVersion);
-  *function = driver_entry_point(name, static_cast<int>(version));
-  if (status != nullptr) *status = *function != nullptr ? 0 : 1;  // found, or no such symbol
-  return kSuccess;
-}
-
-PHANTOM_EXPORT int cudaGetDriverEntryPoint(const char* name, void** function, unsigned long long, int* status) {
-  note(Function::cudaGetDriverEntryPoint);
-  *function = driver_entry_point(name, runtime_version());
-  if (status != nullptr) *status = *function != nullptr ? 0 : 1;
   return kSuccess;
 }

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from xmem.errors import CaptureError
+from xmem.phantom.installation import library_folder
 
 _MAGIC = b"xmemldgr"
 _VERSION = 2
@@ -116,8 +117,6 @@ def read_ledger(path: Path) -> list[ProcessRecord]:
 @cache
 def functions() -> dict[str, str]:
     """All functions that the phantom exports, in the order of their numbers, and the fidelity of each."""
-    from xmem.phantom.environment import library_folder  # it needs this module
-
     text = (library_folder() / "phantom_functions.tsv").read_text()
     rows = (line.split("\t") for line in text.splitlines())
     return {name: fidelity for name, _library, fidelity in rows}
