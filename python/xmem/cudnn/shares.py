@@ -15,8 +15,8 @@ from typing import cast
 
 from xmem.cudnn.planner import Settings
 from xmem.cudnn.problems import Problem
+from xmem.dtypes import ITEM_BYTES
 
-_ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}
 _TENSOR_CORES = ("float16", "bfloat16")
 
 
@@ -31,7 +31,7 @@ def kind_of(problem: Problem) -> str:
 
 def tensor_bytes(problem: Problem) -> int:
     """Of input, filter and output."""
-    return _ITEM_BYTES[problem.dtype] * sum(map(prod, (problem.x, problem.w, problem.y)))
+    return ITEM_BYTES[problem.dtype] * sum(map(prod, (problem.x, problem.w, problem.y)))
 
 
 def typical_sizes(

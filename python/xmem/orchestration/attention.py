@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xmem.attribution import Category, Phase
+from xmem.dtypes import FLOATS, item_bytes
 from xmem.orchestration.attention_kernels import (
     AttentionCall,
     Kernel,
@@ -28,7 +29,6 @@ from xmem.orchestration.workload import Workload
 _CALL = "aten::scaled_dot_product_attention"
 _MATH = "aten::_scaled_dot_product_attention_math"
 _COPIES = frozenset({"aten::contiguous", "aten::reshape", "aten::flatten", "aten::clone"})
-_ITEM_BYTES = {"float": 4, "double": 8, "c10::Half": 2, "c10::BFloat16": 2}
 _BOOL = "bool"
 
 
@@ -145,12 +145,12 @@ def _call(context: Context, row: int) -> AttentionCall | None:
     if len(dims) < 3 or any(len(shape) != 4 for shape in dims[:3]):
         return None
     query, key, value = dims[:3]
-    item_bytes = _ITEM_BYTES.get(types[0])
-    if item_bytes is None or 0 in query or 0 in key:
+    size_bytes = item_bytes(types[0])
+    if size_bytes is None or types[0] not in FLOATS or 0 in query or 0 in key:
         return None
     mask = dims[3] if len(dims) > 3 else ()
     return AttentionCall(
-        item_bytes=item_bytes,
+        item_bytes=size_bytes,
         bfloat16=types[0] == "c10::BFloat16",
         batch=query[0],
         heads=query[1],

@@ -9,13 +9,11 @@ from math import prod
 
 from xmem.cudnn.planner import Settings
 from xmem.cudnn.problems import Operation, Problem
+from xmem.dtypes import FLOATS, ITEM_BYTES, OF_PROFILER
 from xmem.orchestration.inputs import Inputs
 
 FORWARD, BACKWARD = "aten::_convolution", "aten::convolution_backward"
 
-ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}
-
-_DTYPES = {"float": "float32", "c10::Half": "float16", "c10::BFloat16": "bfloat16", "double": "float64"}
 _GRADIENTS = (Operation.DATA_GRADIENT, Operation.FILTER_GRADIENT)
 
 
@@ -95,6 +93,8 @@ def read_call(inputs: Inputs | None, dtype: str, *, backward: bool) -> Call | No
 
 
 def _read(dtype: str, inputs: Inputs, *, backward: bool) -> Call:
+    if dtype not in FLOATS:
+        raise ValueError(f"no convolution of {dtype}")
     concrete = inputs.values
     tensors = [_tensor(inputs.shapes[i], inputs.stride(i)) for i in range(3 if backward else 2)]
     first = 4 if backward else 3
@@ -103,7 +103,7 @@ def _read(dtype: str, inputs: Inputs, *, backward: bool) -> Call:
     output_padding = _space(concrete[first + 4], 0)
     groups = int(concrete[first + 5])
     x, w = tensors[-2:]
-    shape = _Shape(_DTYPES[dtype], x, w, stride, padding, dilation, transposed, output_padding, groups)
+    shape = _Shape(OF_PROFILER[dtype], x, w, stride, padding, dilation, transposed, output_padding, groups)
     if backward:
         return shape.backward(tensors[0], json.loads(concrete[first + 6].lower()))
     enabled = len(concrete) < 12 or concrete[11] == "True"

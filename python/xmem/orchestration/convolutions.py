@@ -16,7 +16,7 @@ from xmem.cudnn.workspaces import Answer
 from xmem.orchestration.convolution_calls import BACKWARD, FORWARD, Call, read_call, settings_of
 from xmem.orchestration.inputs import Inputs
 from xmem.orchestration.policy import Context
-from xmem.orchestration.workload import MADE_BY_POLICY, Workload, concatenated
+from xmem.orchestration.workload import Workload, concatenated, made_like
 
 # Nanoseconds after the beginning of the operator: results and what each needs while it is computed, one after
 # the other. Nothing else is allocated or freed in the microsecond in which an operator begins.
@@ -224,15 +224,11 @@ class _Added:
 
 
 def _added(workload: Workload, blocks: Sequence[_Added], category: Category) -> Workload:
-    like = workload.select(np.array([block.row for block in blocks], np.intp))
-    count = len(blocks)
-    return like.with_columns(
-        block=np.full(count, MADE_BY_POLICY, np.int32),
-        size_bytes=np.array([block.size_bytes for block in blocks], np.int64),
-        alloc_ns=np.array([block.alloc_ns for block in blocks], np.int64),
-        free_ns=np.array([block.free_ns for block in blocks], np.int64),
-        choice=np.array([block.choice for block in blocks], np.int32),
-        category=np.full(count, category, np.uint8),
-        tensor=np.full(count, -1, np.int32),
-        flags=np.zeros(count, np.uint8),
+    return made_like(
+        workload.select(np.array([block.row for block in blocks], np.intp)),
+        size_bytes=[block.size_bytes for block in blocks],
+        alloc_ns=[block.alloc_ns for block in blocks],
+        free_ns=[block.free_ns for block in blocks],
+        choice=[block.choice for block in blocks],
+        category=category,
     )

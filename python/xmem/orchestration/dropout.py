@@ -4,15 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from xmem.dtypes import item_bytes
 from xmem.orchestration.policy import Context
 from xmem.orchestration.workload import Workload
-
-_ITEM_BYTES = {
-    "float": 4,
-    "double": 8,
-    "c10::Half": 2,
-    "c10::BFloat16": 2,
-}
 
 
 class ResizeDropoutMasks:
@@ -37,5 +31,5 @@ class ResizeDropoutMasks:
         rows = rows[operators.parent[like[rows]] == dropout[rows]]
         size_bytes = workload.size_bytes.copy()
         for row, dtype in zip(rows, operators.first_input_type(dropout[rows]), strict=True):
-            size_bytes[row] //= _ITEM_BYTES.get(dtype, 4)
+            size_bytes[row] //= item_bytes(dtype) or 4
         return workload.with_columns(size_bytes=size_bytes)

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from xmem.dtypes import ITEM_BYTES
 from xmem.errors import TraceError
 from xmem.orchestration.tape import Tape
 
 LOOP, FOREACH, FUSED = "for-loop", "foreach", "fused"
 
 _SCALAR_BYTES = 4
-_ITEM_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 
 
 @dataclass(frozen=True)
@@ -391,7 +391,7 @@ def _keep_step(tape: Tape, implementation: str) -> None:
 
 def _mask_bytes(parameter: Parameter) -> int:
     """Size of a bool tensor of the parameter's shape."""
-    return parameter.size_bytes // _ITEM_BYTES.get(parameter.dtype, 4)
+    return parameter.size_bytes // ITEM_BYTES.get(parameter.dtype, 4)
 
 
 def _like(tape: Tape, parameters: Sequence[Parameter]) -> list[int]:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xmem.attribution import Category, Phase
+from xmem.dtypes import item_bytes
 from xmem.orchestration.call_nodes import nodes_of_calls, rows_by_event
 from xmem.orchestration.operators import OperatorIndex
 from xmem.orchestration.policy import Context
@@ -21,7 +22,7 @@ from xmem.orchestration.workload import Workload
 
 RECURRENT_CALLS = {"aten::lstm": 4, "aten::gru": 3, "aten::rnn_tanh": 1, "aten::rnn_relu": 1}
 """Names, and how many gates a cell of each has."""
-_ITEM_BYTES = {"float": 4, "double": 8, "c10::Half": 2}
+_OF_CUDNN = frozenset({"float", "double", "c10::Half"})
 _SEED_BYTES = 8
 
 
@@ -167,8 +168,9 @@ def _recurrent_call(operators: OperatorIndex, row: int) -> RecurrentCall | None:
     """
     events, names = operators.events, operators.trace.names
     inputs = operators.inputs(row)
-    item_bytes = _ITEM_BYTES.get(operators.first_input_type(np.array([row]))[0])
-    if inputs is None or item_bytes is None:
+    (dtype,) = operators.first_input_type(np.array([row]))
+    size_bytes = item_bytes(dtype)
+    if inputs is None or size_bytes is None or dtype not in _OF_CUDNN:
         return None
     gates = RECURRENT_CALLS[names[int(events.name[row])]]
     data = inputs.shape(0)
@@ -187,7 +189,7 @@ def _recurrent_call(operators: OperatorIndex, row: int) -> RecurrentCall | None:
     output = given[0][2]
     return RecurrentCall(
         gates=gates,
-        item_bytes=item_bytes,
+        item_bytes=size_bytes,
         steps=math.prod(data[:-1]),
         batch=given[0][1],
         input_width=data[-1],
@@ -199,7 +201,7 @@ def _recurrent_call(operators: OperatorIndex, row: int) -> RecurrentCall | None:
         training=flags[0],
         drops=flags[0] and layers > 1 and float(inputs.values[first + 2] or 0) > 0,
         by_sequence=not packed and flags[2],
-        weights_bytes=tuple(math.prod(weight) * item_bytes for weight in weights),
+        weights_bytes=tuple(math.prod(weight) * size_bytes for weight in weights),
     )
 
 

@@ -23,7 +23,7 @@ _WARP = 32
 _VECTOR = 4
 _FEWEST_VALUES_PER_THREAD = 16
 _MOST_VALUES_PER_THREAD = 256
-_ITEM_BYTES = {"float": 4, "c10::Half": 2, "c10::BFloat16": 2}
+_SUMMED = frozenset({"float", "c10::Half", "c10::BFloat16"})
 _SUM_BYTES = 4  # halves are summed in float32
 
 
@@ -119,7 +119,7 @@ class AddReductionBuffers:
         types = operators.first_input_type(rows)
         for row, result, item in zip(rows, results, types, strict=True):
             inputs = operators.inputs(int(row))
-            if result < 0 or inputs is None or item not in _ITEM_BYTES:
+            if result < 0 or inputs is None or item not in _SUMMED:
                 continue
             reduction = reduction_of(inputs)
             if reduction is None:

@@ -6,7 +6,7 @@ import numpy as np
 
 from xmem.attribution import Category
 from xmem.orchestration.policy import Context
-from xmem.orchestration.workload import MADE_BY_POLICY, Workload, concatenated
+from xmem.orchestration.workload import Workload, concatenated, made_like
 
 
 class AddSoftmaxBackwardProducts:
@@ -29,10 +29,5 @@ class AddSoftmaxBackwardProducts:
         end_ns = context.trace.events.end_ns[workload.operator[rows]]
         returned = workload.free_ns[rows] > end_ns
         results = workload.select(rows[returned])
-        products = results.with_columns(
-            block=np.full(len(results), MADE_BY_POLICY, np.int32),
-            free_ns=end_ns[returned],
-            category=np.full(len(results), Category.TEMPORARY, np.uint8),
-            tensor=np.full(len(results), -1, np.int32),
-        )
+        products = made_like(results, free_ns=end_ns[returned], category=Category.TEMPORARY)
         return concatenated([workload, products])

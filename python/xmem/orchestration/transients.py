@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from xmem.attribution import Category
 from xmem.blocks import NEVER
 from xmem.orchestration.operators import OperatorIndex
-from xmem.orchestration.workload import MADE_BY_POLICY, Workload, concatenated
+from xmem.orchestration.workload import Workload, concatenated, made_like
 
 ELSEWHERE = ("", 0)
 """A step of ``AddedBlocks.add_in_order``."""
@@ -74,15 +74,12 @@ class AddedBlocks:
         if not self._like:
             return self._workload
         rows = self._workload.select(np.array(self._like, np.intp))
-        blocks = rows.with_columns(
-            block=np.full(len(rows), MADE_BY_POLICY, np.int32),
-            size_bytes=np.array(self._size_bytes, np.int64),
-            alloc_ns=np.array(self._alloc_ns, np.int64),
-            free_ns=np.array(self._free_ns, np.int64),
-            category=np.array(self._category, np.uint8),
-            tensor=np.full(len(rows), -1, np.int32),
-            flags=np.zeros(len(rows), np.uint8),
-            host=np.zeros(len(rows), np.bool_),
+        blocks = made_like(
+            rows,
+            size_bytes=self._size_bytes,
+            alloc_ns=self._alloc_ns,
+            free_ns=self._free_ns,
+            category=self._category,
         )
         return concatenated([blocks, self._workload])
 

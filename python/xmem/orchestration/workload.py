@@ -111,10 +111,8 @@ class Workload:
         tensor: int = -1,
     ) -> Workload:
         """One more block, in its place by time of allocation (before blocks of the same time)."""
-        row: dict[str, Any] = {
-            "block": MADE_BY_POLICY,
+        row = {
             "size_bytes": size_bytes,
-            "stream": 0,
             "alloc_ns": alloc_ns,
             "free_ns": free_ns,
             "category": category,
@@ -125,16 +123,9 @@ class Workload:
             "module": module,
             "source_line": source_line,
             "tensor": tensor,
-            "flags": 0,
-            "host": False,
-            "choice": -1,
-            "mempool": 0,
-            "waits": False,
-            "restores": NOT_RESTORED,
         }
-        at = int(np.searchsorted(self.alloc_ns, alloc_ns, side="left"))
-        columns = {name: np.insert(getattr(self, name), at, value) for name, value in row.items()}
-        return Workload(**columns, choices=self.choices)
+        added = made_by_policy(1, **{name: np.array([value]) for name, value in row.items()})
+        return concatenated([added, self])
 
 
 COLUMNS = tuple(field.name for field in fields(Workload) if field.name != "choices")
@@ -165,6 +156,31 @@ def made_by_policy(count: int, **columns: NDArray[Any]) -> Workload:
         for name in COLUMNS
     }
     return Workload(**filled)
+
+
+def made_like(rows: Workload, **columns: Any) -> Workload:
+    """Blocks that the trace does not hold, each like a row: made by its operator in its module, phase and
+    iteration, on its stream and in its pool.
+
+    Args:
+        rows: One for each block.
+        columns: Of :class:`Workload`, one entry a block, or one for all; what they are not like the rows in.
+    """
+    own = {
+        "block": MADE_BY_POLICY,
+        "tensor": -1,
+        "flags": 0,
+        "host": False,
+        "choice": -1,
+        "waits": False,
+        "restores": NOT_RESTORED,
+        **columns,
+    }
+    filled: dict[str, Any] = {
+        name: np.broadcast_to(np.asarray(value, _DTYPES.get(name, np.int32)), len(rows))
+        for name, value in own.items()
+    }
+    return replace(rows, **filled, choices=())
 
 
 def concatenated(parts: Sequence[Workload]) -> Workload:

@@ -16,7 +16,7 @@ from xmem.blocks import NEVER
 from xmem.orchestration.operators import HOST, OperatorIndex, covered
 from xmem.orchestration.policy import Context, Target
 from xmem.orchestration.recurrent import in_cudnn
-from xmem.orchestration.workload import Workload, concatenated
+from xmem.orchestration.workload import Workload, concatenated, made_like
 
 MATRIX_PRODUCTS = frozenset(
     {"aten::addmm", "aten::mm", "aten::bmm", "aten::baddbmm", "aten::addbmm", "aten::addmv", "aten::mv"}
@@ -131,14 +131,12 @@ class AddCublasLtWorkspaces:
         results = workload.select(np.sort(rows[len(rows) - 1 - last]))
         ends_ns = operators.events.end_ns[of_product[np.sort(rows[len(rows) - 1 - last])]]
         begins_ns = results.alloc_ns + 1
-        added = results.with_columns(
-            block=np.full(len(results), -1, np.int32),
-            size_bytes=np.full(len(results), size_bytes, np.int64),
+        added = made_like(
+            results,
+            size_bytes=size_bytes,
             alloc_ns=begins_ns,
             free_ns=np.where(kept, NEVER, np.maximum(begins_ns, ends_ns)),
-            category=np.full(len(results), Category.WORKSPACE, np.uint8),
-            tensor=np.full(len(results), -1, np.int32),
-            flags=np.zeros(len(results), np.uint8),
+            category=Category.WORKSPACE,
         )
         return concatenated([added, workload])
 

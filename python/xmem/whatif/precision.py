@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xmem.attribution import Category, Phase
+from xmem.dtypes import OF_PROFILER
 from xmem.errors import ConfigError
 from xmem.orchestration.optimizer_steps import Parameter
 from xmem.orchestration.workload import concatenated
@@ -63,11 +64,6 @@ _NORMS = ("aten::layer_norm", "aten::group_norm", "aten::rms_norm")
 _SUMS = ("aten::add", "aten::sub", "aten::mul", "aten::div", "aten::cat", "aten::stack")
 _STATISTICS = ("norm", "scaled_dot_product")
 _COUNTER_BYTES = 4
-_DTYPES = {
-    *("float", "double", "c10::Half", "c10::BFloat16"),
-    *("long int", "int", "short", "bool", "unsigned char", "signed char"),
-}
-"""As `Input type` spells them; lists and scalars have others."""
 
 
 @dataclass(frozen=True)
@@ -342,7 +338,7 @@ def _is_float32(run: Run, row: int) -> bool:
     for operator in _upwards(run, int(run.workload.operator[row])):
         text = run.recorded.trace.names[int(run.recorded.trace.events.input_types[operator])]
         types = {each for each in (json.loads(text) if text else []) if isinstance(each, str)}
-        if types & _DTYPES:
+        if types & OF_PROFILER.keys():
             return "float" in types and not _makes_no_floats(run, row)
     # of lists of tensors the profiler does not tell the types: cat, stack and the backward of split
     return bool(run.workload.operator[row] >= 0)
