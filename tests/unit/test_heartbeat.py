@@ -9,17 +9,34 @@ import sys
 import time
 from pathlib import Path
 
+import xmem.capture
 from xmem.capture.heartbeat import STACKS_SIGNAL, Heartbeat, place_of
 
-STACKS = """Thread 0x00007f0000000001 (most recent call first):
-  File "/env/lib/python3.11/site-packages/tqdm/_monitor.py", line 60 in run
-  File "/usr/lib/python3.11/threading.py", line 1045 in _bootstrap_inner
-
-Current thread 0x00007f0000000002 (most recent call first):
+STACKS = """Stack (most recent call first):
   File "/opt/xmem/capture/child/xmem_child/observe.py", line 59 in __torch_function__
   File "/env/lib/python3.11/site-packages/triton/compiler/compiler.py", line 220 in compile
   File "/home/me/train.py", line 41 in step
   File "/home/me/train.py", line 80 in <module>
+"""
+
+ASKED = """
+import pathlib, sys, threading
+sys.path.insert(0, sys.argv[1])
+from xmem_child.progress import Progress
+def deep(n):
+    return 0 if n == 0 else 1 + deep(n - 1)
+def busy():
+    while True:
+        thread = threading.Thread(target=deep, args=(50,))
+        thread.start()
+        thread.join()
+        sum(deep(i % 200) for i in range(300))
+Progress(pathlib.Path(sys.argv[2])).note("starting")
+for _ in range(3):
+    threading.Thread(target=busy, daemon=True).start()
+print("ready", flush=True)
+while True:
+    deep(100)
 """
 
 
@@ -29,7 +46,7 @@ def test_the_main_threads_own_line_and_the_innermost_one() -> None:
 
 
 def test_without_a_line_of_the_user_the_innermost_one_is_named() -> None:
-    only = 'Thread 0x01 (most recent call first):\n  File "/usr/lib/python3.11/socket.py", line 7 in accept\n'
+    only = 'Stack (most recent call first):\n  File "/usr/lib/python3.11/socket.py", line 7 in accept\n'
     assert place_of(only) == "in accept (/usr/lib/python3.11/socket.py:7)"
 
 
@@ -70,5 +87,22 @@ def test_a_process_that_takes_its_answer_along_is_shown_without_a_place(tmp_path
             assert process.stdout.readline() == b"ready\n"
             note(tmp_path, process.pid, "iteration 2", 5)
             assert Heartbeat(tmp_path, lambda _line: None).last_seen() == "iteration 2, for 5 s"
+        finally:
+            process.kill()
+
+
+def test_asking_where_a_script_is_does_no_harm_to_its_threads(tmp_path: Path) -> None:
+    child = Path(xmem.capture.__file__).parent / "child"
+    command = [sys.executable, "-c", ASKED, str(child), str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            assert STACKS_SIGNAL is not None
+            for _ in range(3000):
+                os.kill(process.pid, STACKS_SIGNAL)
+                time.sleep(0.001)
+            assert process.poll() is None
+            assert ", at <string>:" in Heartbeat(tmp_path, lambda _line: None).last_seen()
         finally:
             process.kill()

@@ -19,7 +19,6 @@ _POLL_S = 0.02
 # That of `xmem_child.progress`.
 STACKS_SIGNAL = signal.SIGRTMIN + 13 if hasattr(signal, "SIGRTMIN") else None
 _FRAME = re.compile(r'^  File "(?P<path>[^"]+)", line (?P<line>\d+) in (?P<name>.+)$')
-_THREAD = re.compile(r"^(?:Current thread|Thread) 0x", re.MULTILINE)
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/|/lib/python3\.\d+/|^<frozen ")
 _OURS = "/xmem_child/"
 
@@ -109,10 +108,9 @@ def _answer(file: Path, known: int) -> str:
 
 
 def place_of(stacks: str) -> str:
-    """Where the main thread is, from what ``faulthandler`` wrote of all threads: it comes last."""
-    main = _THREAD.split(stacks)[-1]
+    """Where the main thread is, from what ``faulthandler`` wrote of it."""
     frames = [
-        match for line in main.splitlines() if (match := _FRAME.match(line)) and _OURS not in match["path"]
+        match for line in stacks.splitlines() if (match := _FRAME.match(line)) and _OURS not in match["path"]
     ]
     if not frames:
         return ""

@@ -1,5 +1,5 @@
-"""Where the script is, for the parent: its phase and iteration, and on request the lines that its threads are
-at."""
+"""Where the script is, for the parent: its phase and iteration, and on request the lines that its main thread
+is at."""
 
 from __future__ import annotations
 
@@ -57,6 +57,7 @@ class Progress:
         path = self._workspace / f"stacks.{os.getpid()}"
         partial = self._workspace / f"{path.name}.partial"
         self._stacks = file = partial.open("w")
-        faulthandler.register(STACKS_SIGNAL, file=file, all_threads=True)
+        # Of this thread alone, which answers: frames of a thread that runs meanwhile cannot be read safely.
+        faulthandler.register(STACKS_SIGNAL, file=file, all_threads=False)
         partial.rename(path)
         atexit.register(path.unlink, missing_ok=True)
