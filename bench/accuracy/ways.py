@@ -79,7 +79,9 @@ class Laboratory:
     def _torch(self) -> str:
         build = find_torch([self.python], self.environment)
         if build is None:
-            raise ConfigError(f"--python {self.python}", "a Python whose environment has torch")
+            raise ConfigError(
+                f"--python {self.python} has no torch", "name a Python whose environment has torch"
+            )
         return build.version
 
     @cached_property

@@ -17,32 +17,35 @@ namespace {
 void validate(const AllocatorOptions& options) {
   if (options.large_segment <= kMinLargeAlloc || options.large_segment > kMaxBlockBytes ||
       options.large_segment % kMinBlockSize != 0) {
-    throw ConfigError("a large segment of " + std::to_string(options.large_segment) + " bytes",
-                      "more than 10 MiB, a multiple of 512 bytes");
+    throw ConfigError("a large segment of " + std::to_string(options.large_segment) + " bytes is invalid",
+                      "use more than 10 MiB, a multiple of 512 bytes");
   }
   if (options.expandable && options.large_segment % kSmallBuffer != 0) {
-    throw ConfigError("expandable segments of pages of " + std::to_string(options.large_segment) + " bytes",
-                      "a multiple of 2 MiB, the driver's page");
+    throw ConfigError("expandable segments cannot have pages of " + std::to_string(options.large_segment) + " bytes",
+                      "use a multiple of 2 MiB, the driver's page");
   }
   if (options.max_split < options.large_segment) {
-    throw ConfigError("a maximum split size of " + std::to_string(options.max_split) + " bytes",
-                      "at least the size of a large segment, " + std::to_string(options.large_segment) + " bytes");
+    throw ConfigError("a maximum split size of " + std::to_string(options.max_split) + " bytes is too small",
+                      "use at least the size of a large segment, " + std::to_string(options.large_segment) + " bytes");
   }
   if (options.max_non_split_rounding < 0 || options.max_non_split_rounding > kUnlimitedBytes) {
-    throw ConfigError("a rounding without split of " + std::to_string(options.max_non_split_rounding) + " bytes",
-                      "between 0 and 2^60 bytes");
+    throw ConfigError(
+        "a rounding without split of " + std::to_string(options.max_non_split_rounding) + " bytes is out of range",
+        "use between 0 and 2^60 bytes");
   }
   for (const std::int32_t divisions : options.roundup_divisions) {
     if (divisions < 0 || (divisions > 0 && !std::has_single_bit(static_cast<std::uint32_t>(divisions)))) {
-      throw ConfigError(std::to_string(divisions) + " divisions between powers of two", "0 or a power of two");
+      throw ConfigError(std::to_string(divisions) + " divisions between powers of two are invalid",
+                        "use 0 or a power of two");
     }
   }
   if (!(options.gc_threshold >= 0 && options.gc_threshold < 1)) {
-    throw ConfigError("a garbage collection threshold of " + std::to_string(options.gc_threshold),
-                      "0 (off) or a fraction between 0 and 1");
+    throw ConfigError("a garbage collection threshold of " + std::to_string(options.gc_threshold) + " is out of range",
+                      "use 0 (off) or a fraction between 0 and 1");
   }
   if (options.memory_fraction && !(*options.memory_fraction >= 0 && *options.memory_fraction <= 1)) {
-    throw ConfigError("a memory fraction of " + std::to_string(*options.memory_fraction), "between 0 and 1");
+    throw ConfigError("a memory fraction of " + std::to_string(*options.memory_fraction) + " is out of range",
+                      "use a number between 0 and 1");
   }
 }
 
@@ -391,7 +394,8 @@ std::vector<BlockHandle> CachingAllocator::restore_segment(const SegmentCheckpoi
 void CachingAllocator::empty_pool(MempoolId pool) {
   if (!mempools_.is_freeable(pool)) return;
   if (mempools_.is_capturing()) {
-    throw ConfigError("private pool " + std::to_string(pool) + " emptied during a capture", "the end of that first");
+    throw ConfigError("private pool " + std::to_string(pool) + " cannot be emptied during a capture",
+                      "end the capture first");
   }
   ++heap_.statistics.num_sync_all_streams;
   complete_deferred_frees();

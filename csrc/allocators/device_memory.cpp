@@ -13,12 +13,12 @@ constexpr Bytes kFirstAddress = 0x7f0000000000;
 
 SimulatedDevice::SimulatedDevice(DeviceProperties properties) : properties_(properties) {
   if (properties_.capacity <= 0 || properties_.capacity > kUnlimitedBytes) {
-    throw ConfigError("capacity of " + std::to_string(properties_.capacity) + " bytes",
-                      "a device capacity above 0 and at most 2^60 bytes; give the memory of the GPU");
+    throw ConfigError("a capacity of " + std::to_string(properties_.capacity) + " bytes is out of range",
+                      "use one above 0 and at most 2^60 bytes; give the memory of the GPU");
   }
   if (properties_.other_bytes < 0 || properties_.other_bytes > properties_.capacity) {
-    throw ConfigError(std::to_string(properties_.other_bytes) + " bytes held by others",
-                      "between 0 and the capacity of " + std::to_string(properties_.capacity) + " bytes");
+    throw ConfigError(std::to_string(properties_.other_bytes) + " bytes cannot be held by others",
+                      "use between 0 and the capacity of " + std::to_string(properties_.capacity) + " bytes");
   }
   gaps_.push_back({kFirstAddress, std::numeric_limits<Bytes>::max()});
 }

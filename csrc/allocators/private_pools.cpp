@@ -8,21 +8,22 @@
 namespace xmem::allocators {
 namespace {
 
-[[noreturn]] void refuse(const char* what, MempoolId pool, const char* expected) {
-  throw ConfigError(std::string(what) + " private pool " + std::to_string(pool), expected);
+[[noreturn]] void refuse(MempoolId pool, const char* problem, const char* hint = "") {
+  throw ConfigError("private pool " + std::to_string(pool) + " " + problem, hint);
 }
 
 }  // namespace
 
 void PrivatePools::retain(MempoolId pool) {
-  if (pool <= kDefaultMempool) refuse("the use of", pool, "the number of a private pool, from 1");
-  if (is_freeable(pool)) refuse("another use of", pool, "a pool that is in use; this one waits to be given back");
+  if (pool <= kDefaultMempool) refuse(pool, "does not exist", "use the number of a private pool, from 1");
+  if (is_freeable(pool))
+    refuse(pool, "cannot be used again, because it waits to be given back", "use a pool that is in use");
   ++users_[pool];
 }
 
 void PrivatePools::begin(MempoolId pool, bool capture) {
   if (std::ranges::find(scopes_, pool, &Scope::pool) != scopes_.end()) {
-    refuse("a second scope of", pool, "one scope of a pool at a time");
+    refuse(pool, "cannot have a second scope", "open one scope of a pool at a time");
   }
   retain(pool);
   scopes_.push_back({pool, capture || every_scope_captures_});
@@ -31,13 +32,13 @@ void PrivatePools::begin(MempoolId pool, bool capture) {
 
 void PrivatePools::end(MempoolId pool) {
   const auto ended = std::erase_if(scopes_, [&](const Scope& scope) { return scope.pool == pool; });
-  if (ended == 0) refuse("the end of a scope of", pool, "a pool whose scope is open");
+  if (ended == 0) refuse(pool, "has no open scope to end");
   scopes_changed();
 }
 
 void PrivatePools::release(MempoolId pool) {
   const auto found = users_.find(pool);
-  if (found == users_.end() || found->second == 0) refuse("a release of", pool, "a pool that is in use");
+  if (found == users_.end() || found->second == 0) refuse(pool, "cannot be released, because it is not in use");
   if (--found->second == 0) freeable_.push_back(pool);
 }
 

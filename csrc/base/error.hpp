@@ -22,20 +22,20 @@ class TraceError : public std::runtime_error {
   std::int64_t event_index_;
 };
 
-// A setting has a value that cannot be meant: what it is, and what was expected.
+// A setting is invalid: what is wrong, and what to do (may be empty).
 class ConfigError : public std::invalid_argument {
  public:
-  ConfigError(std::string value, std::string expected)
-      : std::invalid_argument(value + ": expected " + expected),
-        value_(std::move(value)),
-        expected_(std::move(expected)) {}
+  explicit ConfigError(std::string message, std::string hint = "")
+      : std::invalid_argument(hint.empty() ? message : message + "; " + hint),
+        message_(std::move(message)),
+        hint_(std::move(hint)) {}
 
-  const std::string& value() const { return value_; }
-  const std::string& expected() const { return expected_; }
+  const std::string& message() const { return message_; }
+  const std::string& hint() const { return hint_; }
 
  private:
-  std::string value_;
-  std::string expected_;
+  std::string message_;
+  std::string hint_;
 };
 
 }  // namespace xmem

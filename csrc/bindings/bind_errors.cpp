@@ -22,7 +22,7 @@ void register_errors(py::module_&) {
       set_python_error("TraceError",
                        py::make_tuple(error.what(), py::none(), error.byte_offset(), error.event_index()));
     } catch (const ConfigError& error) {
-      set_python_error("ConfigError", py::make_tuple(error.value(), error.expected()));
+      set_python_error("ConfigError", py::make_tuple(error.message(), error.hint()));
     }
   });
 }

@@ -42,8 +42,8 @@ std::vector<Frontier> search(Keys left, Keys right, std::size_t max_differences)
   std::vector<Frontier> frontiers;
   for (std::ptrdiff_t differences = 0;; ++differences) {
     if (static_cast<std::size_t>(differences) > max_differences) {
-      throw ConfigError("two runs that differ in more than " + std::to_string(max_differences) + " blocks",
-                        "runs of one script that differ in sizes only");
+      throw ConfigError("the two runs differ in more than " + std::to_string(max_differences) + " blocks",
+                        "use runs of one script that differ in sizes only");
     }
     Frontier reached(differences + 1);  // room for the neighbours that the next round asks for
     for (std::ptrdiff_t diagonal = -differences; diagonal <= differences; diagonal += 2) {

@@ -15,27 +15,28 @@ namespace {
 void validate(const Lifetimes& lifetimes) {
   const std::size_t count = lifetimes.alloc_ns.size();
   if (lifetimes.free_ns.size() != count || lifetimes.size_bytes.size() != count) {
-    throw ConfigError("columns of " + std::to_string(count) + ", " + std::to_string(lifetimes.free_ns.size()) +
+    throw ConfigError("the columns have " + std::to_string(count) + ", " + std::to_string(lifetimes.free_ns.size()) +
                           " and " + std::to_string(lifetimes.size_bytes.size()) + " rows",
-                      "one allocation time, free time and size for each block");
+                      "give one allocation time, free time and size for each block");
   }
   if (!lifetimes.waits.empty() && lifetimes.waits.size() != count) {
-    throw ConfigError("waits of " + std::to_string(lifetimes.waits.size()) + " blocks",
-                      "of all " + std::to_string(count) + " blocks, or of none");
+    throw ConfigError("waits are given for " + std::to_string(lifetimes.waits.size()) + " blocks, but there are " +
+                          std::to_string(count),
+                      "give those of all blocks, or of none");
   }
   if (count > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max())) {
-    throw ConfigError(std::to_string(count) + " blocks", "at most 2^31 - 1; replay a part of them");
+    throw ConfigError(std::to_string(count) + " blocks are more than 2^31 - 1", "replay a part of them");
   }
   for (std::size_t b = 0; b < count; ++b) {
     const std::string name = "block " + std::to_string(b);
     if (lifetimes.size_bytes[b] < 0 || lifetimes.size_bytes[b] > kMaxBlockBytes) {
-      throw ConfigError(name + " of " + std::to_string(lifetimes.size_bytes[b]) + " bytes",
-                        "a size between 0 and 2^44 bytes");
+      throw ConfigError(name + " has an invalid size of " + std::to_string(lifetimes.size_bytes[b]) + " bytes",
+                        "use a size between 0 and 2^44 bytes");
     }
     if (lifetimes.free_ns[b] < lifetimes.alloc_ns[b]) {
-      throw ConfigError(name + ", allocated at " + std::to_string(lifetimes.alloc_ns[b]) + " ns and freed at " +
-                            std::to_string(lifetimes.free_ns[b]) + " ns",
-                        "a free at or after the allocation; give the largest int64 to a block that is never freed");
+      throw ConfigError(name + " is allocated at " + std::to_string(lifetimes.alloc_ns[b]) +
+                            " ns and freed before, at " + std::to_string(lifetimes.free_ns[b]) + " ns",
+                        "free it at or after the allocation; give the largest int64 to a block that is never freed");
     }
   }
 }
@@ -47,14 +48,14 @@ bool is_about_block(std::uint8_t kind) {
 
 void validate(const Calls& calls) {
   if (calls.kind.size() != calls.time_ns.size() || calls.number.size() != calls.time_ns.size()) {
-    throw ConfigError("columns of " + std::to_string(calls.time_ns.size()) + ", " + std::to_string(calls.kind.size()) +
-                          " and " + std::to_string(calls.number.size()) + " calls",
-                      "one time, kind and number for each call");
+    throw ConfigError("the columns have " + std::to_string(calls.time_ns.size()) + ", " +
+                          std::to_string(calls.kind.size()) + " and " + std::to_string(calls.number.size()) + " calls",
+                      "give one time, kind and number for each call");
   }
   for (std::size_t c = 0; c < calls.kind.size(); ++c) {
     if (calls.kind[c] > kLastRequestKind || is_about_block(calls.kind[c])) {
-      throw ConfigError("call " + std::to_string(c) + " of kind " + std::to_string(calls.kind[c]),
-                        "the kind of a call that is not about a block");
+      throw ConfigError("call " + std::to_string(c) + " has the invalid kind " + std::to_string(calls.kind[c]),
+                        "use the kind of a call that is not about a block");
     }
   }
 }

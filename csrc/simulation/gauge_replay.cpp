@@ -45,7 +45,7 @@ GaugeReplay replay_gauges(const Requests& requests, AllocatorKind kind, const al
     case AllocatorKind::kBfc:
       return run(requests, allocators::BfcAllocator(allocators::DeviceReference(device)));
   }
-  throw ConfigError("allocator number " + std::to_string(static_cast<int>(kind)), "0 to 3");
+  throw ConfigError("allocator number " + std::to_string(static_cast<int>(kind)) + " is unknown", "use 0 to 3");
 }
 
 }  // namespace xmem::simulation

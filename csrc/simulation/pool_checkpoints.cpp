@@ -32,8 +32,8 @@ void PoolCheckpoints::restore(std::int32_t number, bool all, std::span<const std
                               std::span<const std::int32_t> restores, std::span<const Bytes> size_bytes,
                               std::vector<std::int32_t>& handles, allocators::CachingAllocator& allocator) {
   if (number < 0 || static_cast<std::size_t>(number) >= kept_.size()) {
-    throw ConfigError("checkpoint " + std::to_string(number),
-                      "the number of a checkpoint that was taken before, below " + std::to_string(kept_.size()));
+    throw ConfigError("checkpoint " + std::to_string(number) + " was not taken",
+                      "use the number of one that was taken before, below " + std::to_string(kept_.size()));
   }
   const Checkpoint& checkpoint = kept_[static_cast<std::size_t>(number)];
   restored_.resize(checkpoint.segments.size(), false);

@@ -296,7 +296,8 @@ RecordingReplay replay_recording(const Recording& recording, const allocators::A
   const std::size_t count = recording.action.size();
   if (recording.address.size() != count || recording.size.size() != count || recording.stream.size() != count ||
       recording.mempool.size() != count) {
-    throw ConfigError("columns of different length", "one action, address, size, stream and pool for each event");
+    throw ConfigError("the columns have different lengths",
+                      "give one action, address, size, stream and pool for each event");
   }
   return Driver(recording, options, start, capacity).run();
 }

@@ -69,9 +69,10 @@ class RequestWalk {
       case sequence::RequestKind::kRestorePool:
         return restore(r);
     }
-    throw ConfigError("request " + std::to_string(r) + " of kind " + std::to_string(requests_.kind[r]),
-                      "0 (allocation), 1 (free), 2 (emptied cache), 3 (use on another stream) or 4 to 14 (calls about "
-                      "a private pool)");
+    throw ConfigError(
+        "request " + std::to_string(r) + " has the unknown kind " + std::to_string(requests_.kind[r]),
+        "use 0 (allocation), 1 (free), 2 (emptied cache), 3 (use on another stream) or 4 to 14 (calls about "
+        "a private pool)");
   }
 
   // Handle of each block; below 0 when it is not alive.
@@ -90,9 +91,9 @@ class RequestWalk {
     const std::size_t b = block_of(r);
     const Bytes size = requests_.size_bytes[b];
     if (handles_[b] != kNotAlive || size <= 0 || size > kMaxBlockBytes) {
-      throw ConfigError("request " + std::to_string(r) + ", an allocation of block " + std::to_string(b) + " of " +
+      throw ConfigError("request " + std::to_string(r) + " cannot allocate block " + std::to_string(b) + " of " +
                             std::to_string(size) + " bytes",
-                        "a block that is not alive, of 1 to 2^44 bytes; build the requests with make_requests");
+                        "use a block that is not alive, of 1 to 2^44 bytes; build the requests with make_requests");
     }
     if (place_of(b) != kRestoresNothing && kKnowsCheckpoints) {
       awaited_.push_back(b);
@@ -191,7 +192,7 @@ class RequestWalk {
       try {
         call_pool(static_cast<sequence::RequestKind>(requests_.kind[r]), pool);
       } catch (const ConfigError& refused) {
-        throw ConfigError("request " + std::to_string(r) + ", " + refused.value(), refused.expected());
+        throw ConfigError("request " + std::to_string(r) + ": " + refused.message(), refused.hint());
       }
     }
   }
@@ -223,8 +224,9 @@ class RequestWalk {
   std::int32_t alive(std::size_t r, const char* what) const {
     const std::size_t b = block_of(r);
     if (handles_[b] == kNotAlive) {
-      throw ConfigError("request " + std::to_string(r) + ", " + what + " of block " + std::to_string(b),
-                        "a block that is alive; build the requests with make_requests");
+      throw ConfigError(
+          "request " + std::to_string(r) + " is " + what + " of block " + std::to_string(b) + ", which is not alive",
+          "build the requests with make_requests");
     }
     return handles_[b];
   }
@@ -232,8 +234,8 @@ class RequestWalk {
   std::size_t block_of(std::size_t r) const {
     const auto block = static_cast<std::size_t>(requests_.block[r]);
     if (block >= handles_.size()) {
-      throw ConfigError("request " + std::to_string(r) + " of block " + std::to_string(requests_.block[r]),
-                        "a block below " + std::to_string(handles_.size()));
+      throw ConfigError("request " + std::to_string(r) + " has the unknown block " + std::to_string(requests_.block[r]),
+                        "use a block below " + std::to_string(handles_.size()));
     }
     return block;
   }

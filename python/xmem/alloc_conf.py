@@ -101,24 +101,24 @@ class _Setting:
     key: str
     value: str
 
-    def refuse(self, expected: str) -> NoReturn:
-        raise ConfigError(f"{self.key}:{self.value}", expected)
+    def refuse(self, hint: str, problem: str = "is invalid") -> NoReturn:
+        raise ConfigError(f"{self.key}:{self.value} {problem}", hint)
 
     def boolean(self) -> bool:
         if self.value not in ("True", "False"):
-            self.refuse("True or False, spelled so")
+            self.refuse("use True or False, capitalized")
         return self.value == "True"
 
     def mebibytes(self, above_or_at: int) -> int:
         if not self.value.isdecimal() or int(self.value) < above_or_at:
-            self.refuse(f"a whole number of MiB, {above_or_at} or more")
+            self.refuse(f"use a whole number of MiB, at least {above_or_at}")
         return int(self.value) * _MIB
 
     def fraction(self) -> float:
         try:
             return float(self.value)
         except ValueError:
-            self.refuse("a number between 0 and 1")
+            self.refuse("use a number between 0 and 1")
 
 
 def _large_segment(setting: _Setting, options: AllocatorOptions, _rules: _Rules) -> AllocatorOptions:
@@ -140,14 +140,14 @@ def _least_split(options: AllocatorOptions, rules: _Rules) -> int:
 def _garbage_collection(setting: _Setting, options: AllocatorOptions, _rules: _Rules) -> AllocatorOptions:
     threshold = setting.fraction()
     if not 0 < threshold < 1:
-        setting.refuse("a number above 0 and below 1; leave the key out to turn collection off")
+        setting.refuse("use a number above 0 and below 1, or leave the key out to turn collection off")
     return replace(options, garbage_collection_threshold=threshold)
 
 
 def _memory_fraction(setting: _Setting, options: AllocatorOptions, rules: _Rules) -> AllocatorOptions:
     fraction = setting.fraction()
     if not 0 <= fraction <= 1:
-        setting.refuse("a number between 0 and 1")
+        setting.refuse("use a number between 0 and 1")
     limits = fraction < 1 or rules.whole_fraction_is_a_limit
     return replace(options, memory_fraction=fraction if limits else None)
 
@@ -163,10 +163,11 @@ def _throw_on_oom(setting: _Setting, options: AllocatorOptions, _rules: _Rules) 
 def _backend(setting: _Setting, options: AllocatorOptions, _rules: _Rules) -> AllocatorOptions:
     if setting.value == "cudaMallocAsync":
         setting.refuse(
-            "native: the driver's own pool is not modelled; remove the key to estimate with PyTorch's"
+            "use native, or remove the key, to estimate with PyTorch's own allocator",
+            "cannot be estimated, because the driver's pool is not modeled",
         )
     if setting.value != "native":
-        setting.refuse("native")
+        setting.refuse("use native")
     return options
 
 
@@ -181,7 +182,7 @@ def _roundup(setting: _Setting, options: AllocatorOptions, rules: _Rules) -> All
     for pair in listed[1].split(",") if listed[1] else ():
         size, separator, text = pair.partition(":")
         if not separator:
-            setting.refuse("pairs such as [256:1,512:2,>:4]")
+            setting.refuse("write pairs such as [256:1,512:2,>:4]")
         divisions = 0 if text == "0" else _power_of_two(setting, text)
         if size == ">":
             # Without a key before it the rest is behind the first entry all the same.
@@ -199,7 +200,10 @@ def _roundup(setting: _Setting, options: AllocatorOptions, rules: _Rules) -> All
 def _power_of_two(setting: _Setting, text: str) -> int:
     number = int(text) if text.isdecimal() else 0
     if number < 1 or number & (number - 1) or number > 2**30:
-        setting.refuse(f"powers of two in place of {text!r}, such as 4 or [256:1,512:2,>:4]")
+        setting.refuse(
+            "use powers of two, such as 4 or [256:1,512:2,>:4]",
+            f"has {text!r}, which is not a power of two up to 2^30",
+        )
     return number
 
 
@@ -270,8 +274,9 @@ def parse(text: str, torch_version: str = DEFAULT_TORCH_VERSION) -> AllocatorOpt
             options = replace(options, max_non_split_rounding_bytes=options.large_segment_bytes)
     if options.expandable_segments and options.large_segment_bytes % _DRIVER_PAGE:
         settings["large_segment_size_mb"].refuse(
-            "an even number together with expandable_segments: the driver maps multiples of 2 MiB, and fails "
-            "at the first large request otherwise"
+            "use an even number",
+            "cannot be combined with expandable_segments: the driver maps multiples of 2 MiB, and fails at "
+            "the first large request otherwise",
         )
     return options
 
@@ -285,7 +290,7 @@ def release_of(text: str) -> tuple[int, int]:
     match = re.match(r"(\d+)\.(\d+)", text)
     version = (int(match[1]), int(match[2])) if match else (0, 0)
     if version < _RULES[0].since:
-        raise ConfigError(f"torch version {text!r}", "2.0 or later, such as 2.13")
+        raise ConfigError(f"{text!r} is not a supported torch version", "use 2.0 or later, such as 2.13")
     return version
 
 
@@ -297,7 +302,8 @@ def _split(text: str) -> list[_Setting]:
         key, separator, value = part.partition(":")
         if not separator or not value:
             raise ConfigError(
-                repr(part), "key:value pairs separated by commas, such as max_split_size_mb:128"
+                f"allocator setting {part!r} is not a key:value pair",
+                "write pairs separated by commas, such as max_split_size_mb:128",
             )
         settings.append(_Setting(key, value))
     return settings
@@ -306,10 +312,12 @@ def _split(text: str) -> list[_Setting]:
 def _require_known(key: str, version: tuple[int, int]) -> None:
     if key not in _KEYS:
         near = difflib.get_close_matches(key, _KEYS, n=1, cutoff=0.0)[0]
-        raise ConfigError(f"allocator setting {key!r}", f"one of {', '.join(_KEYS)}; the nearest is {near}")
+        raise ConfigError(
+            f"unknown allocator setting {key!r}", f"did you mean {near}? Use one of {', '.join(_KEYS)}"
+        )
     since = _KEYS[key][0]
     if version < since:
         raise ConfigError(
-            f"allocator setting {key!r} with torch {version[0]}.{version[1]}",
-            f"torch {since[0]}.{since[1]} or later; remove the setting or name another version",
+            f"torch {version[0]}.{version[1]} has no allocator setting {key!r}",
+            f"remove the setting, or name torch {since[0]}.{since[1]} or later",
         )

@@ -116,7 +116,9 @@ def replay_through(
     if not isinstance(allocator, str):
         return _replay_in_python(allocator, requests)
     if allocator not in _NAMES:
-        raise ConfigError(f"allocator {allocator!r}", f"one of {', '.join(_NAMES)}, or an object")
+        raise ConfigError(
+            f"unknown allocator {allocator!r}", f"use one of {', '.join(_NAMES)}, or pass an object"
+        )
     done = _core.replay_gauges(
         requests.kind,
         requests.block,

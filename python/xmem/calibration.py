@@ -112,7 +112,9 @@ def parse(text: str) -> Calibration:
             for way, kinds in ways.items()
         }
     except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ConfigError(f"the calibration ({error})", "residuals by way and kind") from error
+        raise ConfigError(
+            f"the calibration is invalid ({error})", "list residuals by way and kind"
+        ) from error
 
 
 def render(calibration: Calibration, source: str) -> str:
@@ -140,7 +142,10 @@ def require_confidence(confidence: float) -> None:
         ConfigError: It is not between a half and 1.
     """
     if not 0.5 <= confidence < 1:
-        raise ConfigError(f"confidence {confidence:g}", "at least 0.5 and less than 1, such as 0.99")
+        raise ConfigError(
+            f"confidence {confidence:g} is out of range",
+            "use a value of at least 0.5 and less than 1, such as 0.99",
+        )
 
 
 def interval(
@@ -169,7 +174,7 @@ def interval(
         calibration: Residuals; by default those that come with xmem.
 
     Raises:
-        ConfigError: The confidence cannot be meant.
+        ConfigError: The confidence is invalid.
     """
     require_confidence(confidence)
     least = reserved_bytes if least_bytes is None else min(least_bytes, reserved_bytes)

@@ -102,7 +102,7 @@ def compare(
         torch_version: Release that made the recording; by default the rules of all are tried.
 
     Raises:
-        ConfigError: ``alloc_conf`` or ``torch_version`` cannot be meant.
+        ConfigError: ``alloc_conf`` or ``torch_version`` is invalid.
         TraceError: The snapshot holds no events, or events that cannot be replayed.
     """
     recorded = [device for device in snapshot.devices.values() if _has_events(device)]

@@ -46,13 +46,14 @@ REQUIRED_ATTRIBUTES = (
 )
 
 # Attributes that are not written as attributes, and how they are said instead.
+_PCI_ADDRESS = "remove the PCI address, which belongs to a machine and not to its GPUs"
 _SAID_ELSEWHERE = {
-    "MultiProcessorCount": "it as multiprocessors",
-    "ComputeCapabilityMajor": "it as compute_capability",
-    "ComputeCapabilityMinor": "it as compute_capability",
-    "PciBusId": "no PCI address, which belongs to a machine and not to its GPUs",
-    "PciDeviceId": "no PCI address, which belongs to a machine and not to its GPUs",
-    "PciDomainId": "no PCI address, which belongs to a machine and not to its GPUs",
+    "MultiProcessorCount": "set multiprocessors instead",
+    "ComputeCapabilityMajor": "set compute_capability instead",
+    "ComputeCapabilityMinor": "set compute_capability instead",
+    "PciBusId": _PCI_ADDRESS,
+    "PciDeviceId": _PCI_ADDRESS,
+    "PciDomainId": _PCI_ADDRESS,
 }
 
 _MIB = 1024**2
@@ -132,12 +133,14 @@ def parse_device(text: str, *, slug: str, where: str) -> Device:
         where: The file's name, for messages.
 
     Raises:
-        ConfigError: The text is no TOML, or a key is missing, unknown or has a value that cannot be meant.
+        ConfigError: The text is not TOML, or a key is missing, unknown or has an invalid value.
     """
     try:
         entries = _Entries(where, tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{where}: {error}", "a TOML file as in docs/devices.md") from error
+        raise ConfigError(
+            f"{where} is not valid TOML ({error})", "write it as docs/devices.md describes"
+        ) from error
     full_name = entries.text("full_name")
     vendor = entries.one_of("vendor", ("NVIDIA", "AMD"), "NVIDIA")
     multiprocessors = entries.count("multiprocessors", at_least=1)
@@ -239,27 +242,31 @@ def _check(device: Device, where: str) -> None:
     """
     if device.context_bytes >= device.total_memory_bytes:
         raise ConfigError(
-            f"{where}: context_bytes = {device.context_bytes}", "less than total_memory_bytes, in bytes"
+            f"{where}: context_bytes = {device.context_bytes} is not less than total_memory_bytes",
+            "give both in bytes",
         )
     if device.loaded_kernels_bytes > device.context_bytes:
         raise ConfigError(
-            f"{where}: loaded_kernels_bytes = {device.loaded_kernels_bytes}", "a part of context_bytes"
+            f"{where}: loaded_kernels_bytes = {device.loaded_kernels_bytes} is more than context_bytes",
+            "give both in bytes; the kernels are a part of the context",
         )
     if not device.attributes:
         return
     if device.vendor != "NVIDIA":
-        raise ConfigError(f"{where}: [attributes]", "none for a GPU without CUDA")
+        raise ConfigError(f"{where}: a GPU without CUDA cannot have [attributes]", "remove them")
     values = device.attributes
     if "MaxSharedMemoryPerMultiprocessor" in values:
         largest = values["MaxSharedMemoryPerMultiprocessor"] - values.get("ReservedSharedMemoryPerBlock", 0)
         if (optin := values.get("MaxSharedMemoryPerBlockOptin", 0)) > largest:
             raise ConfigError(
-                f"{where}: MaxSharedMemoryPerBlockOptin = {optin}",
-                "no more than MaxSharedMemoryPerMultiprocessor less ReservedSharedMemoryPerBlock",
+                f"{where}: MaxSharedMemoryPerBlockOptin = {optin} is more than "
+                "MaxSharedMemoryPerMultiprocessor less ReservedSharedMemoryPerBlock"
             )
     threads = values.get("MaxThreadsPerMultiProcessor", 32)
     if threads <= 0 or threads % 32 != 0:
-        raise ConfigError(f"{where}: MaxThreadsPerMultiProcessor = {threads}", "a multiple of 32")
+        raise ConfigError(
+            f"{where}: MaxThreadsPerMultiProcessor = {threads} is not a positive multiple of 32"
+        )
 
 
 _Choice = TypeVar("_Choice", bound=str)
@@ -268,7 +275,7 @@ _Choice = TypeVar("_Choice", bound=str)
 class _Entries:
     """The keys of a file, each taken once: those that nobody took are unknown.
 
-    Every method raises ``ConfigError`` with the file, the key and what was expected.
+    Every method raises ``ConfigError`` with the file, the key and what to do.
     """
 
     def __init__(self, where: str, table: dict[str, Any]) -> None:
@@ -280,36 +287,36 @@ class _Entries:
         return key in self._table
 
     def text(self, key: str, default: str | None = None) -> str:
-        return cast(str, self._take(key, default, "a text of one line", _is_line))
+        return cast(str, self._take(key, default, "a string of one line", _is_line))
 
     def texts(self, key: str) -> tuple[str, ...]:
         def fits(value: Any) -> bool:
             return isinstance(value, list) and all(map(_is_line, value))
 
-        return tuple(self._take(key, [], "a list of texts of one line", fits))
+        return tuple(self._take(key, [], "a list of strings of one line", fits))
 
     def one_of(self, key: str, choices: tuple[_Choice, ...], default: _Choice) -> _Choice:
         return cast(_Choice, self._take(key, default, f"one of {', '.join(choices)}", choices.__contains__))
 
     def count(self, key: str, default: int | None = None, *, at_least: int = 0) -> int:
-        expected = f"a whole number of at least {at_least}"
-        return cast(int, self._take(key, default, expected, lambda value: _is_count(value, at_least)))
+        wanted = f"a whole number of at least {at_least}"
+        return cast(int, self._take(key, default, wanted, lambda value: _is_count(value, at_least)))
 
     def compute_capability(self) -> tuple[int, int]:
         def fits(value: Any) -> bool:
             return isinstance(value, list) and len(value) == 2 and all(_is_count(part) for part in value)
 
-        major, minor = self._take("compute_capability", None, "major and minor such as [8, 6]", fits)
+        major, minor = self._take("compute_capability", None, "major and minor, such as [8, 6]", fits)
         return major, minor
 
     def attributes(self) -> _Attributes:
-        tables = self._take("attributes", {}, "tables by basis such as [attributes.measured]", _is_table)
+        tables = self._take("attributes", {}, "tables by basis, such as [attributes.measured]", _is_table)
         found: _Attributes = {}
         for basis, attributes in tables.items():
             if basis not in get_args(Basis) or not _is_table(attributes):
                 raise ConfigError(
-                    f"{self._where}: attributes.{basis}",
-                    f"a table [attributes.BASIS] with one of {', '.join(get_args(Basis))}",
+                    f"{self._where}: attributes.{basis} is invalid",
+                    f"write a table [attributes.BASIS], where BASIS is one of {', '.join(get_args(Basis))}",
                 )
             for name, value in attributes.items():
                 self._check_attribute(name, value, is_new=name not in found)
@@ -321,31 +328,35 @@ class _Entries:
             if key not in self._taken:
                 near = difflib.get_close_matches(key, self._taken, n=1)
                 raise ConfigError(
-                    f"{self._where}: {key}", near[0] if near else f"one of {', '.join(sorted(self._taken))}"
+                    f"{self._where}: unknown key {key}",
+                    f"did you mean {near[0]}?" if near else f"use one of {', '.join(sorted(self._taken))}",
                 )
 
-    def _take(self, key: str, default: Any, expected: str, fits: Any) -> Any:
+    def _take(self, key: str, default: Any, wanted: str, fits: Any) -> Any:
         self._taken.add(key)
         if key not in self._table:
             if default is None:
-                raise ConfigError(f"{self._where}: no {key}", expected)
+                raise ConfigError(f"{self._where}: {key} is missing", f"set it to {wanted}")
             return default
         value = self._table[key]
         if not fits(value):
-            raise ConfigError(f"{self._where}: {key} = {value!r}", expected)
+            raise ConfigError(f"{self._where}: {key} = {value!r} is invalid", f"use {wanted}")
         return value
 
     def _check_attribute(self, name: str, value: Any, *, is_new: bool) -> None:
         where = f"{self._where}: attribute {name}"
         if name in _SAID_ELSEWHERE:
-            raise ConfigError(where, _SAID_ELSEWHERE[name])
+            raise ConfigError(f"{where} is not allowed", _SAID_ELSEWHERE[name])
         if name not in attribute_numbers():
             near = difflib.get_close_matches(name, attribute_numbers(), n=1)
-            raise ConfigError(where, f"a name of cudaDeviceAttr such as {near[0] if near else 'L2CacheSize'}")
+            raise ConfigError(
+                f"{where} is unknown",
+                f"use a name of cudaDeviceAttr, such as {near[0] if near else 'L2CacheSize'}",
+            )
         if not is_new:
-            raise ConfigError(where, "it once: it stands under two bases")
+            raise ConfigError(f"{where} appears under two bases", "give it once")
         if not _is_count(value) or value > _LARGEST_ATTRIBUTE:
-            raise ConfigError(f"{where} = {value!r}", "a whole number from 0 to 2147483647")
+            raise ConfigError(f"{where} = {value!r} is invalid", "use a whole number from 0 to 2147483647")
 
 
 def _is_line(value: Any) -> bool:

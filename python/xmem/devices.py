@@ -70,15 +70,22 @@ def find_device(name: str) -> Device:
     candidates = {device.slug for known, device in by_key.items() if key and known.startswith(key)}
     if len(candidates) > 1:
         raise ConfigError(
-            repr(name), f"one of {', '.join(sorted(candidates))}: several names begin like this"
+            f"GPU {name!r} is ambiguous: several names begin with it",
+            f"use one of {', '.join(sorted(candidates))}",
         )
     nearest = [by_key[match].slug for match in difflib.get_close_matches(key, by_key, n=6, cutoff=0.5)]
     suggestions = list(dict.fromkeys([*candidates, *nearest]))[:3]
-    such_as = f" such as {', '.join(suggestions)}" if suggestions else ""
+    did_you_mean = f"did you mean {_either(suggestions)}? " if suggestions else ""
+    others = "List all GPUs" if suggestions else "list all GPUs"
     raise ConfigError(
-        repr(name),
-        f"a known GPU{such_as}; list them all with `xmem-fast gpus`, or give --capacity SIZE or a .toml file",
+        f"unknown GPU {name!r}",
+        f"{did_you_mean}{others} with 'xmem-fast gpus', or pass --capacity SIZE or a .toml file",
     )
+
+
+def _either(names: list[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def read_device(path: str | Path) -> Device:
@@ -88,14 +95,14 @@ def read_device(path: str | Path) -> Device:
     compute capability with the nearest number of multiprocessors.
 
     Raises:
-        ConfigError: The file cannot be read or is no description; the message names the key and what was
-            expected.
+        ConfigError: The file cannot be read or is no description; the message names the key and what to
+            do.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
-        raise ConfigError(f"{path}", f"a file that describes a GPU, but: {reason}") from error
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ConfigError(f"the GPU file {path} cannot be read ({reason})") from error
     device = parse_device(text, slug=str(path), where=str(path))
     if device.vendor == "NVIDIA":
         device = _completed(device)
@@ -103,8 +110,8 @@ def read_device(path: str | Path) -> Device:
         if missing:
             major, minor = device.compute_capability or (0, 0)
             raise ConfigError(
-                f"{path}: compute capability {major}.{minor}",
-                f"one of {', '.join(_known_capabilities())}, or also the attributes {', '.join(missing)}",
+                f"{path}: compute capability {major}.{minor} is unknown",
+                f"use one of {', '.join(_known_capabilities())}, or add the attributes {', '.join(missing)}",
             )
     return device
 
@@ -123,8 +130,8 @@ def custom_device(capacity_bytes: int, like: Device | None = None) -> Device:
     base = like or _unknown_device(capacity_bytes)
     if capacity_bytes <= base.context_bytes:
         raise ConfigError(
-            f"a capacity of {format_bytes(capacity_bytes)}",
-            f"more than the {format_bytes(base.context_bytes)} that the CUDA context takes",
+            f"a capacity of {format_bytes(capacity_bytes)} is too small",
+            f"use more than the {format_bytes(base.context_bytes)} that the CUDA context takes",
         )
     if like is None:
         return base

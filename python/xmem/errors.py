@@ -1,4 +1,4 @@
-"""The exceptions of xmem: one root, few children, and every message ends with what to do."""
+"""The exceptions of xmem: one root, few children; messages say what is wrong, and what to do."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ class TraceError(XmemError):
 
 
 class ConfigError(XmemError):
-    """A setting has a value that cannot be meant.
+    """A setting is invalid.
 
     Attributes:
-        value: The setting as given.
-        expected: What would have been accepted.
+        message: What is wrong: a clause that names the setting and the value as given.
+        hint: What to do; empty where the message says it all.
     """
 
-    def __init__(self, value: str, expected: str) -> None:
-        self.value = value
-        self.expected = expected
-        super().__init__(value, expected)
+    def __init__(self, message: str, hint: str = "") -> None:
+        self.message = message
+        self.hint = hint
+        super().__init__(message, hint)
 
     def __str__(self) -> str:
-        return f"{self.value}: expected {self.expected}"
+        return f"{self.message}; {self.hint}" if self.hint else self.message
 
 
 class CaptureError(XmemError):

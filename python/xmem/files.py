@@ -60,4 +60,4 @@ def naming(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ConfigError(what, f"a file that can be written ({error.strerror})") from error
+        raise ConfigError(f"{what} cannot be written ({error.strerror})") from error

@@ -26,7 +26,7 @@ def allocator_options(trace: Trace, alloc_conf: str | None, torch_version: str |
     """What these settings make of the allocator.
 
     Raises:
-        ConfigError: The settings or the version cannot be meant.
+        ConfigError: The settings or the version are invalid.
     """
     return allocator_settings.parse(alloc_conf_of(trace, alloc_conf), torch_version_of(trace, torch_version))
 

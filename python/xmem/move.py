@@ -49,7 +49,7 @@ def policy_target(observed: Observation, device: Device | None, torch_version: s
     """The kind of GPU and release that corrections are made for; runs moved to equal targets are equal.
 
     Raises:
-        ConfigError: The version cannot be meant.
+        ConfigError: The version is invalid.
     """
     version = torch_version_of(observed.recorded.trace, torch_version)
     capability = (device.compute_capability if device else None) or _UNKNOWN_COMPUTE_CAPABILITY
@@ -75,7 +75,7 @@ def move(
     """Correct a run for its target and order its requests.
 
     Raises:
-        ConfigError: The version cannot be meant.
+        ConfigError: The version is invalid.
     """
     clock = clock or StageClock()
     with clock.stage("orchestrate"):
@@ -92,7 +92,7 @@ def correct(
     """Move the run to its target: the workload after all policies, and what each correction changed.
 
     Raises:
-        ConfigError: The version cannot be meant.
+        ConfigError: The version is invalid.
     """
     target = policy_target(observed, device, torch_version)
     plan = observed.plan

@@ -81,7 +81,7 @@ def replay_without_limit(
     """Replay a run that was moved to its target on a device without limit.
 
     Raises:
-        ConfigError: The settings or the version cannot be meant.
+        ConfigError: The settings or the version are invalid.
     """
     trace = moved.observed.recorded.trace
     options = allocator_options(trace, alloc_conf, torch_version)
@@ -131,6 +131,6 @@ def memory_needed(
     """Answer without evidence, in milliseconds.
 
     Raises:
-        ConfigError: The settings or the version cannot be meant.
+        ConfigError: The settings or the version are invalid.
     """
     return replay_without_limit(move(observed, device, torch_version), alloc_conf, torch_version).need(device)

@@ -92,8 +92,8 @@ class Observation:
             return replace(self, plan=plan)
         if self.scaled is not None:
             raise ConfigError(
-                f"a fitted model without {changed_facts[0]}",
-                "estimates of the traces that it was fitted from",
+                f"the policy {changed_facts[0]} cannot be switched off for a fitted model",
+                "estimate the traces that it was fitted from",
             )
         workload, changes = _facts(self.recorded, plan)
         return replace(self, plan=plan, workload=workload, changes=changes)

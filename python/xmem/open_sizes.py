@@ -74,7 +74,7 @@ def convolution_workspaces(
     """Who said what convolutions take, and what of the peak depends on it; None where the run has none.
 
     Raises:
-        ConfigError: The version cannot be meant.
+        ConfigError: The version is invalid.
     """
     target = policy_target(moved.observed, device, torch_version)
     planned = plan_convolutions(moved.corrected, moved.observed.recorded.on(target))

@@ -152,7 +152,7 @@ def estimate(
     Raises:
         TraceError: The trace cannot be used.
         ConfigError: The GPU, the capacity, the settings, the version, a change, the confidence or a policy
-            cannot be meant.
+            is invalid.
     """
     return analyze(
         trace,
@@ -216,7 +216,7 @@ def run_stages(
 
     Raises:
         TraceError: The trace cannot be used.
-        ConfigError: The settings or the version cannot be meant.
+        ConfigError: The settings or the version are invalid.
     """
     if alloc_conf:  # before the long part
         allocator_settings.parse(alloc_conf, torch_version or allocator_settings.DEFAULT_TORCH_VERSION)

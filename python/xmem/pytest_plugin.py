@@ -53,7 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Refuse markers that cannot be meant before any test runs."""
+    """Refuse invalid markers before any test runs."""
     for item in items:
         mark = item.get_closest_marker(_MARK)
         if mark is None:
@@ -61,7 +61,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         _budget_of_mark(mark, config, item.nodeid)
         if not _has_body(item):
             raise pytest.UsageError(
-                f"{item.nodeid}: @pytest.mark.{_MARK}: expected a test function; "
+                f"{item.nodeid}: @pytest.mark.{_MARK} needs a test function; "
                 "methods of unittest.TestCase and other kinds of tests cannot be recorded"
             )
 
@@ -130,7 +130,7 @@ def _budget_of_mark(mark: pytest.Mark, config: pytest.Config, test: str) -> _Bud
     """What a marker asks for.
 
     Raises:
-        pytest.UsageError: It cannot be meant; names the test.
+        pytest.UsageError: It is invalid; names the test.
     """
     from xmem.errors import ConfigError
 
@@ -144,7 +144,7 @@ def _budget(positional: tuple[Any, ...], options: Mapping[str, Any], config: pyt
     """Arguments of the marker and of the fixture.
 
     Raises:
-        ConfigError: They cannot be meant.
+        ConfigError: They are invalid.
     """
     from xmem.errors import ConfigError
     from xmem.gate.spec import limits_of
@@ -152,18 +152,23 @@ def _budget(positional: tuple[Any, ...], options: Mapping[str, Any], config: pyt
     given = {**dict(zip(("budget",), positional, strict=False)), **options}
     unknown = set(given) - {"budget", "gpu", "metric", "baseline", "max_growth"}
     if len(positional) > 1 or unknown or (positional and "budget" in options):
-        raise ConfigError(", ".join([*map(repr, positional), *sorted(options)]), _SIGNATURE.partition(":")[0])
+        raise ConfigError(
+            f"the arguments {', '.join([*map(repr, positional), *sorted(options)])} are invalid",
+            f"use {_SIGNATURE.partition(':')[0]}",
+        )
     for name, value in given.items():
         allowed = int | str | Path if name == "baseline" else int | str
         if value is not None and (not isinstance(value, allowed) or isinstance(value, bool)):
-            raise ConfigError(f"{name}={value!r}", 'text such as "10GiB", or a number of bytes')
+            raise ConfigError(
+                f"{name}={value!r} is invalid", 'use text such as "10GiB", or a number of bytes'
+            )
     text = {name: None if value is None else str(value) for name, value in given.items()}
     limits = limits_of(
         budget=text.get("budget"), metric=text.get("metric"), max_growth=text.get("max_growth")
     )
     gpu, baseline = text.get("gpu"), text.get("baseline")
     if limits.budget_bytes is None and gpu is None and baseline is None:
-        raise ConfigError("nothing", "a budget, a gpu or a baseline")
+        raise ConfigError("no limit was given", "pass a budget, a gpu or a baseline")
     if gpu is not None:
         from xmem.devices import find_device
 

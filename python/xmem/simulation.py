@@ -408,7 +408,7 @@ def make_requests(
     sizes = _column(size_bytes, "size_bytes")
     streams = np.zeros(len(sizes), np.int64) if stream is None else _column(stream, "stream")
     if len(streams) != len(sizes):
-        raise ConfigError(f"{len(streams)} streams", f"one for each of the {len(sizes)} blocks")
+        raise ConfigError(f"stream has {len(streams)} values, not {len(sizes)}", "give one for each block")
     if len(alternatives.list):
         sizes = _with_first_alternatives(sizes, alternatives)
     emptied = Calls.emptied(empty_cache_ns)
@@ -437,7 +437,10 @@ def make_requests(
 
 def _with_first_alternatives(sizes: Int64, alternatives: Alternatives) -> Int64:
     if len(alternatives.list) != len(sizes):
-        raise ConfigError(f"alternatives of {len(alternatives.list)} blocks", f"of all {len(sizes)} blocks")
+        raise ConfigError(
+            f"alternatives has {len(alternatives.list)} lists, not {len(sizes)}",
+            "give one for each block",
+        )
     rows = np.flatnonzero(alternatives.list >= 0)
     sizes = sizes.copy()
     sizes[rows] = alternatives.size_bytes[alternatives.begin[alternatives.list[rows]]]
@@ -472,8 +475,8 @@ def replay(
     """
     if options.memory_fraction is not None and capacity_bytes is None:
         raise ConfigError(
-            f"memory_fraction {options.memory_fraction} of a device without limit",
-            "a capacity to take the fraction of: pass capacity_bytes",
+            f"memory_fraction {options.memory_fraction} needs a device with a limit",
+            "pass capacity_bytes to take the fraction of",
         )
     done = _core.replay(
         requests.kind,
@@ -518,7 +521,7 @@ def _column(values: ArrayLike, name: str) -> Int64:
     array = np.asarray(values)
     if array.ndim != 1 or (array.size > 0 and array.dtype.kind not in "iu"):
         raise ConfigError(
-            f"{name} of shape {array.shape} and dtype {array.dtype}", "one integer for each block"
+            f"{name} has shape {array.shape} and dtype {array.dtype}", "give one integer for each block"
         )
     column = array.astype(np.int64)
     column.flags.writeable = False

@@ -288,7 +288,7 @@ def _broken(codec: _Codec, error: str, inside: bool) -> TraceError:
     if inside:
         return TraceError(f"the {codec.name} stream is damaged ({error}); record or copy it again")
     return TraceError(
-        f"what follows the end of the {codec.name} stream is none ({error}); copy the file again, "
+        f"trailing bytes after the {codec.name} stream are not {codec.name} ({error}); copy the file again, "
         f"or decompress it and give the text"
     )
 

@@ -140,7 +140,7 @@ def search(requests: Requests, device: Device, torch_version: str, *, outside_by
         outside_bytes: What the card holds beside the context and what the allocator reserves.
 
     Raises:
-        ConfigError: The version cannot be meant.
+        ConfigError: The version is invalid.
     """
     texts = ["", *candidates(device, torch_version)]
     trial = _Trial(requests, device, torch_version, device.context_bytes + outside_bytes)

@@ -24,7 +24,7 @@ def parse_bytes(text: str) -> int:
     match = _SIZE.fullmatch(text)
     unit = None if match is None else _UNITS.get(match[2].upper())
     if match is None or unit is None or float(match[1]) <= 0:
-        raise ConfigError(repr(text), "a size such as 11.5GiB, 24GB or 8000000000")
+        raise ConfigError(f"{text!r} is not a size", "write it like 11.5GiB, 24GB or 8000000000")
     return round(float(match[1]) * unit)
 
 

@@ -211,10 +211,10 @@ def test_folder_that_is_not_writable(tmp_path: Path) -> None:
         capture([PYTHON, "-c", "pass"], tmp_path / "trace.json")
 
 
-def test_settings_that_cannot_be_meant(tmp_path: Path) -> None:
+def test_invalid_settings(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="at least 1"):
         capture([PYTHON], tmp_path / "trace.json", iterations=0)
-    with pytest.raises(ConfigError, match="empty command"):
+    with pytest.raises(ConfigError, match="no command was given"):
         capture([], tmp_path / "trace.json")
     with pytest.raises(ConfigError, match="real, phantom"):
         capture([PYTHON], tmp_path / "trace.json", mode="cpu")  # type: ignore[arg-type]

@@ -96,7 +96,7 @@ class TestGpus:
     def test_an_estimate_for_another_gpu_is_refused(self):
         result = check("gpt2.json", "--gpu", "t4")
         assert result.exit_code == 2
-        assert "an estimate for rtx-3060: expected the trace that it was made from" in result.stderr
+        assert "an estimate for rtx-3060; pass the trace that it was made from" in result.stderr
 
 
 class TestBaseline:
@@ -137,7 +137,7 @@ class TestBaseline:
     def test_one_file_for_several_checks_is_refused(self):
         result = check("run.json", "gpt2.json", "--baseline", "b.json", "--update-baseline")
         assert result.exit_code == 2
-        assert "a folder, with a file for each" in result.stderr
+        assert "name a folder, which holds a file for each" in result.stderr
 
     def test_a_missing_baseline_says_how_to_write_it(self):
         result = check("run.json", "--baseline", "none.json")
@@ -155,9 +155,9 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("arguments", "said"),
         [
-            (("run.json",), "run without a limit: expected --budget, --gpu or --baseline"),
-            (("run.json", "--budget", "10 apples"), "a size such as"),
-            (("run.json", "--budget", "1GiB", "--max-growth", "x"), "a growth such as"),
+            (("run.json",), "run has no limit to be checked against; pass --budget, --gpu or --baseline"),
+            (("run.json", "--budget", "10 apples"), "'10 apples' is not a size; write it like"),
+            (("run.json", "--budget", "1GiB", "--max-growth", "x"), "'x' is not a growth; write it like"),
             (("run.json", "--gpu", "rtx-9999"), "rtx-9999"),
             (("run.json", "--budget", "1GiB", "--confidence", "2"), "2"),
             (
@@ -167,8 +167,14 @@ class TestBadInput:
             (("gpt2.json", "--confidence", "0.99"), "an interval of confidence 0.9"),
             (("gpt2.json", "--torch", "2.6"), "the trace that it was made from"),
             (("run.json", "--budget", "1GiB", "--update-baseline"), "--baseline with it"),
-            (("run.json", "--budget", "1GiB", "--json", "--format", "sarif"), "one of them"),
-            (("run.json", "--config", "xmem.toml"), "either inputs, or the jobs of a file"),
+            (
+                ("run.json", "--budget", "1GiB", "--json", "--format", "sarif"),
+                "--json and --format sarif cannot be combined",
+            ),
+            (
+                ("run.json", "--config", "xmem.toml"),
+                "--config and --job cannot be combined with inputs; pass either inputs, or a file of jobs",
+            ),
             ((), "nothing to check"),
         ],
     )
@@ -218,7 +224,7 @@ class TestBadInput:
     def test_an_output_that_cannot_be_written(self):
         result = check("gpt2.json", "--format", "sarif", "-o", "no/such/folder.sarif")
         assert result.exit_code == 2
-        assert "-o no/such/folder.sarif: expected a file that can be written" in result.stderr
+        assert "-o no/such/folder.sarif cannot be written" in result.stderr
 
 
 class TestFormats:

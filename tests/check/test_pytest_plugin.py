@@ -157,18 +157,18 @@ class TestMarker:
     @pytest.mark.parametrize(
         ("arguments", "said"),
         [
-            ('"10 apples"', "'10 apples': expected a size such as"),
-            ("", "nothing: expected a budget, a gpu or a baseline"),
+            ('"10 apples"', "'10 apples' is not a size; write it like"),
+            ("", "no limit was given; pass a budget, a gpu or a baseline"),
             ('gpu="rtx-9999"', "rtx-9999"),
-            ('"1GiB", "2GiB"', "'1GiB', '2GiB': expected xmem_budget(budget=None"),
-            ('"1GiB", gpus=2', "gpus: expected xmem_budget(budget=None"),
+            ('"1GiB", "2GiB"', "arguments '1GiB', '2GiB' are invalid; use xmem_budget(budget=None"),
+            ('"1GiB", gpus=2', "gpus are invalid; use xmem_budget(budget=None"),
             ('"1GiB", metric="peak"', "one of device_peak, reserved, allocated"),
-            ('"1GiB", max_growth="x"', "a growth such as"),
+            ('"1GiB", max_growth="x"', "'x' is not a growth; write it like"),
             ("True", "budget=True"),
             ('"1GiB", gpu=["t4"]', "gpu=['t4']"),
         ],
     )
-    def test_arguments_that_cannot_be_meant_are_a_usage_error(self, pytester, recorded, arguments, said):
+    def test_invalid_arguments_are_a_usage_error(self, pytester, recorded, arguments, said):
         result = run(
             pytester,
             f"""

@@ -234,7 +234,7 @@ def test_the_order_in_the_file_does_not_matter(tmp_path: Path) -> None:
     assert {key: second[key] for key in keys} == {key: first[key] for key in keys}
 
 
-# Settings that cannot be meant.
+# Invalid settings.
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_the_order_in_the_file_does_not_matter(tmp_path: Path) -> None:
         pytest.param((*GPU, "--no-such-option"), "no-such-option", id="unknown_option"),
     ],
 )
-def test_settings_that_cannot_be_meant(options: tuple[str, ...], says: str, tmp_path: Path) -> None:
+def test_invalid_settings(options: tuple[str, ...], says: str, tmp_path: Path) -> None:
     result = run("estimate", training().write(tmp_path / "good.json"), *options)
     message = complaint(result)
     assert result.returncode == USAGE, message

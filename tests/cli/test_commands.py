@@ -134,7 +134,7 @@ class TestEstimate:
     def test_an_unknown_policy_is_a_usage_error_that_lists_the_known_ones(self, stages: FakeStages) -> None:
         result = xmem_fast("estimate", "trace.json", "--without-policy", "resize_dropout_mask")
         assert result.exit_code == 2
-        assert "resize_dropout_masks, or another of: drop_host_memory, " in result.stderr
+        assert "did you mean resize_dropout_masks? Use one of drop_host_memory, " in result.stderr
         assert stages.estimates == []
 
     @pytest.mark.usefixtures("stages")
@@ -152,16 +152,19 @@ class TestEstimate:
     def test_output_file_that_cannot_be_written(self, tmp_path: Path) -> None:
         result = xmem_fast("estimate", "trace.json", "-o", str(tmp_path))
         assert result.exit_code == 2
-        assert "a file that can be written (Is a directory)" in result.stderr
+        assert f"-o {tmp_path} cannot be written (Is a directory)" in result.stderr
         assert result.stdout.startswith("Fits on")
 
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            (["--gpu", "rtx3060ti"], r"'rtx3060ti': expected a known GPU such as rtx-3060"),
-            (["--gpu", "a100"], r"'a100': expected one of a100-40gb, a100-80gb"),
-            (["--capacity", "banana"], r"'banana': expected a size such as 11.5GiB"),
-            (["--capacity", "1MiB"], r"a capacity of 1.00 MiB: expected more than"),
+            (["--gpu", "rtx3060ti"], r"unknown GPU 'rtx3060ti'; did you mean rtx-3060"),
+            (
+                ["--gpu", "a100"],
+                r"'a100' is ambiguous: several names begin with it; use one of a100-40gb, a100-80gb",
+            ),
+            (["--capacity", "banana"], r"'banana' is not a size; write it like 11.5GiB"),
+            (["--capacity", "1MiB"], r"a capacity of 1.00 MiB is too small; use more than"),
         ],
     )
     def test_bad_setting(self, stages: FakeStages, arguments: list[str], message: str) -> None:
@@ -205,12 +208,15 @@ class TestRun:
         self, option: str, stages: FakeStages, tmp_path: Path
     ) -> None:
         for place, says in (
-            (tmp_path, "a file that can be written (Is a directory)"),
-            (tmp_path / "no" / "file", f"a file in a folder that exists, not {tmp_path / 'no'}"),
+            (tmp_path, " is a directory; name a file"),
+            (
+                tmp_path / "no" / "file",
+                f" cannot be written: there is no folder {tmp_path / 'no'}; create it",
+            ),
         ):
             result = xmem_fast("run", option, str(place), "--", *SCRIPT)
             assert result.exit_code == 2
-            assert f"{option} {place}: expected {says}" in result.stderr
+            assert f"{option} {place}{says}" in result.stderr
         assert stages.captures == []
 
     def test_captures_then_estimates(self, stages: FakeStages) -> None:
@@ -318,7 +324,11 @@ class TestMode:
         stages.torch = torch
         result = xmem_fast("run", "--mode", "phantom", "--", *SCRIPT)
         assert result.exit_code == 2
-        assert "expected a Python whose torch is a CUDA build; name it with --python" in result.stderr
+        found = "no torch was found" if torch is None else f"{torch.python} has torch {torch.version}"
+        assert (
+            f"--mode phantom needs a CUDA build of torch, but {found}; name a Python that has one"
+            in result.stderr
+        )
         assert stages.captures == []
 
     def test_options_describe_the_machine(self, stages: FakeStages, tmp_path: Path) -> None:

@@ -58,9 +58,9 @@ def test_fit_names_what_the_runs_do_not_have_in_common(tmp_path: Path) -> None:
     ("arguments", "says"),
     [
         (["{2}"], "at least two, at different points"),
-        (["nowhere.json@batch=2", "{3}"], "a file that exists"),
-        (["{2}", "{3}", "--check", "batch=8"], "or --dim and a command to run"),
-        (["--dim", "batch=2", "--", "python", "train.py"], r"no {batch} in: python train.py"),
+        (["nowhere.json@batch=2", "{3}"], "'nowhere.json@batch=2' does not name an existing trace"),
+        (["{2}", "{3}", "--check", "batch=8"], "or pass --dim and a command to run"),
+        (["--dim", "batch=2", "--", "python", "train.py"], r"does not use {batch}: python train.py"),
         (["--dim", "batch=2,3", "--dim", "batch=4", "--", "x"], "each dimension once"),
     ],
 )
@@ -87,10 +87,10 @@ def test_estimate_at_a_point(model: Path) -> None:
 def test_models_need_a_point_and_traces_have_none(model: Path, traces: dict[int, str]) -> None:
     result = xmem_fast("estimate", model)
     assert result.exit_code == 2
-    assert "--at with its dimensions: batch=3" in result.stderr
+    assert "needs --at; pass its dimensions, such as --at batch=3" in result.stderr
     result = xmem_fast("estimate", traces[2].partition("@")[0], "--at", "batch=4")
     assert result.exit_code == 2
-    assert "xmem-fast fit makes one" in result.stderr
+    assert "make one with 'xmem-fast fit'" in result.stderr
 
 
 def test_max_batch_for_several_gpus(model: Path) -> None:

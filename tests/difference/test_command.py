@@ -60,7 +60,7 @@ def test_json_is_one_object_whatever_the_sides_are(small: Path, large: Path) -> 
 def test_standard_input_is_one_run_only() -> None:
     result = xmem_fast("diff", "-", "-")
     assert result.exit_code == 2
-    assert "- for both runs: expected at most one from standard input" in result.stderr
+    assert "- cannot stand for both runs; read at most one from standard input" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_missing_file(small: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("limit", ["much", "-5%", "5 %%"])
-def test_a_limit_that_cannot_be_meant(limit: str, small: Path) -> None:
+def test_an_invalid_limit(limit: str, small: Path) -> None:
     result = xmem_fast("diff", small, small, f"--fail-on-growth={limit}")
     assert (result.exit_code, result.stdout) == (2, "")
 

@@ -138,7 +138,7 @@ void replay_anything(const AllocatorOptions& options, const DeviceProperties& de
     require(replayed.timeline.reserved.size() <= kinds.size(), "no more rows than requests");
     require(replayed.peaks.reserved.bytes >= replayed.peaks.active.bytes, "peaks are in order");
   } catch (const xmem::ConfigError&) {
-    // requests or settings that cannot be meant
+    // invalid requests or settings
   }
   for (std::uint8_t kind = 0; kind < 4; ++kind) {
     try {
@@ -162,7 +162,7 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     walk_bound<PerfectReuse>(options, input);
     walk_bound<NeverReuse>(options, input);
   } catch (const xmem::ConfigError&) {
-    // settings that cannot be meant
+    // invalid settings
   }
   replay_anything(options, device, input);
   return 0;

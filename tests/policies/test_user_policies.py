@@ -94,12 +94,12 @@ def test_it_can_be_switched_off(site: Site) -> None:
     ("code", "says"),
     [
         ("import nothing_of_this_name", "ModuleNotFoundError: No module named 'nothing_of_this_name'"),
-        ("def policy(workload, context): return workload", "which has no text name"),
+        ("def policy(workload, context): return workload", "has no string attribute 'name'"),
         (
             "class policy:\n  name = description = 'other'\n  def __call__(self, w, c): return w",
-            "which calls itself other",
+            " of xmem-broken 0.1 calls itself other",
         ),
-        ("class policy:\n  name = description = 'broken'", "which cannot be called"),
+        ("class policy:\n  name = description = 'broken'", "cannot be called"),
     ],
 )
 def test_one_that_cannot_be_used_is_told_with_its_package_and_entry_point(
@@ -117,8 +117,8 @@ def test_one_that_cannot_be_used_is_told_with_its_package_and_entry_point(
 @pytest.mark.parametrize(
     ("result", "says"),
     [
-        ("1 / 0", "policy broken of xmem-broken 0.1 (ZeroDivisionError: division by zero)"),
-        ("None", "which returned NoneType instead of a Workload"),
+        ("1 / 0", "policy broken of xmem-broken 0.1 failed (ZeroDivisionError: division by zero)"),
+        ("None", "xmem-broken 0.1 returned NoneType instead of a Workload"),
         ("workload.with_columns(size_bytes=-workload.size_bytes)", "blocks of negative size"),
         ("workload.with_columns(size_bytes=workload.size_bytes[:0])", "columns of different lengths"),
     ],

@@ -96,6 +96,6 @@ def test_what_runs_after_it_has_returned_is_refused() -> None:
 
     for function in (batches, serve):
         with pytest.raises(
-            xmem.ConfigError, match=f"on {function.__name__}, which runs after it has returned"
+            xmem.ConfigError, match=f"on {function.__name__}, but generators and coroutines cannot be tracked"
         ):
             xmem.memory_tracker(function)

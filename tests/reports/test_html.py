@@ -267,7 +267,7 @@ def test_a_page_that_cannot_be_written_is_a_usage_error(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["estimate", str(trace), "--html", str(tmp_path / "no" / "page.html")])
     assert result.exit_code == 2
     page = tmp_path / "no" / "page.html"
-    assert f"--html {page}: expected a file that can be written" in result.stderr
+    assert f"--html {page} cannot be written" in result.stderr
 
 
 # --- in a browser ---

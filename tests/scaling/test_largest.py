@@ -45,7 +45,7 @@ def test_a_larger_batch_may_fit_where_smaller_ones_do_not() -> None:
 
 
 def test_a_dimension_must_be_the_models_and_matter() -> None:
-    with pytest.raises(ConfigError, match="a dimension of the model: batch"):
+    with pytest.raises(ConfigError, match="is not a dimension of the model; use one of batch"):
         find_largest(model_of(2, 3), "seq", custom_device(400 * MIB))
 
 

@@ -71,12 +71,12 @@ def test_a_held_out_run_is_compared_block_by_block() -> None:
 @pytest.mark.parametrize(
     ("points", "says"),
     [
-        ([{"batch": 2}], "1 run"),
+        ([{"batch": 2}], r"too few runs to fit a model \(1\)"),
         ([{"batch": 2}, {"batch": 2}], "at least two values of batch"),
         ([{"batch": 2, "seq": 4}, {"batch": 3, "seq": 4}], "at least two values of seq"),
         ([{"batch": 2}, {"seq": 3}], "batch=N"),
         ([{"batch": 0}, {"batch": 3}], "above 0"),
-        ([{"batch": 2}, {"batch": 3}, {"batch": 2}], "two runs at batch=2"),
+        ([{"batch": 2}, {"batch": 3}, {"batch": 2}], "two runs are at batch=2"),
     ],
 )
 def test_points_that_make_no_model(points: list[dict[str, int]], says: str) -> None:

@@ -169,7 +169,7 @@ def test_errors_are_rows(write_spec, tmp_path: Path) -> None:
     assert summary.errors == sum(row["error"] is not None for row in rows)
     assert all(row["peak_reserved_bytes"] is None for row in rows if row["error"])
     assert "speed" in rows[2]["error"]
-    assert all("bytes: expected a size" in row["error"] for row in rows[9:15])
+    assert all("bytes; use a size" in row["error"] for row in rows[9:15])
 
 
 def test_a_fault_of_our_own_takes_only_its_row(write_spec, tmp_path: Path, monkeypatch) -> None:
@@ -209,7 +209,7 @@ def test_a_trace_is_a_job_without_dimensions(write_spec, tmp_path: Path) -> None
 
 def test_configurations_must_name_the_models_dimensions(write_spec, tmp_path: Path) -> None:
     for tables in ("[grid]\nseq = 2", "[grid]\nbatch = 2\nseq = 2", "[grid]\ngpu = 't4'"):
-        with pytest.raises(ConfigError, match="the job's dimensions: batch"):
+        with pytest.raises(ConfigError, match="but the job has batch; set exactly the job's dimensions"):
             swept(write_spec(tables), tmp_path / "out.jsonl")
 
 

@@ -1,4 +1,4 @@
-"""What a spec means, and what is said of one that cannot be meant."""
+"""What a spec means, and what is said of an invalid one."""
 
 from __future__ import annotations
 
@@ -89,14 +89,14 @@ def test_a_command_with_the_points_of_its_fit(write_spec) -> None:
         ("[grid]\nalloc-conf = 'x'", "alloc-conf"),
         ("[grid]\nerror = 3", "error"),
         ("[grid]\nwhat_if = 'optimizer=magic'", "optimizer 'magic'"),
-        ("[grid]\nbatch = 2\n[zip]\nbatch = [3]", "batch in two tables"),
+        ("[grid]\nbatch = 2\n[zip]\nbatch = [3]", "batch appears in two tables"),
         ("[zip]\nbatch = [2, 3]\nseq = [4]", "2 of batch, 1 of seq"),
         ("[[list]]\nbatch = 2\n[[list]]\nseq = 2", "the same keys in every entry"),
         ("list = 3\n", "[[list]]"),
         (f"[grid]\na = {list(range(1, 1002))}\nb = {list(range(1, 1002))}", "1,002,001 configurations"),
     ],
 )
-def test_what_cannot_be_meant_is_named(write_spec, tables: str, says: str) -> None:
+def test_what_is_invalid_is_named(write_spec, tables: str, says: str) -> None:
     path = write_spec("", "") if tables.startswith("list =") else write_spec(tables)
     if tables.startswith("list ="):
         path.write_text(tables + path.read_text() + "model = 'm.xmem'\n")
@@ -109,23 +109,23 @@ def test_what_cannot_be_meant_is_named(write_spec, tables: str, says: str) -> No
 @pytest.mark.parametrize(
     ("job", "says"),
     [
-        ("", "one of: model = FILE"),
-        ("model = 'a'\ntrace = 'b'", "one of: model = FILE"),
+        ("", "set one of model = FILE"),
+        ("model = 'a'\ntrace = 'b'", "set one of model = FILE"),
         ("model = 3", "model = 3"),
-        ("model = 'a'\niterations = 2", "only model = FILE"),
-        ("command = 'python train.py'", "its arguments"),
+        ("model = 'a'\niterations = 2", "keep only model = FILE"),
+        ("command = 'python train.py'", "is not a list of arguments"),
         ("command = ['python']\nfits = 3", "fits"),
-        (COMMAND + "fit = { batch = [2] }", "two or more values"),
-        (COMMAND + "fit = { batch = [2, 2] }", "two or more values"),
+        (COMMAND + "fit = { batch = [2] }", "use two or more different values"),
+        (COMMAND + "fit = { batch = [2, 2] }", "use two or more different values"),
         (COMMAND + "fit = { batch = [2, 'x'] }", "whole numbers"),
         (COMMAND + "fit = { batch = [2, 3], heads = [2, 3] }", "{heads}"),
         (COMMAND + "fit = { batch = [2, 3], seq = [1, 2] }\nmode = 'dream'", "dream"),
         (COMMAND + "fit = { batch = [2, 3], seq = [1, 2] }\niterations = 0", "iterations = 0"),
         (COMMAND + "fit = { batch = [2, 3], seq = [1, 2] }\ntimeout_s = -1", "timeout_s = -1"),
-        (COMMAND + "fit = { batch = [2, 3], seq = [1, 2] }", "those of fit: batch, seq"),
+        (COMMAND + "fit = { batch = [2, 3], seq = [1, 2] }", "but fit has batch, seq"),
     ],
 )
-def test_a_job_that_cannot_be_meant_is_named(write_spec, job: str, says: str) -> None:
+def test_an_invalid_job_is_named(write_spec, job: str, says: str) -> None:
     with pytest.raises(ConfigError) as raised:
         read_spec(write_spec("[grid]\nbatch = 2", job))
     assert says in str(raised.value)

@@ -86,7 +86,7 @@ def test_without_measured_runs_the_allocator_bounds_it(groups: dict[str, dict[st
 
 
 @pytest.mark.parametrize("confidence", [0.49, 1.0, 99.0, float("nan")])
-def test_confidence_that_cannot_be_meant(confidence: float) -> None:
+def test_invalid_confidence(confidence: float) -> None:
     with pytest.raises(ConfigError, match=r"at least 0\.5"):
         require_confidence(confidence)
 
@@ -97,7 +97,7 @@ def test_calibration_as_text() -> None:
     )
     assert text.startswith("# How it was made.\n")
     assert parse(text) == {"cpu": {"other": TEN, "convolutional": Residuals((0.0,) * 12, models=4)}}
-    with pytest.raises(ConfigError, match="residuals by way and kind"):
+    with pytest.raises(ConfigError, match="list residuals by way and kind"):
         parse("[cpu]\nother = 3\n")
 
 

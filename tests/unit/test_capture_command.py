@@ -67,7 +67,7 @@ def test_values_name_a_line_and_a_number():
 @pytest.mark.parametrize(
     "text", ["train.py=1", "train.py:x=1", "train.py:0=1", "train.py:5=much", ":5=1", "5"]
 )
-def test_values_that_cannot_be_meant(text):
+def test_invalid_values(text):
     with pytest.raises(ConfigError, match=r"FILE:LINE=NUMBER"):
         _value(text)
 
@@ -122,5 +122,5 @@ def test_programs_of_the_environment(environment):
 def test_programs_of_another_environment_are_refused(environment):
     with pytest.raises(ConfigError, match=r"accelerate is not in .*env"):
         with_python(environment, ["accelerate", "launch", "train.py"])
-    with pytest.raises(ConfigError, match="one of the two"):
+    with pytest.raises(ConfigError, match="two different interpreters; name only one"):
         with_python(environment, [str(environment.parents[1] / "other" / "python3"), "train.py"])

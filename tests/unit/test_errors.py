@@ -18,7 +18,11 @@ from xmem.errors import CaptureError, ConfigError, TraceError, XmemError
         (TraceError("bad event", Path("a.json"), 12345), "a.json, byte 12,345: bad event"),
         (TraceError("bad event", "a.json", 12345, 6789), "a.json, byte 12,345, event 6,789: bad event"),
         (TraceError("bad event", event_index=0), "event 0: bad event"),
-        (ConfigError("'banana'", "a size such as 11.5GiB"), "'banana': expected a size such as 11.5GiB"),
+        (
+            ConfigError("'banana' is not a size", "write it like 11.5GiB"),
+            "'banana' is not a size; write it like 11.5GiB",
+        ),
+        (ConfigError("--json and --html cannot be combined"), "--json and --html cannot be combined"),
         (CaptureError("the script failed; run it alone", 7), "the script failed; run it alone"),
         (
             CaptureError("the script failed; run it alone", 7, "ValueError: no data"),
@@ -34,7 +38,8 @@ def test_message(error: XmemError, message: str) -> None:
     "error",
     [
         TraceError("bad event", "a.json", 12345, 6789),
-        ConfigError("'banana'", "a size"),
+        ConfigError("'banana' is not a size", "write it like 24GB"),
+        ConfigError("no command was given"),
         CaptureError("failed", 7, "last line"),
     ],
 )

@@ -122,5 +122,7 @@ def test_gpu_of_a_size_is_like_an_a100(tmp_path: Path) -> None:
 
 
 def test_gpu_without_cuda_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="MI300X 192 GB as a phantom GPU: expected a GPU with CUDA"):
+    with pytest.raises(
+        ConfigError, match="MI300X 192 GB has no CUDA and cannot be a phantom GPU; choose a GPU with CUDA"
+    ):
         write_machine(tmp_path / "machine", [find_device("mi300x")], driver_version=13000)

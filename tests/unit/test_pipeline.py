@@ -137,7 +137,7 @@ def test_a_script_whose_tensors_all_stay_on_the_host_is_an_error_not_zero_bytes(
 
 
 @pytest.mark.parametrize("version", ["banana", "2"])
-def test_a_version_that_cannot_be_meant_is_a_config_error(version: str) -> None:
+def test_an_invalid_version_is_a_config_error(version: str) -> None:
     with pytest.raises(ConfigError, match=version):
         xmem.estimate(training().bytes(), torch_version=version)
 

@@ -120,8 +120,8 @@ def test_no_blocks_at_all() -> None:
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        (([0], [1], [-5]), "block 0 of -5 bytes"),
-        (([0, 7], [1, 3], [8, 8]), "block 1, allocated at 7 ns and freed at 3 ns"),
+        (([0], [1], [-5]), "block 0 has an invalid size of -5 bytes"),
+        (([0, 7], [1, 3], [8, 8]), "block 1 is allocated at 7 ns and freed before, at 3 ns"),
         (([0, 1], [1], [8]), "one allocation time"),
         (([0.5], [1], [8]), "one integer for each block"),
         (([[0]], [1], [8]), "one integer for each block"),
@@ -134,7 +134,7 @@ def test_lifetimes_that_cannot_be_are_refused(columns: tuple[list[int], ...], me
 
 def test_settings_that_cannot_be_are_refused() -> None:
     requests = make_requests([0], [NEVER], [8])
-    with pytest.raises(ConfigError, match="one for each of the 1 blocks"):
+    with pytest.raises(ConfigError, match="stream has 2 values, not 1; give one for each block"):
         make_requests([0], [NEVER], [8], stream=[0, 1])
     with pytest.raises(ConfigError, match="pass capacity_bytes"):
         replay(requests, options=AllocatorOptions(memory_fraction=0.5))
@@ -207,7 +207,7 @@ def test_out_of_memory_when_the_last_alternative_fails() -> None:
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
-        (Alternatives(np.array([1]), np.array([0, 1]), np.array([MIB])), "list 1 of block 0"),
+        (Alternatives(np.array([1]), np.array([0, 1]), np.array([MIB])), "block 0 has the unknown list 1"),
         (Alternatives(np.array([0]), np.array([0, 2]), np.array([MIB])), "do not divide the 1 sizes"),
         (Alternatives(np.array([-1]), np.array([0, 0, 1]), np.array([MIB])), "do not divide the 1 sizes"),
         (Alternatives(np.array([0]), np.array([0, 2]), np.array([MIB, -1])), "-1 bytes"),

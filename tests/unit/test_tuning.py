@@ -110,6 +110,6 @@ def test_what_fits_nowhere_is_ranked_by_the_smallest_gpu() -> None:
     assert all(not outcome.fits for outcome in tuning.ranked)
 
 
-def test_a_version_that_cannot_be_meant_is_refused() -> None:
+def test_an_invalid_version_is_refused() -> None:
     with pytest.raises(ConfigError, match="torch version"):
         search(steady(), gpu(4 << 30), "1.4")

@@ -33,7 +33,7 @@ def test_parse(text: str, size_bytes: int) -> None:
     "text", ["", "banana", "-1GiB", "0", "0.0GB", "12 XB", "1e9", "GiB", "1,5GiB", "nan", "12GiB 3"]
 )
 def test_parse_refuses(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"expected a size such as 11\.5GiB, 24GB or 8000000000"):
+    with pytest.raises(ConfigError, match=r"is not a size; write it like 11\.5GiB, 24GB or 8000000000"):
         parse_bytes(text)
 
 

@@ -182,9 +182,12 @@ def test_the_estimate_lists_them() -> None:
     ("text", "message"),
     [
         ("optimizer=lion", "one of sgd, adam, adamw"),
-        ("optimizer=adam+nesterov", "one of: amsgrad, weight_decay"),
-        ("optimizer=sgd+nesterov", "nesterov with momentum"),
-        ("optimizer=rmsprop:fused", "one of: foreach, for-loop"),
+        (
+            "optimizer=adam+nesterov",
+            "of adam in --what-if optimizer=adam+nesterov; use one of amsgrad, weight_decay",
+        ),
+        ("optimizer=sgd+nesterov", "sets nesterov without momentum; use sgd+momentum+nesterov"),
+        ("optimizer=rmsprop:fused", "--what-if optimizer=rmsprop:fused; use one of foreach, for-loop"),
         ("zero_grad=never", "one of iteration_start, before_forward"),
         ("set_to_none=maybe", "set_to_none=true or set_to_none=false"),
         ("accumulate=0", "a number of micro-batches"),

@@ -38,7 +38,7 @@ def read_tables(folder: Path) -> list[Function]:
     """All tables of a folder, in the order of their file names.
 
     Raises:
-        ValueError: A line cannot be meant, or a function is listed twice.
+        ValueError: A line is invalid, or a function is listed twice.
     """
     functions: dict[str, Function] = {}
     for path in sorted(folder.glob("*.txt")):
@@ -60,7 +60,7 @@ def read_table(path: Path) -> list[Function]:
     """One table.
 
     Raises:
-        ValueError: A line cannot be meant.
+        ValueError: A line is invalid.
     """
     header: dict[str, str] = {}
     functions = []

@@ -97,13 +97,13 @@ def capture(
 
     Raises:
         CaptureError: There is no trace: the script failed, never trained, took too long, did not start.
-        ConfigError: A setting cannot be meant.
+        ConfigError: A setting is invalid.
     """
     extent = extent or Extent(iterations)
     if not command:
-        raise ConfigError("an empty command", "a command such as python train.py")
+        raise ConfigError("no command was given", "pass one, such as python train.py")
     if mode not in get_args(Mode):
-        raise ConfigError(f"mode {mode!r}", f"one of {', '.join(get_args(Mode))}")
+        raise ConfigError(f"unknown mode {mode!r}", f"use one of {', '.join(get_args(Mode))}")
     target = Path(os.path.abspath(output))  # noqa: PTH100 - resolve() would replace a link by what it points to
     _check_output(target)
     asked = _Asked(command, extent, timeout_s, stacks, env, gpu, stdout, mode, machine or PhantomMachine())

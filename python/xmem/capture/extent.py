@@ -32,9 +32,9 @@ class Extent:
 
     def __post_init__(self) -> None:
         if self.iterations < 1:
-            raise ConfigError(f"iterations={self.iterations}", "at least 1")
+            raise ConfigError(f"iterations={self.iterations} is too small", "use at least 1")
         if self.calls < 0:
-            raise ConfigError(f"calls={self.calls}", "at least 0")
+            raise ConfigError(f"calls={self.calls} is negative", "use at least 0")
 
     @property
     def text(self) -> str:

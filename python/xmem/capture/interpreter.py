@@ -81,7 +81,9 @@ def with_python(python: Path, command: Sequence[str]) -> list[str]:
     program = Path(first)
     if _PYTHON.fullmatch(program.name):
         if "/" in first and not (program.exists() and program.samefile(_found(python))):
-            raise ConfigError(f"--python {python} and {first}", "one of the two")
+            raise ConfigError(
+                f"--python {python} and {first} are two different interpreters", "name only one of them"
+            )
         return [str(python), *rest]
     if "/" in first or first.startswith("-") or program.exists():
         return [str(python), *command]
@@ -94,8 +96,8 @@ def with_python(python: Path, command: Sequence[str]) -> list[str]:
         return [str(python), *command]  # a script that is not there, as Python will say
     if _named_in_first_line(Path(elsewhere)):
         raise ConfigError(
-            f"{first} is not in {_found(python).parent}",
-            "a program of that environment; install it there, or leave --python out to take the PATH's",
+            f"{first} is not in {_found(python).parent}, the environment of --python",
+            "install it there, or leave --python out to use the one on the PATH",
         )
     return list(command)
 

@@ -132,7 +132,7 @@ def capture_noting(
 
     Raises:
         CaptureError: The script failed, never trained, or the trace could not be written.
-        ConfigError: A setting cannot be meant, or there is no CUDA build of torch for phantom mode.
+        ConfigError: A setting is invalid, or there is no CUDA build of torch for phantom mode.
     """
     from xmem.capture import Extent, path_with, with_python
     from xmem.capture import capture as capture_command
@@ -192,7 +192,8 @@ def _phantom_build(
     if settings.mode is CaptureMode.PHANTOM:
         found = "no torch was found" if build is None else f"{build.python} has torch {build.version}"
         raise ConfigError(
-            f"--mode phantom: {found}", "a Python whose torch is a CUDA build; name it with --python"
+            f"--mode phantom needs a CUDA build of torch, but {found}",
+            "name a Python that has one with --python",
         )
     return None
 
@@ -235,6 +236,7 @@ def _value(text: str) -> tuple[str, float]:
         return where, float(number)
     except ValueError:
         raise ConfigError(
-            f"--value {text}",
-            "FILE:LINE=NUMBER, such as train.py:57=0.25, or FUNCTION=NUMBER, such as Router.forward=0.25",
+            f"--value {text} is invalid",
+            "write FILE:LINE=NUMBER, such as train.py:57=0.25, or FUNCTION=NUMBER, such as "
+            "Router.forward=0.25",
         ) from None

@@ -114,7 +114,7 @@ def check(
     from xmem.gate.spec import Asked, limits_of
 
     if as_json and format_name not in (None, CheckFormat.JSON):
-        raise ConfigError(f"--json and --format {format_name}", "one of them")
+        raise ConfigError(f"--json and --format {format_name} cannot be combined")
     written_as = CheckFormat.JSON if as_json else format_name or CheckFormat.TEXT
     limits_of(budget=budget, metric=metric, max_growth=max_growth, upper=confidence is not None)
     if cudnn is not None:
@@ -154,7 +154,9 @@ def _jobs_of_inputs(
     from xmem.gate.spec import Job
 
     if config is not None or only:
-        raise ConfigError("--config or --job beside inputs", "either inputs, or the jobs of a file")
+        raise ConfigError(
+            "--config and --job cannot be combined with inputs", "pass either inputs, or a file of jobs"
+        )
     sources = [source for pattern in inputs for source in _expanded(pattern)]
     stems = [_stem(source) for source in sources]
     twice = {stem for stem, count in Counter(stems).items() if count > 1}
@@ -186,7 +188,8 @@ def _jobs_of_file(config: Path | None, only: list[str] | None) -> list[Job]:
     path = find_spec(Path()) if config is None else config
     if path is None:
         raise ConfigError(
-            "nothing to check", "a trace, an estimate, or an xmem.toml with [check.jobs.NAME] tables"
+            "there is nothing to check",
+            "pass a trace or an estimate, or write an xmem.toml with [check.jobs.NAME] tables",
         )
     jobs = read_jobs(path)
     if not only:
@@ -194,5 +197,5 @@ def _jobs_of_file(config: Path | None, only: list[str] | None) -> list[Job]:
     names = [job.name for job in jobs]
     unknown = [name for name in only if name not in names]
     if unknown:
-        raise ConfigError(f"--job {unknown[0]}", f"one of {', '.join(names)}")
+        raise ConfigError(f"--job {unknown[0]} is not in {path}", f"use one of {', '.join(names)}")
     return [job for job in jobs if job.name in only]

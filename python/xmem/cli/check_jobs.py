@@ -45,7 +45,7 @@ class Check:
         """What its estimate is for.
 
         Raises:
-            ConfigError: A name or a setting cannot be meant.
+            ConfigError: A name or a setting is invalid.
         """
         asked = self.job.asked
         return options.target_options(self.gpu, None, asked.alloc_conf, asked.torch_version)
@@ -55,7 +55,7 @@ def checks_of(jobs: Sequence[Job], *, update: bool) -> list[list[Check]]:
     """What is to be done for each job; everything that can be wrong is said now, before minutes of capture.
 
     Raises:
-        ConfigError: A job is held to nothing, or a setting cannot be meant.
+        ConfigError: A job is held to nothing, or a setting is invalid.
         TraceError: A baseline cannot be read.
     """
     found = []
@@ -63,10 +63,12 @@ def checks_of(jobs: Sequence[Job], *, update: bool) -> list[list[Check]]:
         options.confidence_or_default(job.asked.confidence)
         limits_of(budget=None, metric=job.asked.limits.metric, max_growth=None, upper=job.asked.limits.upper)
         if update and job.asked.baseline is None:
-            raise ConfigError(f"--update-baseline of {job.name}", "--baseline with it")
+            raise ConfigError(f"{job.name} has no baseline for --update-baseline", "pass --baseline with it")
         held = job.asked.limits.budget_bytes is not None or job.asked.gpus or job.asked.baseline is not None
         if not held and not _is_estimate(job.source):
-            raise ConfigError(f"{job.name} without a limit", "--budget, --gpu or --baseline")
+            raise ConfigError(
+                f"{job.name} has no limit to be checked against", "pass --budget, --gpu or --baseline"
+            )
         checks = []
         for gpu in job.asked.gpus or (None,):
             file = _baseline_file(job, gpu)
@@ -77,7 +79,9 @@ def checks_of(jobs: Sequence[Job], *, update: bool) -> list[list[Check]]:
     files = Counter(entry.baseline_file for checks in found for entry in checks if entry.baseline_file)
     if files and files.most_common(1)[0][1] > 1:
         shared = files.most_common(1)[0][0]
-        raise ConfigError(f"the baseline {shared} of several checks", "a folder, with a file for each")
+        raise ConfigError(
+            f"several checks share the baseline {shared}", "name a folder, which holds a file for each"
+        )
     return found
 
 
@@ -179,21 +183,26 @@ def _written_estimate(source: str, entry: Check) -> Estimate:
         slug = find_device(entry.gpu).slug
         if slug != estimate.target.gpu:
             raise ConfigError(
-                f"--gpu {entry.gpu} of {source}, an estimate for {estimate.target.gpu or 'no GPU'}",
-                "the trace that it was made from, which can be estimated for any GPU",
+                f"--gpu {entry.gpu} does not match {source}, "
+                f"an estimate for {estimate.target.gpu or 'no GPU'}",
+                "pass the trace that it was made from, which can be estimated for any GPU",
             )
     if asked.alloc_conf is not None or asked.torch_version is not None:
         raise ConfigError(
-            f"--alloc-conf or --torch of {source}, an estimate", "the trace that it was made from"
+            f"--alloc-conf and --torch cannot be changed for {source}, which is an estimate",
+            "pass the trace that it was made from",
         )
     limits, interval = asked.limits, estimate.interval
     if asked.confidence is not None and (interval is None or interval.confidence != asked.confidence):
         made = "no interval" if interval is None else f"an interval of confidence {interval.confidence:g}"
         raise ConfigError(
-            f"--confidence {asked.confidence:g} of {source}", f"that of the estimate, which has {made}"
+            f"--confidence {asked.confidence:g} does not match the estimate {source}, which has {made}",
+            "use that of the estimate, or pass the trace that it was made from",
         )
     if limits.budget_bytes is None and entry.baseline_file is None and estimate.verdict is None:
-        raise ConfigError(f"{entry.job.name} without a limit", "--budget or --baseline")
+        raise ConfigError(
+            f"{entry.job.name} has no limit to be checked against", "pass --budget or --baseline"
+        )
     return estimate
 
 

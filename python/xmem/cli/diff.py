@@ -58,12 +58,15 @@ def diff(
     from xmem.gate.limits import parse_growth
 
     if before == after == "-":
-        raise ConfigError("- for both runs", "at most one from standard input")
+        raise ConfigError("- cannot stand for both runs", "read at most one from standard input")
     limit = None if fail_on_growth is None else parse_growth(fail_on_growth)
     target = options.target_options(gpu, capacity, alloc_conf, torch_version, cudnn)
     estimates = [job.estimate_in(source) for source in (before, after)]
     if None not in estimates and any(value is not None for value in target.values()):
-        raise ConfigError("a target for two estimates", "traces: an estimate has its target")
+        raise ConfigError(
+            "two estimates cannot be compared for another target: each has its own",
+            "pass the traces that they were made from",
+        )
     sides = [
         _analyze(source, target) if estimate is None else estimate
         for source, estimate in zip((before, after), estimates, strict=True)

@@ -122,7 +122,8 @@ class _Runner:
 
         if self.command is None:
             raise ConfigError(
-                f"--check {label(point)} of traces", "TRACE@NAME=VALUE, or --dim and a command to run"
+                f"--check {label(point)} has no trace, and no command was given",
+                "write TRACE@NAME=VALUE, or pass --dim and a command to run",
             )
         command = substitute(self.command, point)
         trace = self._folder / f"{'-'.join(f'{name}{value}' for name, value in point.items())}.json.gz"
@@ -142,7 +143,10 @@ def _fit(
     if dimensions:
         named = [parse_values(text) for text in dimensions]
         if len(dict(named)) < len(named):
-            raise ConfigError(" ".join(f"--dim {text}" for text in dimensions), "each dimension once")
+            raise ConfigError(
+                f"{' '.join(f'--dim {text}' for text in dimensions)} repeats a dimension",
+                "name each dimension once",
+            )
         traces: list[tuple[Point, Path]] = [(point, run_at(point)) for point in grid(dict(named))]
     else:
         traces = [_trace_at(text) for text in runs]
@@ -165,7 +169,10 @@ def _trace_at(text: str) -> tuple[Point, Path]:
 
     trace, at, point = text.rpartition("@")
     if not at or not Path(trace).is_file():
-        raise ConfigError(text, "TRACE@NAME=VALUE,... with a file that exists, or --dim and a command")
+        raise ConfigError(
+            f"{text!r} does not name an existing trace and its point",
+            "write TRACE@NAME=VALUE,..., or pass --dim and a command",
+        )
     return parse_point(point), Path(trace)
 
 

@@ -27,10 +27,15 @@ def observed(source: str, at: str | None) -> Observation:
         model = read_model(source)
         if at is None:
             example = ",".join(f"{name}={value}" for name, value in model.base_sample.point.items())
-            raise ConfigError(f"the model {source} without --at", f"--at with its dimensions: {example}")
+            raise ConfigError(
+                f"{source} is a fitted model, which needs --at",
+                f"pass its dimensions, such as --at {example}",
+            )
         return model.at(parse_point(at))
     if at is not None:
-        raise ConfigError(f"--at {at} of {source}", "a file that is a fitted model: xmem-fast fit makes one")
+        raise ConfigError(
+            f"--at {at} needs a fitted model, and {source} is not one", "make one with 'xmem-fast fit'"
+        )
     if is_estimate_file(source):
         raise TraceError(f"an estimate, not a trace; show it with `xmem-fast report {source}`", source)
     with reading(source) as progress:

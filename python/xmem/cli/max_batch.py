@@ -79,7 +79,7 @@ def _devices(names: list[str], capacity: str | None) -> list[Device]:
     named = list(devices()) if names == ["all"] else [find_device(name) for name in names]
     if capacity is None:
         if not named:
-            raise ConfigError("no GPU", "--gpu NAME, --gpu all or --capacity SIZE")
+            raise ConfigError("no GPU was given", "pass --gpu NAME, --gpu all or --capacity SIZE")
         return named
     size_bytes = parse_bytes(capacity)
     return [custom_device(size_bytes, like=device) for device in named] or [custom_device(size_bytes)]
@@ -92,7 +92,8 @@ def _only_dimension(dimensions: tuple[str, ...], at: str | None) -> str:
     free = [name for name in dimensions if name not in fixed]
     if len(free) != 1:
         raise ConfigError(
-            f"a model of {', '.join(dimensions)}", "--dim NAME to search, and --at for the other dimensions"
+            f"exactly one of the model's dimensions can be searched: {', '.join(dimensions)}",
+            "name it with --dim NAME, and set the others with --at",
         )
     return free[0]
 

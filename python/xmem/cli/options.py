@@ -247,7 +247,7 @@ def confidence_or_default(given: float | None) -> float:
     """Check a confidence now, rather than after minutes of capture.
 
     Raises:
-        ConfigError: It cannot be meant.
+        ConfigError: It is invalid.
     """
     if given is None:
         return DEFAULT_CONFIDENCE

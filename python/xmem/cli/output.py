@@ -52,7 +52,7 @@ def require_one_format(as_json: bool, request: Scheduler | None) -> None:
         ConfigError: In two.
     """
     if as_json and request is not None:
-        raise ConfigError(f"--json and --format {request}", "one of them")
+        raise ConfigError(f"--json and --format {request} cannot be combined")
 
 
 def require_places(files: Mapping[str, Path | None]) -> None:
@@ -68,9 +68,12 @@ def require_places(files: Mapping[str, Path | None]) -> None:
         if file is None:
             continue
         if file.is_dir():
-            raise ConfigError(f"{option} {file}", "a file that can be written (Is a directory)")
+            raise ConfigError(f"{option} {file} is a directory", "name a file")
         if not file.parent.is_dir():
-            raise ConfigError(f"{option} {file}", f"a file in a folder that exists, not {file.parent}")
+            raise ConfigError(
+                f"{option} {file} cannot be written: there is no folder {file.parent}",
+                "create it, or name another file",
+            )
 
 
 def give_analysis(

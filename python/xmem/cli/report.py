@@ -135,9 +135,11 @@ def report(
 
         source = analyze(job.observed(trace, at), show_packages=show_packages, **target)
     elif chosen in _NEED_TRACE or show_packages or any(value is not None for value in (at, *target.values())):
-        wanted = "--show-packages" if show_packages else "a target"
+        wanted = "--show-packages" if show_packages else "setting a target"
         wanted = f"--format {chosen}" if chosen in _NEED_TRACE else wanted
-        raise ConfigError(f"{wanted} of an estimate", "the trace that it was made from")
+        raise ConfigError(
+            f"{wanted} needs a trace, and {trace} is an estimate", "pass the trace that it was made from"
+        )
     else:
         source = made_before
     estimate = source if isinstance(source, Estimate) else source.estimate
@@ -156,18 +158,26 @@ def _format(given: FormatName | None, file: Path | None) -> FormatName:
     for ending, format_name in _ENDINGS.items():
         if file.name.endswith(ending):
             return format_name
-    raise ConfigError(f"-o {file}", f"--format, or a name that ends with one of {', '.join(_ENDINGS)}")
+    raise ConfigError(
+        f"-o {file} does not tell the format",
+        f"pass --format, or a name that ends in one of {', '.join(_ENDINGS)}",
+    )
 
 
 def _require_possible(chosen: FormatName, file: Path | None, what: TableChoice | None, as_json: bool) -> None:
     if file is None and (chosen in _BINARY or as_json):
-        raise ConfigError("--json" if as_json else f"--format {chosen}", "-o FILE to write the report to")
+        raise ConfigError(
+            f"{'--json' if as_json else f'--format {chosen}'} needs a file to write the report to",
+            "pass -o FILE",
+        )
     if chosen is FormatName.PARQUET:
         from xmem.reports.parquet_table import require_pyarrow
 
         require_pyarrow()
     if what is not None and chosen not in (FormatName.CSV, FormatName.PARQUET):
-        raise ConfigError(f"--what {what} with --format {chosen}", "--format csv or parquet")
+        raise ConfigError(
+            f"--what {what} cannot be combined with --format {chosen}", "use --format csv or parquet"
+        )
 
 
 @contextmanager

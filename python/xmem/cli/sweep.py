@@ -108,9 +108,9 @@ def _executor(
         ConfigError: Options of another executor.
     """
     if address is not None and name is not ExecutorName.RAY:
-        raise ConfigError(f"--address {address}", "--executor ray with it")
+        raise ConfigError(f"--address {address} needs --executor ray")
     if slurm and name is not ExecutorName.SLURM:
-        raise ConfigError(f"--slurm {slurm[0]}", "--executor slurm with it")
+        raise ConfigError(f"--slurm {slurm[0]} needs --executor slurm")
     if name is ExecutorName.RAY:
         from xmem.sweep.executors.ray import RayExecutor
 
@@ -132,7 +132,7 @@ def _executor(
 def _parameter(text: str) -> tuple[str, str | int]:
     key, separator, value = text.partition("=")
     if not key or not separator:
-        raise ConfigError(f"--slurm {text}", "KEY=VALUE, such as slurm_partition=cpu")
+        raise ConfigError(f"--slurm {text} is not a KEY=VALUE pair", "write it like slurm_partition=cpu")
     return key, int(value) if value.isdecimal() else value
 
 

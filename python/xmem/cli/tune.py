@@ -38,7 +38,7 @@ def tune(
     if target["capacity"] is not None:
         device = custom_device(target["capacity"], like=device)
     if device is None:
-        raise ConfigError("no GPU", "--gpu NAME or --capacity SIZE to tune for")
+        raise ConfigError("no GPU was given", "pass --gpu NAME or --capacity SIZE to tune for")
     stages = run_stages(job.observed(trace, at), device=device, torch_version=torch_version)
     tuning = search(
         stages.requests,

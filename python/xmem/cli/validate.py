@@ -110,12 +110,14 @@ def validate(
 ) -> None:
     """Judge estimates against measured runs, or list the measurements that there are."""
     if as_list == (runs is not None):
-        raise ConfigError("xmem-fast validate", "either --runs FILE.csv or --list")
+        raise ConfigError("xmem-fast validate needs exactly one of --runs FILE.csv and --list")
     if runs is None:
         _list(folder, as_json)
         return
     if folder is not None:
-        raise ConfigError(f"{folder} with --runs", "a folder with --list only")
+        raise ConfigError(
+            f"the folder {folder} cannot be combined with --runs", "pass a folder only with --list"
+        )
     options.confidence_or_default(confidence)
     if plots is not None:
         from xmem.reports.scorecard_plots import require_matplotlib
@@ -166,7 +168,7 @@ def _way_names(ways: str | None) -> tuple[str, ...]:
         return ()
     names = tuple(dict.fromkeys(name.strip() for name in ways.split(",") if name.strip()))
     if not names or set(names) - set(WAYS):
-        raise ConfigError(f"--ways {ways}", f"some of {', '.join(WAYS)}")
+        raise ConfigError(f"--ways {ways} is invalid", f"use some of {', '.join(WAYS)}")
     return names
 
 

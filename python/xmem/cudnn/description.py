@@ -20,7 +20,7 @@ def cuda_attributes(device: Device, number: int) -> dict[str, int]:
     A100.
 
     Args:
-        device: The GPU; of one without CUDA nothing that is returned can be meant.
+        device: The GPU; for one without CUDA, nothing that is returned is valid.
         number: Its place, from 0; every place is a PCI bus of its own.
     """
     stand_in = find_device(UNKNOWN_IS_LIKE)

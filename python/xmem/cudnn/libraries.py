@@ -129,7 +129,10 @@ def library_at(path: str | os.PathLike[str]) -> CudnnLibrary:
     """
     found = Path(path)
     if not found.is_file():
-        raise ConfigError(f"cuDNN {path}", f"the path of a {_LIBRARY}, such as nvidia/cudnn/lib/{_LIBRARY}")
+        raise ConfigError(
+            f"there is no cuDNN library {path}",
+            f"name the path of a {_LIBRARY}, such as nvidia/cudnn/lib/{_LIBRARY}",
+        )
     return CudnnLibrary(found.absolute(), _version_of_wheel(found.absolute()))
 
 

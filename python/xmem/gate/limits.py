@@ -62,10 +62,14 @@ def _larger_ranks(estimate: Estimate, peak: str) -> list[int]:
 def _upper_bound(estimate: Estimate, metric: Metric) -> int:
     if metric is Metric.ALLOCATED:
         raise ConfigError(
-            "a confidence with the metric allocated", "device_peak or reserved, which have bounds"
+            "a confidence cannot be combined with the metric allocated",
+            "use device_peak or reserved, which have bounds",
         )
     if estimate.interval is None:
-        raise ConfigError("a confidence", "an estimate with an interval; write it again with this version")
+        raise ConfigError(
+            "a confidence needs an interval, and the estimate has none",
+            "write the estimate again with this version",
+        )
     return estimate.interval.high_bytes
 
 
@@ -103,7 +107,7 @@ def parse_growth(text: str) -> Growth:
             return Growth()
         return Growth(bytes=parse_bytes(text))
     except (ValueError, ConfigError):
-        raise ConfigError(repr(text), "a growth such as 5%, 200MiB or 0") from None
+        raise ConfigError(f"{text!r} is not a growth", "write it like 5%, 200MiB or 0") from None
 
 
 @dataclass(frozen=True)

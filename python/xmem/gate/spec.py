@@ -84,7 +84,7 @@ def find_spec(folder: Path) -> Path | None:
     """The file in a folder that says what to check, None when there is none.
 
     Raises:
-        ConfigError: A file of that name is no TOML.
+        ConfigError: A file of that name is not valid TOML.
     """
     for name in FILE_NAMES:
         path = folder / name
@@ -97,12 +97,12 @@ def read_jobs(path: Path) -> tuple[Job, ...]:
     """Read and check the jobs of a file, in its order.
 
     Raises:
-        ConfigError: It cannot be read, or something in it cannot be meant; names the file and the key.
+        ConfigError: It cannot be read, or something in it is invalid; names the file and the key.
     """
     table = _table_of(path, _content(path))
     if table is None:
         where = "[tool.xmem.check]" if path.name == "pyproject.toml" else "[check]"
-        raise ConfigError(str(path), f"a table {where}")
+        raise ConfigError(f"{path} has no table {where}", "add it with the jobs to check")
     return _Reader(path).jobs(table)
 
 
@@ -111,9 +111,9 @@ def _content(path: Path) -> dict[str, Any]:
         with path.open("rb") as file:
             return tomllib.load(file)
     except OSError as error:
-        raise ConfigError(str(path), f"a file that can be read, but: {error.strerror}") from None
+        raise ConfigError(f"{path} cannot be read ({error.strerror})") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(str(path), f"a TOML file, but: {error}") from None
+        raise ConfigError(f"{path} is not valid TOML ({error})") from None
 
 
 def _table_of(path: Path, content: Mapping[str, Any]) -> Any:
@@ -131,19 +131,19 @@ class _Reader:
 
     def jobs(self, table: object) -> tuple[Job, ...]:
         if not isinstance(table, dict):
-            self._refuse("check", "a table")
+            self._refuse("check is not a table")
         shared = {key: value for key, value in table.items() if key != "jobs"}
         self._require_keys("", shared, _LIMIT_KEYS | _COMMAND_KEYS)
         jobs = table.get("jobs")
         if not isinstance(jobs, dict) or not jobs:
-            self._refuse("jobs", "a table for each job, such as [check.jobs.gpt2]")
+            self._refuse("jobs has no tables", "add a table for each job, such as [check.jobs.gpt2]")
         return tuple(self._job(name, entry, shared) for name, entry in jobs.items())
 
     def _job(self, name: str, entry: object, shared: Mapping[str, Any]) -> Job:
         if not isinstance(entry, dict) or sum(kind in entry for kind in _KINDS) != 1:
             self._refuse(
-                f"jobs.{name}",
-                "one of: command = [ARGUMENT, ...], trace = FILE, estimate = FILE, model = FILE",
+                f"jobs.{name} needs exactly one source",
+                "set one of command = [ARGUMENT, ...], trace = FILE, estimate = FILE, model = FILE",
             )
         kind = next(kind for kind in _KINDS if kind in entry)
         own = _LIMIT_KEYS | {kind}
@@ -154,7 +154,7 @@ class _Reader:
         self._require_keys(f"jobs.{name}.", entry, own)
         at = entry.get("at")
         if at is not None and not isinstance(at, str):
-            self._refuse(f"jobs.{name}.at = {at!r}", 'text such as "batch=16,seq=128"')
+            self._refuse(f"jobs.{name}.at = {at!r} is not a string", 'write it like "batch=16,seq=128"')
         settings = {**shared, **entry}
         source = self._command(name, settings) if kind == "command" else self._file(name, kind, entry[kind])
         return Job(name, source, self._asked(name, settings), at)
@@ -163,34 +163,39 @@ class _Reader:
         arguments = settings["command"]
         if not isinstance(arguments, list) or not arguments or not all(isinstance(a, str) for a in arguments):
             self._refuse(
-                f"jobs.{name}.command = {arguments!r}", 'its arguments, such as ["python", "train.py"]'
+                f"jobs.{name}.command = {arguments!r} is not a list of arguments",
+                'write it like ["python", "train.py"]',
             )
         iterations, mode = settings.get("iterations", 3), settings.get("mode", "auto")
         timeout_s = settings.get("timeout_s")
         if type(iterations) is not int or iterations < 1:
-            self._refuse(f"jobs.{name}: iterations = {iterations!r}", "a whole number above 0")
+            self._refuse(f"jobs.{name}: iterations = {iterations!r} is invalid", "use a whole number above 0")
         if mode not in MODES:
-            self._refuse(f"jobs.{name}: mode = {mode!r}", f"one of {', '.join(MODES)}")
+            self._refuse(f"jobs.{name}: mode = {mode!r} is invalid", f"use one of {', '.join(MODES)}")
         if timeout_s is not None and (type(timeout_s) not in (int, float) or timeout_s <= 0):
-            self._refuse(f"jobs.{name}: timeout_s = {timeout_s!r}", "seconds above 0")
+            self._refuse(
+                f"jobs.{name}: timeout_s = {timeout_s!r} is invalid", "use a number of seconds above 0"
+            )
         return CommandToCapture(tuple(arguments), iterations, mode, timeout_s)
 
     def _file(self, name: str, kind: str, file: object) -> str:
         if not isinstance(file, str) or not file:
-            self._refuse(f"jobs.{name}.{kind} = {file!r}", "the name of a file")
+            self._refuse(f"jobs.{name}.{kind} = {file!r} is invalid", "use the name of a file")
         return file if "://" in file else str(self.path.parent / file)
 
     def _asked(self, name: str, settings: Mapping[str, Any]) -> Asked:
         gpus = settings.get("gpu", ())
         gpus = (gpus,) if isinstance(gpus, str) else gpus
         if not isinstance(gpus, list | tuple) or not all(isinstance(gpu, str) for gpu in gpus):
-            self._refuse(f"jobs.{name}: gpu = {gpus!r}", "the name of a GPU, or a list of names")
+            self._refuse(
+                f"jobs.{name}: gpu = {gpus!r} is invalid", "use the name of a GPU, or a list of names"
+            )
         for key in ("baseline", "alloc_conf", "torch"):
             if not isinstance(settings.get(key, ""), str):
-                self._refuse(f"jobs.{name}: {key} = {settings[key]!r}", "text")
+                self._refuse(f"jobs.{name}: {key} = {settings[key]!r} is not a string")
         confidence = settings.get("confidence")
         if confidence is not None and type(confidence) is not float:
-            self._refuse(f"jobs.{name}: confidence = {confidence!r}", "a share such as 0.9")
+            self._refuse(f"jobs.{name}: confidence = {confidence!r} is invalid", "use a fraction such as 0.9")
         try:
             limits = limits_of(
                 budget=self._size(name, "budget", settings.get("budget")),
@@ -199,7 +204,7 @@ class _Reader:
                 upper=confidence is not None,
             )
         except ConfigError as error:
-            self._refuse(f"jobs.{name}: {error.value}", error.expected)
+            self._refuse(f"jobs.{name}: {error.message}", error.hint)
         baseline = settings.get("baseline")
         return Asked(
             limits=limits,
@@ -214,16 +219,16 @@ class _Reader:
         if type(value) is int:
             return str(value)
         if value is not None and not isinstance(value, str):
-            self._refuse(f"jobs.{name}: {key} = {value!r}", 'a size such as "10GiB"')
+            self._refuse(f"jobs.{name}: {key} = {value!r} is invalid", 'use a size such as "10GiB"')
         return value
 
     def _require_keys(self, where: str, table: Mapping[str, Any], known: frozenset[str] | set[str]) -> None:
         unknown = set(table) - known
         if unknown:
-            self._refuse(f"{where}{min(unknown)}", f"one of {', '.join(sorted(known))}")
+            self._refuse(f"unknown key {where}{min(unknown)}", f"use one of {', '.join(sorted(known))}")
 
-    def _refuse(self, value: str, expected: str) -> NoReturn:
-        raise ConfigError(f"{self.path}: {value}", expected)
+    def _refuse(self, problem: str, hint: str = "") -> NoReturn:
+        raise ConfigError(f"{self.path}: {problem}", hint)
 
 
 def limits_of(
@@ -232,15 +237,16 @@ def limits_of(
     """Limits as texts say them; what is not said keeps its default.
 
     Raises:
-        ConfigError: A text cannot be meant, or two of them together.
+        ConfigError: A text is invalid, or two of them cannot be combined.
     """
     metrics = [known.value for known in Metric]
     if metric is not None and metric not in metrics:
-        raise ConfigError(f"metric {metric!r}", f"one of {', '.join(metrics)}")
+        raise ConfigError(f"unknown metric {metric!r}", f"use one of {', '.join(metrics)}")
     chosen = Metric.DEVICE_PEAK if metric is None else Metric(metric)
     if upper and chosen is Metric.ALLOCATED:
         raise ConfigError(
-            "a confidence with the metric allocated", "device_peak or reserved, which have bounds"
+            "a confidence cannot be combined with the metric allocated",
+            "use device_peak or reserved, which have bounds",
         )
     return Limits(
         budget_bytes=None if budget is None else parse_bytes(budget),

@@ -131,8 +131,8 @@ def require_policies(names: Iterable[str]) -> None:
     known = policy_names()
     for name in sorted(set(names).difference(known)):
         near = difflib.get_close_matches(name, known, n=1)
-        expected = f"{near[0]}, or another" if near else "one"
-        raise ConfigError(f"policy {name!r}", f"{expected} of: {', '.join(known)}")
+        did_you_mean = f"did you mean {near[0]}? Use " if near else "use "
+        raise ConfigError(f"unknown policy {name!r}", f"{did_you_mean}one of {', '.join(known)}")
 
 
 def policy_names() -> list[str]:

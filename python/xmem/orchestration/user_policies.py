@@ -44,15 +44,15 @@ class UserPolicy:
             ConfigError: It raises, or what it returns is no workload.
         """
         where = f"policy {self.name} of {self.package}"
-        otherwise = f"a policy without it: --without-policy {self.name}"
+        otherwise = f"fix it, or pass --without-policy {self.name}"
         try:
             made = self.policy(workload, context)
         except XmemError:
             raise
         except Exception as error:
-            raise ConfigError(f"{where} ({type(error).__name__}: {error})", otherwise) from error
+            raise ConfigError(f"{where} failed ({type(error).__name__}: {error})", otherwise) from error
         if problem := _problem_of(made):
-            raise ConfigError(f"{where}, which returned {problem}", otherwise)
+            raise ConfigError(f"{where} returned {problem}", otherwise)
         return made
 
 
@@ -80,8 +80,9 @@ def user_policy_names(built_in: Collection[str]) -> list[str]:
     for point in _entry_points():
         if point.name in owners:
             raise ConfigError(
-                f"entry point {point.name} of {_package(point)}",
-                f"a name in group {GROUP} that {owners[point.name]} has not taken: uninstall one of the two",
+                f"entry point {point.name} of {_package(point)} has a name in group {GROUP} "
+                f"that {owners[point.name]} already has",
+                "uninstall one of the two",
             )
         owners[point.name] = _package(point)
     return [point.name for point in _entry_points()]
@@ -97,19 +98,22 @@ def _entry_points() -> tuple[EntryPoint, ...]:
 @cache
 def _loaded(point: EntryPoint) -> UserPolicy:
     where = f"entry point {point.name} = {point.value} of {_package(point)}"
-    otherwise = f"a policy as in docs/policies.md, or --without-policy {point.name}"
+    otherwise = f"write it as docs/policies.md describes, or pass --without-policy {point.name}"
     try:
         found = point.load()
         policy = found() if isinstance(found, type) else found
     except Exception as error:
-        raise ConfigError(f"{where} ({type(error).__name__}: {error})", otherwise) from error
+        raise ConfigError(f"{where} cannot be loaded ({type(error).__name__}: {error})", otherwise) from error
     for attribute in ("name", "description"):
         if not isinstance(getattr(policy, attribute, None), str):
-            raise ConfigError(f"{where}, which has no text {attribute}", otherwise)
+            raise ConfigError(f"{where} has no string attribute {attribute!r}", otherwise)
     if not callable(policy):
-        raise ConfigError(f"{where}, which cannot be called", otherwise)
+        raise ConfigError(f"{where} cannot be called", otherwise)
     if policy.name != point.name:
-        raise ConfigError(f"{where}, which calls itself {policy.name}", f"one name for both; {otherwise}")
+        raise ConfigError(
+            f"{where} calls itself {policy.name}",
+            f"give both the same name, or pass --without-policy {point.name}",
+        )
     return UserPolicy(point.name, _package(point), policy)
 
 

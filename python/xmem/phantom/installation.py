@@ -25,14 +25,14 @@ def library_folder() -> Path:
     """
     if sys.platform != "linux":
         raise ConfigError(
-            f"the phantom GPU on {sys.platform}",
-            "Linux; use --mode real here, which runs the script on the CPU",
+            f"the phantom GPU runs on Linux only, not on {sys.platform}",
+            "use --mode real here, which runs the script on the CPU",
         )
     if chosen := os.environ.get("XMEM_PHANTOM_LIBRARIES"):
         if missing := _missing(Path(chosen)):
             raise ConfigError(
-                f"XMEM_PHANTOM_LIBRARIES={chosen}",
-                f"a folder with a whole build of the phantom GPU; {missing[0]} is not there",
+                f"XMEM_PHANTOM_LIBRARIES={chosen} has no {missing[0]}",
+                "name a folder with a whole build of the phantom GPU",
             )
         return Path(chosen)
     folders = [Path(entry) / "phantom" for entry in xmem.__path__]

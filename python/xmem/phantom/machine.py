@@ -61,7 +61,8 @@ def machine_attributes(device: Device, number: int) -> dict[str, int]:
     """
     if not device.attributes:
         raise ConfigError(
-            f"the {device.name} as a phantom GPU", "a GPU with CUDA; without one, use --mode real"
+            f"the {device.name} has no CUDA and cannot be a phantom GPU",
+            "choose a GPU with CUDA, or use --mode real",
         )
     return cuda_attributes(device, number)
 

@@ -83,7 +83,7 @@ class Recorder:
 
     def __enter__(self) -> Recorder:
         if self._recording is not None or self._missing != _NOT_YET:
-            raise ConfigError("a recorder that is used again", "a new xmem.record() for each block")
+            raise ConfigError("a recorder cannot be used again", "make a new xmem.record() for each block")
         if "XMEM_CAPTURE" in os.environ and "xmem_child" in sys.modules:
             self._missing = _CAPTURED
         elif not _one_at_a_time.acquire(blocking=False):
@@ -247,7 +247,7 @@ def record(
         device: ``cpu`` to predict, ``cuda`` to measure; ``auto`` measures where torch sees a GPU.
 
     Raises:
-        ConfigError: The GPU, the capacity, the settings or the device cannot be meant, or a profiler is
+        ConfigError: The GPU, the capacity, the settings or the device is invalid, or a profiler is
             running already.
         CaptureError: Torch is missing or too old, or the recording cannot be written.
     """
@@ -265,7 +265,7 @@ def _require_settings(
     if alloc_conf is not None:
         allocator_settings.parse(alloc_conf, allocator_settings.DEFAULT_TORCH_VERSION)
     if device not in _DEVICES:
-        raise ConfigError(f"device={device!r}", "one of " + ", ".join(_DEVICES))
+        raise ConfigError(f"device={device!r} is invalid", f"use one of {', '.join(_DEVICES)}")
 
 
 def _start(device: RecordedDevice, within: object) -> BlockRecording:
@@ -277,7 +277,8 @@ def _start(device: RecordedDevice, within: object) -> BlockRecording:
         recording.start(within)
     except RuntimeError as error:
         raise ConfigError(
-            f"a recording while another profiler runs ({error})", "a block without a profiler around it"
+            f"recording cannot start while another profiler runs ({error})",
+            "record a block without a profiler around it",
         ) from error
     return recording
 
@@ -292,7 +293,9 @@ def _is_on_gpu(device: RecordedDevice) -> bool:
         raise CaptureError(f"torch is {torch.__version__}; recording needs torch 2.6 or newer")
     has_gpu = bool(torch.cuda.is_available())
     if device == "cuda" and not has_gpu:
-        raise ConfigError("device='cuda' where torch sees no GPU", "'cpu' or 'auto', which predict")
+        raise ConfigError(
+            "device='cuda' needs a GPU, and torch sees none", "use 'cpu' or 'auto', which predict"
+        )
     return has_gpu and device != "cpu"
 
 

@@ -71,14 +71,15 @@ def memory_tracker(
         **options: Those of ``record``; with ``json`` and ``html``, each call replaces the file.
 
     Raises:
-        ConfigError: An option cannot be meant, or the function is a generator or a coroutine.
+        ConfigError: An option is invalid, or the function is a generator or a coroutine.
     """
     if function is None:
         return functools.partial(memory_tracker, on_result=on_result, **options)
     if any(is_later(function) for is_later in _RUNS_LATER):
         raise ConfigError(
-            f"@xmem.memory_tracker on {function.__name__}, which runs after it has returned",
-            "a plain function; put `with xmem.record():` around what runs",
+            f"@xmem.memory_tracker is on {function.__name__}, but generators and coroutines cannot be "
+            "tracked, because they run after the call has returned",
+            "put `with xmem.record():` around what runs",
         )
     Recorder(**options)  # complains where the decorator stands, not at the first call
     recordings: deque[Recorder] = deque(maxlen=_KEPT_RECORDINGS)

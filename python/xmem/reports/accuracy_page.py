@@ -85,13 +85,16 @@ def read_explanations(path: Path | None = None) -> tuple[Explanation, ...]:
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"{path} ({error})", "a TOML file of explanations") from error
+        raise ConfigError(
+            f"the explanations {path} cannot be read ({error})", "write them as a TOML file"
+        ) from error
     found = []
     for number, table in enumerate(tables.get("explanation", ()), 1):
         matches = {name: str(value) for name, value in table.items() if name != "text"}
         if not isinstance(table.get("text"), str) or not matches or set(matches) - set(_FIELDS):
             raise ConfigError(
-                f"{path}, explanation {number}", f"a text, and some of {', '.join(_FIELDS)} to choose rows by"
+                f"{path}: explanation {number} is invalid",
+                f"give it a text, and some of {', '.join(_FIELDS)} to choose rows by",
             )
         found.append(Explanation(matches, " ".join(table["text"].split())))
     return tuple(found)

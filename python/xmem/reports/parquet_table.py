@@ -19,7 +19,7 @@ def require_pyarrow() -> None:
         ConfigError: pyarrow is not installed.
     """
     if find_spec("pyarrow") is None:
-        raise ConfigError("Parquet without pyarrow", "it: pip install 'xmem-fast[parquet]'")
+        raise ConfigError("writing Parquet needs pyarrow", "run pip install 'xmem-fast[parquet]'")
 
 
 def write_parquet(table: Table, file: IO[bytes]) -> int:

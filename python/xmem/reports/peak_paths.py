@@ -20,7 +20,10 @@ def peak_paths(source: Analysis | Estimate) -> tuple[PathBytes, ...]:
     """
     estimate = source if isinstance(source, Estimate) else source.estimate
     if not estimate.breakdown.paths:
-        raise ConfigError("an estimate without breakdown.paths", "one written by this version, or the trace")
+        raise ConfigError(
+            "the estimate of an earlier version has no breakdown.paths",
+            "write it again with this version, or pass the trace",
+        )
     return estimate.breakdown.paths
 
 

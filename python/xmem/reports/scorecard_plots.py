@@ -32,7 +32,7 @@ def require_matplotlib(option: str) -> None:
         ConfigError: There is no matplotlib.
     """
     if find_spec("matplotlib") is None:
-        raise ConfigError(option, "matplotlib: pip install 'xmem-fast[plots]'")
+        raise ConfigError(f"{option} needs matplotlib", "run pip install 'xmem-fast[plots]'")
 
 
 def is_available() -> bool:
@@ -62,9 +62,7 @@ def write_plots(card: Scorecard, folder: Path) -> list[Path]:
             path.write_bytes(png)
             written.append(path)
     except OSError as error:
-        raise ConfigError(
-            f"--plots {folder}", f"a folder that can be written to ({error.strerror})"
-        ) from error
+        raise ConfigError(f"--plots {folder} cannot be written to ({error.strerror})") from error
     return written
 
 

@@ -75,7 +75,10 @@ def table_of(source: Analysis | Estimate, what: TableName) -> Table:
     if isinstance(source, Estimate):
         if what is TableName.TIMELINE:
             return _curve(source)
-        raise ConfigError(f"--what {what} of an estimate", "the trace: an estimate does not hold its blocks")
+        raise ConfigError(
+            f"--what {what} needs a trace: an estimate does not hold its blocks",
+            "pass the trace that it was made from",
+        )
     return _blocks(source) if what is TableName.BLOCKS else _timeline(source)
 
 
@@ -150,7 +153,10 @@ def _timeline(analysis: Analysis) -> Table:
 def _curve(estimate: Estimate) -> Table:
     curve = estimate.curve
     if curve is None:
-        raise ConfigError("--what timeline of this estimate", "one written by this version, or the trace")
+        raise ConfigError(
+            "--what timeline needs a curve, which the estimate of an earlier version does not have",
+            "write it again with this version, or pass the trace",
+        )
     return [
         Column("time_ns", np.array(curve.time_ns, np.int64)),
         Column("allocated_bytes", np.array(curve.allocated_bytes, np.int64)),

@@ -24,13 +24,13 @@ def parse_values(text: str) -> tuple[str, tuple[int, ...]]:
         ConfigError: It is not of that form, or a value is not a positive whole number or stands twice.
     """
     name, _, values = text.partition("=")
-    expected = "NAME=VALUE,VALUE with whole numbers above 0, such as batch=2,3"
+    hint = "write NAME=VALUE,VALUE with whole numbers above 0, such as batch=2,3"
     try:
         numbers = sorted(int(value) for value in values.split(","))
     except ValueError:
-        raise ConfigError(f"--dim {text}", expected) from None
+        raise ConfigError(f"--dim {text} is invalid", hint) from None
     if not _NAME.fullmatch(name.strip()) or numbers[0] < 1 or len(set(numbers)) != len(numbers):
-        raise ConfigError(f"--dim {text}", expected)
+        raise ConfigError(f"--dim {text} is invalid", hint)
     return name.strip(), tuple(numbers)
 
 
@@ -44,7 +44,7 @@ def parse_point(text: str) -> dict[str, int]:
     for part in text.split(","):
         name, values = parse_values(part)
         if name in point:
-            raise ConfigError(f"{name} twice in {text}", "each dimension once")
+            raise ConfigError(f"{name} appears twice in {text}", "name each dimension once")
         point[name] = values[0]
     return point
 
@@ -64,8 +64,8 @@ def substitute(command: Sequence[str], point: Point) -> list[str]:
     missing = [name for name in point if name not in used]
     if missing:
         raise ConfigError(
-            f"no {{{missing[0]}}} in: {' '.join(command)}",
-            f"the argument that sets it, such as --{missing[0]}-size {{{missing[0]}}}",
+            f"the command does not use {{{missing[0]}}}: {' '.join(command)}",
+            f"add the argument that sets it, such as --{missing[0]}-size {{{missing[0]}}}",
         )
     return [
         _PLACEHOLDER.sub(lambda match: str(point.get(match[1], match[0])), argument) for argument in command
@@ -88,6 +88,9 @@ def require_dimensions(point: Point, names: Iterable[str]) -> None:
     Raises:
         ConfigError: It has not.
     """
-    expected = ", ".join(f"{name}=N" for name in names)
+    wanted = ", ".join(f"{name}=N" for name in names)
     if set(point) != set(names) or any(value < 1 for value in point.values()):
-        raise ConfigError(label(point) or "no dimension", f"{expected} with whole numbers above 0")
+        raise ConfigError(
+            f"the dimensions {label(point)} are invalid" if point else "no dimension was given",
+            f"use {wanted} with whole numbers above 0",
+        )

@@ -87,7 +87,9 @@ class Prober:
         **settings: Unpack[ProbeSettings],
     ) -> None:
         if dimension not in model.dimensions:
-            raise ConfigError(dimension, f"a dimension of the model: {', '.join(model.dimensions)}")
+            raise ConfigError(
+                f"{dimension} is not a dimension of the model", f"use one of {', '.join(model.dimensions)}"
+            )
         self.model = model
         self.dimension = dimension
         self.device = device
@@ -133,15 +135,16 @@ def find_largest(
         settings: What stays the same, see ``ProbeSettings``.
 
     Raises:
-        ConfigError: A dimension, a setting or a version cannot be meant, or the dimension does not change
+        ConfigError: A dimension, a setting or a version is invalid, or the dimension does not change
             how much memory the job needs.
     """
     probe = Prober(model, dimension, device, **settings)
     bound = _last(lambda value: probe(value).peak_allocated_bytes <= device.usable_bytes)
     if bound is None:
+        given = f", given {label(probe.at)}" if probe.at else ""
         raise ConfigError(
-            f"{dimension} up to {LARGEST_VALUE}, which fits on the {device.name}",
-            f"a dimension that changes the memory of the job, given {label(probe.at) or 'the others'}",
+            f"{dimension} up to {LARGEST_VALUE} fits on the {device.name}{given}",
+            "search a dimension that changes the memory of the job",
         )
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as threads:
         value = next(_fitting_from_above(probe, bound, threads), 0)
@@ -168,7 +171,7 @@ def curve_of(
     """The peak at values of a dimension, evenly spaced from 1 to ``up_to``, both included.
 
     Raises:
-        ConfigError: A dimension, a setting or a version cannot be meant.
+        ConfigError: A dimension, a setting or a version is invalid.
     """
     probe = Prober(model, dimension, None, **settings)
     values = _spread(up_to, points)

@@ -198,19 +198,28 @@ def _by_block(observed: Observation, column: NDArray[Any]) -> NDArray[Any]:
 
 def _checked_dimensions(samples: Sequence[Sample]) -> tuple[str, ...]:
     if len(samples) < 2:
-        raise ConfigError(f"{len(samples)} run", "at least two, at different points")
+        raise ConfigError(
+            f"too few runs to fit a model ({len(samples)})", "pass at least two, at different points"
+        )
     dimensions = tuple(samples[0].point)
     for sample in samples:
         require_dimensions(sample.point, dimensions)
     points = [tuple(sample.point[name] for name in dimensions) for sample in samples]
     for name, values in zip(dimensions, zip(*points, strict=True), strict=True):
         if len(set(values)) < 2:
-            raise ConfigError(f"{name}={values[0]} in every run", f"at least two values of {name}")
+            raise ConfigError(
+                f"{name} is {values[0]} in every run", f"pass runs with at least two values of {name}"
+            )
     if len(set(points)) < len(points):
         repeated = next(point for point in points if points.count(point) > 1)
-        raise ConfigError(f"two runs at {label(dict(zip(dimensions, repeated, strict=True)))}", "one a point")
+        raise ConfigError(
+            f"two runs are at {label(dict(zip(dimensions, repeated, strict=True)))}",
+            "pass one run for each point",
+        )
     if len({sample.observed.device_type for sample in samples}) > 1:
-        raise ConfigError("traces of CPU runs and of GPU runs", "traces of one kind: capture them alike")
+        raise ConfigError(
+            "some traces are of CPU runs and others of GPU runs", "capture all of them in the same way"
+        )
     return dimensions
 
 

@@ -66,7 +66,7 @@ class Polynomials:
         values = [_value(monomial, self.dimensions, point) for monomial in self.monomials]
         largest = np.abs(self.coefficients).astype(float) @ np.array(values, float)
         if largest.max(initial=0.0) >= _TOO_LARGE:
-            raise ConfigError(label(point), "a point whose blocks are not larger than any memory")
+            raise ConfigError(f"{label(point)} has blocks larger than any memory", "use a smaller point")
         numerator = self.coefficients @ np.array(values, np.int64)
         value = -(-numerator // self.denominator)
         holds = (numerator % self.denominator == 0) & (numerator >= 0) & (self.certainty > 0)

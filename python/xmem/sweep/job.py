@@ -67,7 +67,10 @@ class Job:
         if isinstance(self.run, ScalingModel):
             return self.run.at(point)
         if point:
-            raise ConfigError(label(point), "no dimension: the job is one trace, as it was recorded")
+            raise ConfigError(
+                f"{label(point)} cannot be set: the job is one trace, as it was recorded",
+                "remove the dimension",
+            )
         return self.run
 
 

@@ -28,12 +28,15 @@ def require_writable(path: Path) -> None:
         ConfigError: No known suffix, no such folder, or no library for the format.
     """
     if path.suffix not in _WRITERS:
-        raise ConfigError(f"-o {path}", f"a file that ends in {', '.join(_WRITERS)}")
+        raise ConfigError(
+            f"-o {path} does not tell the format", f"use a name that ends in one of {', '.join(_WRITERS)}"
+        )
     if not path.absolute().parent.is_dir():
-        raise ConfigError(f"-o {path}", "a file in a folder that exists")
+        raise ConfigError(f"-o {path} is in a folder that does not exist", "create it, or name another file")
     if path.suffix == ".parquet" and find_spec("pyarrow") is None:
         raise ConfigError(
-            f"-o {path}", "pyarrow for Parquet: pip install 'xmem-fast[parquet]', or a .csv or .jsonl file"
+            "writing Parquet needs pyarrow",
+            "run pip install 'xmem-fast[parquet]', or write a .csv or .jsonl file",
         )
 
 

@@ -52,16 +52,16 @@ def read_spec(path: str | os.PathLike[str]) -> Spec:
     """Read and check a spec.
 
     Raises:
-        ConfigError: It cannot be read, or something in it cannot be meant; names the file and the key.
+        ConfigError: It cannot be read, or something in it is invalid; names the file and the key.
     """
     name = os.fspath(path)
     try:
         with Path(path).open("rb") as file:
             content = tomllib.load(file)
     except OSError as error:
-        raise ConfigError(name, f"a spec that can be read, but: {error.strerror}") from None
+        raise ConfigError(f"{name} cannot be read ({error.strerror})") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(name, f"a TOML file, but: {error}") from None
+        raise ConfigError(f"{name} is not valid TOML ({error})") from None
     return _Reader(Path(path)).spec(content)
 
 
@@ -74,58 +74,67 @@ class _Reader:
     def spec(self, content: Mapping[str, Any]) -> Spec:
         unknown = set(content) - {"job", "grid", "zip", "list"}
         if unknown:
-            self._refuse(f"[{min(unknown)}]", "the tables job, grid, zip and list")
+            self._refuse(f"unknown table [{min(unknown)}]", "use the tables job, grid, zip and list")
         job = self._job(content.get("job"))
         rows = self._rows(content)
         dimensions = tuple(name for name in (rows[0] if rows else {}) if name not in _AXES)
         if isinstance(job, CommandJob) and set(dimensions) != set(job.dimensions):
             wanted = ", ".join(job.dimensions) or "no dimension"
             self._refuse(
-                f"configurations of {', '.join(dimensions) or 'no dimension'}", f"those of fit: {wanted}"
+                f"the configurations set {', '.join(dimensions) or 'no dimension'}, but fit has {wanted}",
+                "set the same in both",
             )
         return Spec(self.path, job, dimensions, self._configurations(rows, dimensions))
 
     def _job(self, table: object) -> Path | CommandJob:
         kinds = ("model", "trace", "command")
         if not isinstance(table, dict) or sum(kind in table for kind in kinds) != 1:
-            self._refuse("[job]", "one of: model = FILE, trace = FILE, command = [ARGUMENT, ...]")
+            self._refuse(
+                "[job] needs exactly one source",
+                "set one of model = FILE, trace = FILE, command = [ARGUMENT, ...]",
+            )
         if "command" in table:
             return self._command(table)
         kind, file = next(iter(table.items()))
         if len(table) > 1:
-            self._refuse(f"[job] {', '.join(table)}", f"only {kind} = FILE")
+            self._refuse(f"[job] has the keys {', '.join(table)}", f"keep only {kind} = FILE")
         if not isinstance(file, str):
-            self._refuse(f"[job] {kind} = {file!r}", "the name of a file")
+            self._refuse(f"[job] {kind} = {file!r} is invalid", "use the name of a file")
         return self.path.parent / file
 
     def _command(self, table: Mapping[str, Any]) -> CommandJob:
         unknown = set(table) - _COMMAND_KEYS
         if unknown:
-            self._refuse(f"[job] {min(unknown)}", f"one of {', '.join(sorted(_COMMAND_KEYS))}")
+            self._refuse(
+                f"unknown key {min(unknown)} in [job]", f"use one of {', '.join(sorted(_COMMAND_KEYS))}"
+            )
         command = table["command"]
         if not isinstance(command, list) or not command or not all(isinstance(part, str) for part in command):
-            self._refuse(f"[job] command = {command!r}", 'its arguments, such as ["python", "train.py"]')
+            self._refuse(
+                f"[job] command = {command!r} is not a list of arguments",
+                'write it like ["python", "train.py"]',
+            )
         iterations, mode, timeout_s = (
             table.get(key, default)
             for key, default in (("iterations", 3), ("mode", "auto"), ("timeout_s", None))
         )
         if type(iterations) is not int or iterations < 1:
-            self._refuse(f"[job] iterations = {iterations!r}", "a whole number above 0")
+            self._refuse(f"[job] iterations = {iterations!r} is invalid", "use a whole number above 0")
         if mode not in MODES:
-            self._refuse(f"[job] mode = {mode!r}", f"one of {', '.join(MODES)}")
+            self._refuse(f"[job] mode = {mode!r} is invalid", f"use one of {', '.join(MODES)}")
         if timeout_s is not None and (type(timeout_s) not in (int, float) or timeout_s <= 0):
-            self._refuse(f"[job] timeout_s = {timeout_s!r}", "seconds above 0")
+            self._refuse(f"[job] timeout_s = {timeout_s!r} is invalid", "use a number of seconds above 0")
         return CommandJob(
             tuple(command), self._fit_points(table.get("fit", {}), command), iterations, mode, timeout_s
         )
 
     def _fit_points(self, fit: object, command: Sequence[str]) -> tuple[Mapping[str, int], ...]:
         if not isinstance(fit, dict):
-            self._refuse(f"[job] fit = {fit!r}", "a table such as { batch = [2, 3] }")
+            self._refuse(f"[job] fit = {fit!r} is not a table", "write it like { batch = [2, 3] }")
         for name, values in fit.items():
             key = f"[job] fit.{name} = {values!r}"
             if not isinstance(values, list) or len(values) < 2 or len(set(map(repr, values))) < len(values):
-                self._refuse(key, "two or more values that differ")
+                self._refuse(f"{key} is invalid", "use two or more different values")
             for value in values:
                 self._dimension_value(key, value)
         points = tuple(grid(fit))
@@ -139,22 +148,24 @@ class _Reader:
         tables = {name: self._axes(name, content.get(name, {})) for name in ("grid", "zip")}
         entries = content.get("list", [{}])
         if not isinstance(entries, list) or not entries or not all(isinstance(e, dict) for e in entries):
-            self._refuse("list", "tables that begin with [[list]]")
+            self._refuse("list is not a list of tables", "begin each of them with [[list]]")
         listed = [self._entry(number, entry) for number, entry in enumerate(entries, 1)]
         keys = [*tables["grid"], *tables["zip"], *listed[0]]
         twice = [key for key in keys if keys.count(key) > 1]
         if twice:
-            self._refuse(f"{twice[0]} in two tables", "each key in one of grid, zip and list")
+            self._refuse(
+                f"{twice[0]} appears in two tables", "set each key in only one of grid, zip and list"
+            )
         lengths = {key: len(values) for key, values in tables["zip"].items()}
         if len(set(lengths.values())) > 1:
             counts = ", ".join(f"{count} of {key}" for key, count in lengths.items())
-            self._refuse(f"[zip] {counts}", "as many values of each")
+            self._refuse(f"[zip] has {counts}", "give as many values of each")
         zipped = [
             dict(zip(lengths, values, strict=True)) for values in zip(*tables["zip"].values(), strict=True)
         ]
         total = prod(map(len, (*tables["grid"].values(), zipped or [{}], listed)))
         if total > MOST_CONFIGURATIONS:
-            self._refuse(f"{total:,} configurations", f"at most {MOST_CONFIGURATIONS:,}")
+            self._refuse(f"{total:,} configurations are too many", f"use at most {MOST_CONFIGURATIONS:,}")
         crossed = [
             dict(zip(tables["grid"], values, strict=True)) for values in product(*tables["grid"].values())
         ]
@@ -162,12 +173,12 @@ class _Reader:
 
     def _axes(self, name: str, table: object) -> dict[str, list[Any]]:
         if not isinstance(table, dict):
-            self._refuse(name, f"a table that begins with [{name}]")
+            self._refuse(f"{name} is not a table", f"begin it with [{name}]")
         axes: dict[str, list[Any]] = {}
         for key, given in table.items():
             values = given if isinstance(given, list) else [given]
             if not values:
-                self._refuse(f"[{name}] {key} = []", "at least one value")
+                self._refuse(f"[{name}] {key} = [] is empty", "give at least one value")
             if key == "gpu":
                 values = [gpu for value in values for gpu in _expanded(value)]
             axes[key] = [self._value(f"[{name}]", key, value) for value in values]
@@ -183,12 +194,15 @@ class _Reader:
             return self._gpu(where, value)
         if key in _AXES:
             if not isinstance(value, str):
-                self._refuse(where, "text")
+                self._refuse(f"{where} is not a string")
             if key == "what_if":
                 self._checked(table, lambda: parse_changes(value))
             return value
         if not _IDENTIFIER.fullmatch(key) or key in _COLUMNS:
-            self._refuse(f"{table} {key}", f"a dimension of the job, or one of {', '.join(_AXES)}")
+            self._refuse(
+                f"{table} {key} cannot be the name of a dimension",
+                f"use a dimension of the job, or one of {', '.join(_AXES)}",
+            )
         self._dimension_value(where, value)
         return value
 
@@ -196,7 +210,9 @@ class _Reader:
         if type(value) is int and value > 0:
             return str(value), self._checked(where, lambda: custom_device(value))
         if not isinstance(value, str):
-            self._refuse(where, 'a GPU: a name, "all", a .toml file, or a size such as "24GiB"')
+            self._refuse(
+                f"{where} is not a GPU", 'use a name, "all", a .toml file, or a size such as "24GiB"'
+            )
         if value.endswith(".toml"):
             return value, self._checked(where, lambda: find_device(str(self.path.parent / value)))
         size_bytes = _size(value)
@@ -207,7 +223,7 @@ class _Reader:
 
     def _dimension_value(self, where: str, value: object) -> None:
         if type(value) is not int or not 0 < value < 1 << 31:
-            self._refuse(where, "whole numbers above 0")
+            self._refuse(f"{where} is invalid", "use whole numbers above 0")
 
     def _configurations(
         self, rows: Iterable[Mapping[str, Any]], dimensions: Sequence[str]
@@ -215,7 +231,9 @@ class _Reader:
         configurations = []
         for number, row in enumerate(rows):
             if row.keys() - set(_AXES) != set(dimensions):
-                self._refuse("[[list]]", "the same keys in every entry")
+                self._refuse(
+                    "the entries of [[list]] have different keys", "set the same keys in every entry"
+                )
             gpu, device = row.get("gpu", (None, None))
             configurations.append(
                 Configuration(
@@ -235,10 +253,10 @@ class _Reader:
         try:
             return make()
         except ConfigError as error:
-            raise ConfigError(f"{self.path}: {where}: {error.value}", error.expected) from None
+            raise ConfigError(f"{self.path}: {where}: {error.message}", error.hint) from None
 
-    def _refuse(self, what: str, expected: str) -> NoReturn:
-        raise ConfigError(f"{self.path}: {what}", expected)
+    def _refuse(self, problem: str, hint: str = "") -> NoReturn:
+        raise ConfigError(f"{self.path}: {problem}", hint)
 
 
 def _expanded(gpu: object) -> list[object]:

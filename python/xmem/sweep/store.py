@@ -85,8 +85,8 @@ class Store:
                 self._database.execute("insert into sweep values (?)", (identity,))
             elif row[0] != identity:
                 raise ConfigError(
-                    f"{self.path} of an earlier sweep",
-                    "the same spec, job and version of xmem-fast; give --fresh to begin again",
+                    f"{self.path} holds an earlier sweep, of another spec, job or version of xmem-fast",
+                    "pass --fresh to begin again",
                 )
 
     @contextmanager

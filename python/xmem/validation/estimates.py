@@ -66,7 +66,7 @@ def _json_rows(path: str | os.PathLike[str]) -> Iterable[TableRow]:
     try:
         rows = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError(f"{os.fspath(path)} ({error.strerror})", "a file that can be read") from error
+        raise ConfigError(f"{os.fspath(path)} cannot be read ({error.strerror})") from error
     except ValueError as error:
         raise TraceError(f"no JSON ({error}); write it again", path) from error
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):

@@ -33,7 +33,8 @@ def checkout() -> Path:
         if (root / _FOLDER / "estimates.py").is_file():
             return root
     raise ConfigError(
-        "--runs without --estimates", f"a checkout of xmem, whose {_FOLDER} holds the jobs; start it there"
+        f"--runs without --estimates needs a checkout of xmem, whose {_FOLDER} holds the jobs",
+        "start it in one",
     )
 
 
@@ -72,12 +73,17 @@ def estimate_rows(
     chosen = python or _published_python(root)
     build = find_torch([chosen], os.environ)
     if build is None:
-        raise ConfigError(f"--python {chosen}", "a Python whose environment has torch and transformers")
+        raise ConfigError(
+            f"--python {chosen} has no torch", "name a Python whose environment has torch and transformers"
+        )
     asked = tuple(ways) or ("phantom" if build.cuda else "fitted",)
     if unknown := [way for way in asked if way not in _STEPS]:
-        raise ConfigError(f"--ways {', '.join(unknown)}", f"some of {', '.join(_STEPS)}")
+        raise ConfigError(f"unknown --ways {', '.join(unknown)}", f"use some of {', '.join(_STEPS)}")
     if "phantom" in asked and not build.cuda:
-        raise ConfigError(f"--ways phantom with torch {build.version}", "--python with a CUDA build of torch")
+        raise ConfigError(
+            f"--ways phantom needs a CUDA build of torch, not torch {build.version}",
+            "name a Python that has one with --python",
+        )
     common = ["--csv", os.fspath(runs), "--python", chosen, "--cache", os.fspath(cache or default_cache())]
     if cudnn is not None:
         common += ["--cudnn", os.fspath(cudnn)]

@@ -49,7 +49,7 @@ def load_measurements(folder: str | os.PathLike[str] = DEFAULT_FOLDER) -> tuple[
     """
     root = Path(folder)
     if not root.is_dir():
-        raise ConfigError(str(root), "a folder with results of bench/gpu/measure.py")
+        raise ConfigError(f"there is no folder {root}", "name a folder with results of bench/gpu/measure.py")
     found: dict[str, Measurement] = {}
     for path in sorted(root.rglob("*.jsonl")):
         for measurement in _measurements(path):

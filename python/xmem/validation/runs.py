@@ -192,7 +192,7 @@ def read_table(path: str | os.PathLike[str], required: tuple[str, ...]) -> Itera
                 )
             yield (TableRow(path, reader.line_num, row) for row in reader)
     except OSError as error:
-        raise ConfigError(f"{os.fspath(path)} ({error.strerror})", "a file that can be read") from error
+        raise ConfigError(f"{os.fspath(path)} cannot be read ({error.strerror})") from error
     except (UnicodeDecodeError, csv.Error) as error:
         raise TraceError(f"no comma-separated text ({error}); save it as CSV in UTF-8", path) from error
 

@@ -156,7 +156,7 @@ def score(
         calibration: Of the intervals; by default the one that comes with xmem.
 
     Raises:
-        ConfigError: A GPU is not known, or the confidence cannot be meant.
+        ConfigError: A GPU is not known, or the confidence is invalid.
     """
     everything = tuple(estimates)
     by_way: dict[str, list[RowEstimate]] = {}

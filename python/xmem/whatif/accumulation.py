@@ -176,5 +176,7 @@ def parse_accumulation(text: str, value: str) -> Accumulation:
         ConfigError: It is none.
     """
     if not value.isdecimal() or int(value) < 1:
-        raise ConfigError(f"--what-if {text}", "a number of micro-batches, such as accumulate=4")
+        raise ConfigError(
+            f"--what-if {text} is invalid", "use a number of micro-batches, such as accumulate=4"
+        )
     return Accumulation(text, int(value))

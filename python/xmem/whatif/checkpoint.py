@@ -259,5 +259,7 @@ def parse_checkpoint(text: str, value: str) -> Checkpoint:
         ConfigError: There is none.
     """
     if not value:
-        raise ConfigError(f"--what-if {text}", "the path of a module, such as checkpoint=GPT.blocks.*")
+        raise ConfigError(
+            f"--what-if {text} has no value", "use the path of a module, such as checkpoint=GPT.blocks.*"
+        )
     return Checkpoint(text, value)

@@ -235,5 +235,5 @@ def parse_chunked_loss(text: str, value: str) -> ChunkedLoss:
         ConfigError: It is none.
     """
     if not value.isdecimal() or int(value) < 1:
-        raise ConfigError(f"--what-if {text}", "a number of chunks, such as chunk_loss=8")
+        raise ConfigError(f"--what-if {text} is invalid", "use a number of chunks, such as chunk_loss=8")
     return ChunkedLoss(text, int(value))

@@ -68,18 +68,21 @@ def parse_optimizer(text: str, value: str) -> Optimizer:
     name, *options = named.lower().split("+")
     algorithm = ALGORITHMS.get(name)
     if algorithm is None:
-        raise ConfigError(f"optimizer {name!r} in --what-if {text}", f"one of {', '.join(ALGORITHMS)}")
+        raise ConfigError(
+            f"unknown optimizer {name!r} in --what-if {text}", f"use one of {', '.join(ALGORITHMS)}"
+        )
     for option in options:
         if option not in algorithm.options:
-            known = ", ".join(algorithm.options) or "none"
-            raise ConfigError(f"option {option!r} of {name} in --what-if {text}", f"one of: {known}")
+            known = ", ".join(algorithm.options)
+            hint = f"use one of {known}" if known else f"{name} takes no options"
+            raise ConfigError(f"unknown option {option!r} of {name} in --what-if {text}", hint)
     if "nesterov" in options and "momentum" not in options:
-        raise ConfigError(f"--what-if {text}", "nesterov with momentum: sgd+momentum+nesterov")
+        raise ConfigError(f"--what-if {text} sets nesterov without momentum", "use sgd+momentum+nesterov")
     implementation = implementation or algorithm.implementations[0]
     if implementation not in algorithm.implementations:
         known = ", ".join(algorithm.implementations)
         raise ConfigError(
-            f"implementation {implementation!r} of {name} in --what-if {text}", f"one of: {known}"
+            f"unknown implementation {implementation!r} of {name} in --what-if {text}", f"use one of {known}"
         )
     return Optimizer(text, name, frozenset(options), implementation)
 

@@ -42,8 +42,11 @@ def parse_whatif(text: str) -> WhatIf:
     """
     name, equals, value = (part.strip() for part in text.partition("="))
     if name in _PARAMETERS:
-        raise ConfigError(f"--what-if {text}", f"this as an option of its own: {_PARAMETERS[name]} {value}")
+        raise ConfigError(
+            f"--what-if {text} is a setting with an option of its own",
+            f"pass {_PARAMETERS[name]} {value}".rstrip(),
+        )
     if not equals or name not in WHAT_IFS:
         known = ", ".join(f"{known}=..." for known in WHAT_IFS)
-        raise ConfigError(f"--what-if {text}", f"one of {known}")
+        raise ConfigError(f"--what-if {text} is invalid", f"use one of {known}")
     return WHAT_IFS[name](f"{name}={value}", value)

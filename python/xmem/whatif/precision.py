@@ -116,8 +116,8 @@ class Autocast:
         blocks = run.workload.block[run.workload.block >= 0]
         if len(np.unique(blocks)) < len(blocks):
             raise ConfigError(
-                f"--what-if {self.text} after a change that repeats forward passes",
-                "autocast first, then accumulate, checkpoint or chunk_loss",
+                f"--what-if {self.text} cannot come after a change that repeats forward passes",
+                "put autocast first, then accumulate, checkpoint or chunk_loss",
             )
         for index in range(len(run.steps)):
             run = _Pass(run, index).cast()
@@ -134,7 +134,9 @@ def parse_precision(text: str, value: str) -> Halved | Autocast:
         return Halved(text)
     if value in _AUTOCAST:
         return Autocast(text)
-    raise ConfigError(f"precision {value!r} in --what-if {text}", f"one of {', '.join((*_PURE, *_AUTOCAST))}")
+    raise ConfigError(
+        f"unknown precision {value!r} in --what-if {text}", f"use one of {', '.join((*_PURE, *_AUTOCAST))}"
+    )
 
 
 class _Pass:

@@ -121,5 +121,7 @@ def parse_release(text: str, value: str) -> Release:
     """
     path, _, number = value.rpartition(":")
     if not path or not number.isdecimal():
-        raise ConfigError(f"--what-if {text}", "a file and a line, such as release=train.py:41")
+        raise ConfigError(
+            f"--what-if {text} does not name a line", "use a file and a line, such as release=train.py:41"
+        )
     return Release(text, value)

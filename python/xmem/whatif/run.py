@@ -280,7 +280,9 @@ class Run:
         """
         if self.accumulated:
             name = text.partition("=")[0]
-            raise ConfigError(f"--what-if {text} after accumulate", f"{name} first, then accumulate")
+            raise ConfigError(
+                f"--what-if {text} cannot come after accumulate", f"put {name} first, then accumulate"
+            )
 
     def refusal(self, reason: str) -> TraceError:
         """The error that says why a what-if cannot be applied."""

@@ -74,7 +74,7 @@ def parse_zero_grad(text: str, value: str) -> ZeroGrad:
         ConfigError: No such place.
     """
     if value not in _PLACES:
-        raise ConfigError(f"place {value!r} in --what-if {text}", f"one of {', '.join(_PLACES)}")
+        raise ConfigError(f"unknown place {value!r} in --what-if {text}", f"use one of {', '.join(_PLACES)}")
     return ZeroGrad(text, value)
 
 
@@ -85,7 +85,7 @@ def parse_set_to_none(text: str, value: str) -> SetToNone:
         ConfigError: Neither.
     """
     if value.lower() not in ("true", "false"):
-        raise ConfigError(f"--what-if {text}", "set_to_none=true or set_to_none=false")
+        raise ConfigError(f"--what-if {text} is invalid", "use set_to_none=true or set_to_none=false")
     return SetToNone(text, value.lower() == "true")
 
 

@@ -37,7 +37,7 @@ class RayExecutor:
         try:
             import ray
         except ImportError:
-            raise ConfigError("--executor ray", "Ray: pip install 'xmem-fast[ray]'") from None
+            raise ConfigError("--executor ray needs Ray", "run pip install 'xmem-fast[ray]'") from None
         began = not ray.is_initialized()
         if began:
             self._connect(ray)
@@ -78,7 +78,8 @@ class RayExecutor:
                 **({} if self.address else own),
             )
         except (ConnectionError, ValueError, RuntimeError, ray.exceptions.RaySystemError) as error:
-            raise ConfigError(f"--address {self.address}", f"a running Ray cluster, but: {error}") from error
+            cluster = f"--address {self.address}" if self.address else "a Ray cluster of this machine"
+            raise ConfigError(f"{cluster} cannot be used ({error})", "name a running Ray cluster") from error
 
 
 def _require_listening(address: str | None) -> None:
@@ -93,7 +94,9 @@ def _require_listening(address: str | None) -> None:
     try:
         socket.create_connection((host, int(port)), _PATIENCE_S).close()
     except OSError as error:
-        raise ConfigError(f"--address {address}", f"a running Ray cluster, but: {error}") from error
+        raise ConfigError(
+            f"--address {address} does not answer ({error})", "name a running Ray cluster"
+        ) from error
 
 
 def _evaluate_copy(content: bytes, job: JobFile, chunk: Chunk) -> Finished:

@@ -35,7 +35,9 @@ class SlurmExecutor:
         try:
             import submitit
         except ImportError:
-            raise ConfigError("--executor slurm", "submitit: pip install 'xmem-fast[slurm]'") from None
+            raise ConfigError(
+                "--executor slurm needs submitit", "run pip install 'xmem-fast[slurm]'"
+            ) from None
         parameters = dict(self.parameters)
         cluster = parameters.pop("cluster", "slurm")
         try:
@@ -46,7 +48,7 @@ class SlurmExecutor:
                 | parameters
             )
         except (RuntimeError, NameError, TypeError, ValueError) as error:
-            raise ConfigError(f"--slurm for {cluster}", f"what submitit takes, but: {error}") from error
+            raise ConfigError(f"submitit does not accept --slurm for {cluster} ({error})") from error
         chunks = cut(configurations, workers=self.workers, largest=_LARGEST_CHUNK)
         with executor.batch():
             jobs = [executor.submit(evaluate, job, chunk) for chunk in chunks]
