@@ -217,7 +217,8 @@ simdjson::error_code read_fields(od::object object, Fields& fields, od::parser& 
           if (decision.keep == Keep::undecided) {
             if (const auto error = field.value().raw_json().get(deferred_args)) return error;
           } else if (od::object args; field.value().get_object().get(args) == simdjson::SUCCESS) {
-            if (const auto error = read_arguments(args, fields.args, needs_inputs(fields.name, with_inputs))) return error;
+            if (const auto error = read_arguments(args, fields.args, needs_inputs(fields.name, with_inputs)))
+              return error;
           }
           continue;
         }

@@ -71,7 +71,7 @@ Outcome read_file(std::string_view text) {
   require(ftruncate(file, 0) == 0 && pwrite(file, text.data(), text.size(), 0) == static_cast<ssize_t>(text.size()),
           "the machine has memory for a file");
   const std::string path = "/proc/self/fd/" + std::to_string(file);
-  return outcome_of([&] { return xmem::trace::read_trace_file(path, nullptr); },
+  return outcome_of([&] { return xmem::trace::read_trace_file(path, nullptr, 1, kWithInputs); },
                     static_cast<std::int64_t>(text.size()));
 }
 

@@ -200,7 +200,7 @@ def test_a_cut_checksum(codec: str, text: bytes) -> None:
 @codecs
 def test_what_follows_a_stream(codec: str, text: bytes) -> None:
     error = failure(CODECS[codec](text) + b"and something else")
-    assert f"follows the end of the {codec} stream" in error.message
+    assert f"trailing bytes after the {codec} stream are not {codec}" in error.message
     assert error.byte_offset == len(text)
 
 
