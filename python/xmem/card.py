@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from xmem.attribution import Category
 from xmem.estimate_result import CardPart
 from xmem.holders import Holders
+from xmem.orchestration.matmul.cublas_workspaces import MATRIX_PRODUCTS
 from xmem.orchestration.workload import Workload
-from xmem.orchestration.workspaces import MATRIX_PRODUCTS
 from xmem.simulation import DeviceAction, Replay
 from xmem.trace import Trace
 from xmem.verdict import Judged

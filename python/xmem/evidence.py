@@ -33,7 +33,7 @@ from xmem.holders import NO_LINE, OUTSIDE_OF_MODULES, OUTSIDE_OF_OPERATORS, Hold
 from xmem.job_settings import allocator_notes, allocator_options, busiest_device, phantom_notes
 from xmem.orchestration.operators import OperatorIndex
 from xmem.orchestration.policy import Recorded
-from xmem.orchestration.recurrent import recurrent_calls
+from xmem.orchestration.recurrent.cudnn_layers import recurrent_calls
 from xmem.orchestration.workload import Workload
 from xmem.simulation import DeviceAction, Replay, RequestKind, Requests
 from xmem.stretches import highest_of_stretches

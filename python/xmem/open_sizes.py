@@ -10,7 +10,7 @@ from xmem.alloc_conf import AllocatorOptions
 from xmem.devices import Device
 from xmem.estimate_result import ConvolutionWorkspaces, Scaling
 from xmem.move import Moved, changed, policy_target, requests_of
-from xmem.orchestration.convolutions import plan_convolutions
+from xmem.orchestration.convolution.cudnn_convolutions import plan_convolutions
 from xmem.simulation import Alternatives, Replay
 from xmem.simulation import replay as replay_requests
 

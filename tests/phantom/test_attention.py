@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from xmem.orchestration.attention_kernels import (
+from xmem.orchestration.attention.fused_kernels import (
     AttentionCall,
     Kernel,
     kernel_of,

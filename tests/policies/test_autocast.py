@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from policies.applied import applied, sequence
-from xmem.orchestration.autocast import AddAutocastCopies
+from xmem.orchestration.matmul.autocast_copies import AddAutocastCopies
 from xmem.testing.trace_builder import TraceBuilder
 
 B = 2_097_152  # of a result in half precision

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from policies.applied import applied, sequence, target
-from xmem.orchestration.norms import FuseRmsNorm
+from xmem.orchestration.kernels.fused_norms import FuseRmsNorm
 from xmem.testing.trace_builder import TraceBuilder
 
 X, ROWS = 196_608, 2048

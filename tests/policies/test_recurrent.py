@@ -13,8 +13,8 @@ from xmem.devices import find_device
 from xmem.evidence import assumptions
 from xmem.orchestration import RunSettings
 from xmem.orchestration.policy import Recorded
-from xmem.orchestration.recurrent import ReplaceRecurrentLayers
-from xmem.orchestration.recurrent_spaces import (
+from xmem.orchestration.recurrent.cudnn_layers import ReplaceRecurrentLayers
+from xmem.orchestration.recurrent.recurrent_spaces import (
     RecurrentCall,
     dropout_state_bytes,
     reserve_bytes,

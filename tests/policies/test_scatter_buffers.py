@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from policies.applied import applied, applied_at, sequence
-from xmem.orchestration.scatter_buffers import (
+from xmem.orchestration.kernels.scatter_buffers import (
     AddEmbeddingBackwardBuffers,
     AddIndexBackwardBuffers,
     radix_sort_bytes,

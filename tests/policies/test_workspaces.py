@@ -9,7 +9,7 @@ import pytest
 from policies.applied import AMPERE, applied, sequence, target
 from xmem.blocks import NEVER
 from xmem.orchestration import Target
-from xmem.orchestration.workspaces import (
+from xmem.orchestration.matmul.cublas_workspaces import (
     AddCublasLtWorkspaces,
     AddCublasWorkspaces,
     cublas_workspace_bytes,

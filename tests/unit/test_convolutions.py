@@ -18,10 +18,10 @@ from xmem.cudnn.workspaces import Answer, Workspaces
 from xmem.devices import find_device
 from xmem.move import move
 from xmem.observation import Observation, observe
-from xmem.orchestration.convolution_calls import Call, read_call, settings_of
-from xmem.orchestration.convolutions import AddConvolutionWorkspaces, OrderConvolutionBlocks
+from xmem.orchestration.convolution.convolution_calls import Call, read_call, settings_of
+from xmem.orchestration.convolution.cudnn_convolutions import AddConvolutionWorkspaces, OrderConvolutionBlocks
 from xmem.orchestration.inputs import RecordedInputs
-from xmem.orchestration.onednn import DropOneDnnTemporaries
+from xmem.orchestration.kernels.onednn_temporaries import DropOneDnnTemporaries
 from xmem.orchestration.operators import OperatorIndex
 from xmem.orchestration.policy import Context, Target, apply_policies
 from xmem.orchestration.workload import Workload, workload_of

@@ -7,23 +7,27 @@ import pytest
 
 from xmem.attribution import Category, attribute
 from xmem.blocks import CPU, CUDA, NEVER, pair_blocks
-from xmem.orchestration.cpu_kernels import DropCpuKernelTemporaries
-from xmem.orchestration.dropout import ResizeDropoutMasks
-from xmem.orchestration.gradient_order import OrderBatchNormGradients
-from xmem.orchestration.host_memory import AddMemoryBeforeTrace, AddTensorsBeforeTrace, DropHostMemory
-from xmem.orchestration.lifetimes import (
+from xmem.orchestration.kernels.converted_operands import DropConvertedOperands
+from xmem.orchestration.kernels.cpu_kernels import DropCpuKernelTemporaries
+from xmem.orchestration.kernels.dropout_masks import ResizeDropoutMasks
+from xmem.orchestration.kernels.gradient_order import OrderBatchNormGradients
+from xmem.orchestration.kernels.onednn_temporaries import DropOneDnnTemporaries
+from xmem.orchestration.kernels.softmax_products import AddSoftmaxBackwardProducts
+from xmem.orchestration.lifetimes.categories import (
     BatchDataPerIteration,
     GradientsUntilZeroGrad,
     PermanentOptimizerState,
     PersistentParameters,
     RecordedActivations,
 )
-from xmem.orchestration.onednn import DropOneDnnTemporaries
-from xmem.orchestration.operands import DropConvertedOperands
+from xmem.orchestration.lifetimes.host_memory import (
+    AddMemoryBeforeTrace,
+    AddTensorsBeforeTrace,
+    DropHostMemory,
+)
+from xmem.orchestration.matmul.cublas_workspaces import AddCublasWorkspaces, cublas_workspace_bytes
 from xmem.orchestration.policy import Context, Policy, PolicyChange, Target, apply_policies
-from xmem.orchestration.softmax import AddSoftmaxBackwardProducts
 from xmem.orchestration.workload import Workload, workload_of
-from xmem.orchestration.workspaces import AddCublasWorkspaces, cublas_workspace_bytes
 from xmem.testing.trace_builder import TraceBuilder
 from xmem.trace import read_trace
 

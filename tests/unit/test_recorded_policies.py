@@ -15,9 +15,9 @@ import pytest
 
 from xmem.attribution import Phase, attribute
 from xmem.blocks import CPU, pair_blocks
-from xmem.orchestration.attention import ReplaceAttention
-from xmem.orchestration.dropout import ResizeDropoutMasks
-from xmem.orchestration.optimizers import DropStepCounters, ReplaceOptimizerTemporaries
+from xmem.orchestration.attention.fused_attention import ReplaceAttention
+from xmem.orchestration.kernels.dropout_masks import ResizeDropoutMasks
+from xmem.orchestration.optimizer.optimizer_temporaries import DropStepCounters, ReplaceOptimizerTemporaries
 from xmem.orchestration.policy import Context, Policy, Target, apply_policies
 from xmem.orchestration.workload import Workload, workload_of
 from xmem.trace import read_trace

@@ -15,7 +15,7 @@ from xmem.advice.lines import Lines
 from xmem.advice.trial import Trial
 from xmem.attribution import Category, Phase
 from xmem.errors import XmemError
-from xmem.orchestration.optimizer_steps import ALGORITHMS
+from xmem.orchestration.optimizer.optimizer_steps import ALGORITHMS
 from xmem.pipeline import Analysis
 from xmem.source_lines import user_line
 from xmem.units import format_bytes

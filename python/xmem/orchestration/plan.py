@@ -8,36 +8,40 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from xmem.errors import ConfigError
-from xmem.orchestration.attention import ReplaceAttention
-from xmem.orchestration.autocast import AddAutocastCopies
-from xmem.orchestration.convolutions import AddConvolutionWorkspaces, OrderConvolutionBlocks
-from xmem.orchestration.cpu_kernels import DropCpuKernelTemporaries
-from xmem.orchestration.dropout import ResizeDropoutMasks
-from xmem.orchestration.gradient_order import OrderBatchNormGradients
-from xmem.orchestration.host_memory import AddMemoryBeforeTrace, AddTensorsBeforeTrace, DropHostMemory
-from xmem.orchestration.lifetimes import (
+from xmem.orchestration.attention.fused_attention import ReplaceAttention
+from xmem.orchestration.convolution.cudnn_convolutions import AddConvolutionWorkspaces, OrderConvolutionBlocks
+from xmem.orchestration.kernels.converted_operands import DropConvertedOperands
+from xmem.orchestration.kernels.cpu_kernels import DropCpuKernelTemporaries
+from xmem.orchestration.kernels.dropout_masks import ResizeDropoutMasks
+from xmem.orchestration.kernels.fused_norms import FuseRmsNorm
+from xmem.orchestration.kernels.gradient_order import OrderBatchNormGradients
+from xmem.orchestration.kernels.onednn_temporaries import DropOneDnnTemporaries
+from xmem.orchestration.kernels.reductions import AddReductionBuffers
+from xmem.orchestration.kernels.scatter_buffers import AddEmbeddingBackwardBuffers, AddIndexBackwardBuffers
+from xmem.orchestration.kernels.softmax_products import AddSoftmaxBackwardProducts
+from xmem.orchestration.lifetimes.categories import (
     BatchDataPerIteration,
     GradientsUntilZeroGrad,
     PermanentOptimizerState,
     PersistentParameters,
     RecordedActivations,
 )
-from xmem.orchestration.norms import FuseRmsNorm
-from xmem.orchestration.onednn import DropOneDnnTemporaries
-from xmem.orchestration.operands import DropConvertedOperands
-from xmem.orchestration.optimizers import DropStepCounters, ReplaceOptimizerTemporaries
-from xmem.orchestration.policy import Context, Policy, Recorded
-from xmem.orchestration.recorded_requests import RecordedRequests
-from xmem.orchestration.recurrent import ReplaceRecurrentLayers
-from xmem.orchestration.reductions import AddReductionBuffers
-from xmem.orchestration.scatter_buffers import AddEmbeddingBackwardBuffers, AddIndexBackwardBuffers
-from xmem.orchestration.softmax import AddSoftmaxBackwardProducts
-from xmem.orchestration.user_policies import user_policies, user_policy_names
-from xmem.orchestration.workspaces import (
+from xmem.orchestration.lifetimes.host_memory import (
+    AddMemoryBeforeTrace,
+    AddTensorsBeforeTrace,
+    DropHostMemory,
+)
+from xmem.orchestration.lifetimes.recorded_requests import RecordedRequests
+from xmem.orchestration.matmul.autocast_copies import AddAutocastCopies
+from xmem.orchestration.matmul.cublas_workspaces import (
     AddCublasLtWorkspaces,
     AddCublasWorkspaces,
     RecognizeCublasWorkspaces,
 )
+from xmem.orchestration.optimizer.optimizer_temporaries import DropStepCounters, ReplaceOptimizerTemporaries
+from xmem.orchestration.policy import Context, Policy, Recorded
+from xmem.orchestration.recurrent.cudnn_layers import ReplaceRecurrentLayers
+from xmem.orchestration.user_policies import user_policies, user_policy_names
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from xmem.orchestration.optimizer_steps import Parameter
+from xmem.orchestration.optimizer.optimizer_steps import Parameter
 from xmem.whatif.run import Run, Span
 
 _VIEWS = ("TBackward", "TransposeBackward", "PermuteBackward", "ViewBackward", "ReshapeAliasBackward")

@@ -9,7 +9,7 @@ import numpy as np
 from xmem.attribution import Category, Phase
 from xmem.blocks import NEVER
 from xmem.errors import ConfigError
-from xmem.orchestration.optimizer_steps import ALGORITHMS, Step, construct_state
+from xmem.orchestration.optimizer.optimizer_steps import ALGORITHMS, Step, construct_state
 from xmem.orchestration.tape import Tape
 from xmem.whatif.run import Run
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from xmem.attribution import Category, Phase
 from xmem.dtypes import OF_PROFILER
 from xmem.errors import ConfigError
-from xmem.orchestration.optimizer_steps import Parameter
+from xmem.orchestration.optimizer.optimizer_steps import Parameter
 from xmem.orchestration.workload import concatenated
 from xmem.whatif.gradients import arrivals
 from xmem.whatif.run import Run

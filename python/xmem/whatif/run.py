@@ -18,7 +18,7 @@ from xmem.attribution import Category, Phase
 from xmem.blocks import NEVER
 from xmem.errors import ConfigError, TraceError
 from xmem.orchestration.operators import ANNOTATION, OPERATOR
-from xmem.orchestration.optimizer_steps import Parameter
+from xmem.orchestration.optimizer.optimizer_steps import Parameter
 from xmem.orchestration.policy import Recorded
 from xmem.orchestration.workload import Workload, concatenated, made_by_policy
 from xmem.trace import SPAN_KINDS

@@ -9,7 +9,7 @@ import numpy as np
 from xmem.attribution import Category
 from xmem.blocks import NEVER
 from xmem.errors import ConfigError
-from xmem.orchestration.optimizer_steps import Parameter
+from xmem.orchestration.optimizer.optimizer_steps import Parameter
 from xmem.whatif.gradients import Arrival, arrivals, in_flight
 from xmem.whatif.run import Run
 

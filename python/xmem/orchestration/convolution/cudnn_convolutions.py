@@ -13,7 +13,7 @@ from xmem.attribution import Category
 from xmem.cudnn.planner import Settings
 from xmem.cudnn.problems import Problem
 from xmem.cudnn.workspaces import Answer
-from xmem.orchestration.convolution_calls import BACKWARD, FORWARD, Call, read_call, settings_of
+from xmem.orchestration.convolution.convolution_calls import BACKWARD, FORWARD, Call, read_call, settings_of
 from xmem.orchestration.inputs import Inputs
 from xmem.orchestration.policy import Context
 from xmem.orchestration.workload import Workload, concatenated, made_like

@@ -11,7 +11,7 @@ import numpy as np
 from xmem.device_description import Device
 from xmem.devices import UNKNOWN_IS_LIKE, find_device
 from xmem.orchestration.inputs import Inputs
-from xmem.orchestration.norms import fused_norms
+from xmem.orchestration.kernels.fused_norms import fused_norms
 from xmem.orchestration.operators import HOST, covered
 from xmem.orchestration.policy import Context
 from xmem.orchestration.transients import AddedBlocks, first_blocks

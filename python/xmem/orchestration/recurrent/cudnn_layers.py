@@ -15,7 +15,12 @@ from xmem.dtypes import item_bytes
 from xmem.orchestration.call_nodes import nodes_of_calls, rows_by_event
 from xmem.orchestration.operators import OperatorIndex
 from xmem.orchestration.policy import Context
-from xmem.orchestration.recurrent_spaces import RecurrentCall, dropout_state_bytes, reserve_bytes, work_bytes
+from xmem.orchestration.recurrent.recurrent_spaces import (
+    RecurrentCall,
+    dropout_state_bytes,
+    reserve_bytes,
+    work_bytes,
+)
 from xmem.orchestration.rewriting import Rewriting, Stretch
 from xmem.orchestration.tape import Tape
 from xmem.orchestration.workload import Workload

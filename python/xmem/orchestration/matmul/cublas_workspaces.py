@@ -15,7 +15,7 @@ from xmem.attribution import Category, Phase
 from xmem.blocks import NEVER
 from xmem.orchestration.operators import HOST, OperatorIndex, covered
 from xmem.orchestration.policy import Context, Target
-from xmem.orchestration.recurrent import in_cudnn
+from xmem.orchestration.recurrent.cudnn_layers import in_cudnn
 from xmem.orchestration.workload import Workload, concatenated, made_like
 
 MATRIX_PRODUCTS = frozenset(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from xmem.attribution import Category, Phase
 from xmem.dtypes import FLOATS, item_bytes
-from xmem.orchestration.attention_kernels import (
+from xmem.orchestration.attention.fused_kernels import (
     AttentionCall,
     Kernel,
     kernel_of,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from xmem.attribution import Category, Phase
 from xmem.orchestration.operators import ANNOTATION, OPERATOR
-from xmem.orchestration.optimizer_steps import ALGORITHMS, FOREACH, Parameter, Step
+from xmem.orchestration.optimizer.optimizer_steps import ALGORITHMS, FOREACH, Parameter, Step
 from xmem.orchestration.policy import Context
 from xmem.orchestration.rewriting import Rewriting, Stretch
 from xmem.orchestration.tape import Tape

@@ -1,0 +1,1 @@
+"""Convolutions: what they compute, and cuDNN's order of results and workspaces."""

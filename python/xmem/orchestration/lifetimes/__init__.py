@@ -1,0 +1,1 @@
+"""How long blocks live, and which are not on a GPU at all."""

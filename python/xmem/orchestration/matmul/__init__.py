@@ -1,0 +1,1 @@
+"""Products of matrices: workspaces of cuBLAS, and the copies that autocast makes for them."""

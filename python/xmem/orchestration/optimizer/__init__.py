@@ -1,0 +1,1 @@
+"""Optimizers: what a step allocates on CUDA, by implementation."""
