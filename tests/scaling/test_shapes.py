@@ -66,3 +66,21 @@ def test_other_inputs_are_put_in_place_without_indexing_the_run_again() -> None:
         given.shape(0) for each in (recorded, changed) if (given := each.operators.inputs(row)) is not None
     ]
     assert shapes == [(2, 3, 8, 8), (9, 3, 8, 8)]
+
+
+def test_operators_that_the_runs_do_not_share_keep_what_they_were_given() -> None:
+    def mixed(batch: int, *convolved: int) -> Recorded:
+        trace = TraceBuilder()
+        for place, images in enumerate(convolved):
+            trace.operator("aten::_convolution", place, place + 1, input_dims=[[images, 3, 8, 8], W, []])
+        trace.operator("aten::sum", 50, 60, input_dims=[[batch, 10]])
+        read = read_trace(trace.alloc(0x10, 512, 100).bytes())
+        blocks = pair_blocks(read)
+        return Recorded(read, blocks, attribute(read, blocks))
+
+    runs = [mixed(2, 4), mixed(3, 4, 4)]
+    inputs = fit_shapes(["batch"], [{"batch": 2}, {"batch": 3}], runs, base=1).at({"batch": 16})
+    operators = runs[1].with_inputs(inputs).operators
+    rows = np.flatnonzero(runs[1].trace.events.inputs >= 0).tolist()
+    given = [each.shape(0)[0] for row in rows if (each := operators.inputs(row)) is not None]
+    assert given == [4, 4, 16]

@@ -25,13 +25,14 @@ class OperatorIndex:
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
         self.events = trace.events
-        self._inputs: InputsByRow = RecordedInputs(trace)
+        self._recorded = RecordedInputs(trace)
+        self._other: InputsByRow | None = None
         self._types: dict[int, list[str]] = {}
 
     def with_inputs(self, inputs: InputsByRow) -> OperatorIndex:
-        """The same operators, given something else."""
+        """The same operators, of which some were given something else."""
         changed = copy(self)
-        changed._inputs = inputs
+        changed._other = inputs
         return changed
 
     @cached_property
@@ -107,7 +108,8 @@ class OperatorIndex:
 
     def inputs(self, row: int) -> Inputs | None:
         """Shapes and plain values that an operator was given; None where the trace does not say."""
-        return self._inputs.of(row)
+        other = None if self._other is None else self._other.of(row)
+        return self._recorded.of(row) if other is None else other
 
     def input_types(self, row: int) -> list[str]:
         """The dtypes of an operator's inputs as the profiler writes them (``float``); empty = unknown."""

@@ -63,7 +63,7 @@ def fit_shapes(
     """Fit what the base run's operators were given.
 
     The k-th operator of a name is the same one in every run; operators of which the runs have not equally
-    many, or which were given other kinds of things, are left out.
+    many, or which were given other kinds of things, are left out: they keep what they were given.
     """
     rows_by_name = [_rows_by_name(run) for run in runs]
     recorded: dict[int, Inputs] = {}

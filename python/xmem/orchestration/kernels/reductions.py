@@ -134,7 +134,7 @@ class AddReductionBuffers:
 def reduction_of(inputs: Inputs) -> Reduction | None:
     """What a call of `aten::sum` sums; None where the trace does not say, or there is nothing to sum."""
     shape, strides = inputs.shape(0), inputs.stride(0)
-    text = inputs.values[1] if len(inputs.values) > 1 else ""
+    text = inputs.value(1)
     named = ast.literal_eval(text) if text.startswith("[") else []
     summed = {axis % len(shape) for axis in named} if shape else set()
     summed = summed or set(range(len(shape)))

@@ -120,7 +120,7 @@ class AddIndexBackwardBuffers:
         blocks = AddedBlocks(workload)
         for row in rows:
             inputs = operators.inputs(int(row))
-            if inputs is None or inputs.values[3:4] != ["True"]:  # accumulate
+            if inputs is None or inputs.value(3) != "True":  # accumulate
                 continue
             indexed = _indexed(inputs.shape(0), inputs.shape(2))
             if indexed is None:

@@ -11,7 +11,7 @@ from .arithmetic import compute, dtype_of
 from .memory import Memory
 from .program import Operation, Program, Region, UnsupportedError, hands_on, pointed_to
 
-_MOST_OPERATIONS = 1 << 18  # of all instances: a second or two
+_MOST_OPERATIONS = 1 << 18  # of all instances: some seconds
 
 Values = dict[str, torch.Tensor]
 
