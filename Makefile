@@ -22,10 +22,13 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 PYTHON ?= .venv-cuda12/bin/python
 ACCURACY = --csv $(or $(RUNS),$(error name the file of runs: make accuracy RUNS=FILE.csv)) --python $(PYTHON) $(CUDNN:%=--cudnn %)
 
+# One worker a core; a file's tests stay together, as they share what was captured for them.
+PYTEST := pytest -q --numprocesses auto --dist loadfile
+
 PHANTOM_PYTEST = \
 	XMEM_PHANTOM_PYTHONS=$(CURDIR)/.venv-cuda13/bin/python:$(CURDIR)/.venv-cuda12/bin/python \
 	XMEM_PHANTOM_CUDNN=$(CURDIR)/.venv-cuda12/cudnn/nvidia/cudnn/lib/libcudnn.so.9 \
-	pytest -q
+	$(PYTEST)
 
 CPP_FILES = git ls-files --cached --others --exclude-standard -- '*.cpp' '*.hpp'
 
@@ -76,7 +79,7 @@ fuzz: $(STAMPS)/build  ## Fuzz the reader and the allocators for FUZZ_SECONDS in
 	sh tools/fuzz.sh $(FUZZ_SECONDS)
 
 test-python: $(STAMPS)/xmem $(STAMPS)/develop $(STAMPS)/models  ## Run the Python tests
-	pytest -q
+	$(PYTEST)
 
 test-phantom: $(STAMPS)/xmem $(STAMPS)/develop .venv-cuda13/ready .venv-cuda12/ready  ## Test on CUDA builds of torch
 	$(PHANTOM_PYTEST) -m 'not nightly' tests/phantom tests/oracle

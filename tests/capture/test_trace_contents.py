@@ -409,3 +409,15 @@ def test_weights_of_modules_that_are_never_called(captured: Capturing) -> None:
         (row,) = [row for row in run.tensors(role) if row["name"] == name and row["size_bytes"] == size][:1]
         assert run.block_of(row).size_bytes == size
     assert any(row["size_bytes"] == 8192 * 4 for row in run.tensors("parameter")), rows
+
+
+def test_layers_that_take_their_sizes_from_the_first_batch_are_named(tmp_path: Path) -> None:
+    captured = run_capture(tmp_path, [sys.executable, str(TARGETS / "lazy_layers.py")])
+    tensors = captured.xmem["tensors"]
+    named = {
+        name: size
+        for role, name, size in zip(tensors["role"], tensors["name"], tensors["size_bytes"], strict=True)
+        if role == "parameter"
+    }
+    assert named["Sequential.4.weight"] == 8 * 16 * 14 * 14 * 4
+    assert len(named) == 6

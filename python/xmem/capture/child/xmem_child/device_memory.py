@@ -63,6 +63,9 @@ def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
         if tensor.layout is torch.sparse_coo:
             return _storage_of(tensor._values())
         return None
+    except ValueError:  # a parameter that gets its size at the first call does not let anyone ask
+        with torch._C.DisableTorchFunctionSubclass():
+            return _storage_of(tensor)
 
 
 def storage_is_device(storage: torch.UntypedStorage | None) -> bool:

@@ -13,6 +13,8 @@ from weakref import WeakSet
 
 import torch
 
+from .tensor_names import has_lazy_tensors
+
 # What torch and its libraries read; nothing else of the environment leaves the process.
 _VARIABLES = (
     "CUBLAS_WORKSPACE_CONFIG",
@@ -41,7 +43,7 @@ class ScriptSettings:
         for device in ("cpu", "cuda"):
             if torch.is_autocast_enabled(device):
                 self._autocast = str(torch.get_autocast_dtype(device)).removeprefix("torch.")
-        if module not in self._seen:
+        if module not in self._seen and not has_lazy_tensors(module):
             self._seen.add(module)
             self._channels_last |= any(map(_is_channels_last, module.parameters()))
 

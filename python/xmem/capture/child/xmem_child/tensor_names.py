@@ -9,10 +9,12 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
+from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import Optimizer
 from torch.utils.weak import WeakTensorKeyDictionary
 
@@ -34,6 +36,11 @@ _COMPANIONS = {
     "main_grad": "gradient",  # Megatron, Transformer Engine: a view of a buffer of many
     "_saved_grad_shard": "gradient",  # FSDP1
 }
+
+
+def has_lazy_tensors(module: torch.nn.Module) -> bool:
+    """Whether it holds parameters or buffers that get their sizes at its first call (``LazyLinear``)."""
+    return any(map(is_lazy, chain(module.parameters(), module.buffers())))
 
 
 class TensorNames:
@@ -114,8 +121,11 @@ class TensorNames:
         self.group.append(group)
 
     def add_root(self, module: torch.nn.Module, name: str) -> None:
-        """Learn an outermost module; its parameters and buffers get rows now and whenever they move."""
-        if module in self._roots:
+        """Learn an outermost module; its parameters and buffers get rows now and whenever they move.
+
+        One of which some are not there yet is learned at a later call.
+        """
+        if module in self._roots or has_lazy_tensors(module):
             return
         self._roots[module] = name
         parameters = list(module.parameters())
@@ -147,7 +157,7 @@ class TensorNames:
         modules = [module for module in modules if "_modules" in vars(module)]  # it is set up
         inner = {id(child) for module in modules for child in module._modules.values()}
         for module in modules:
-            if id(module) not in inner:
+            if id(module) not in inner and not has_lazy_tensors(module):
                 self._name_root(module, type(module).__name__)
 
     def before_step(self, optimizer: Optimizer) -> None:
