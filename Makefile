@@ -121,7 +121,8 @@ accuracy: $(STAMPS)/xmem .venv-cuda12/ready  ## Estimate the measured runs in RU
 	python bench/accuracy/captures.py $(ACCURACY)
 	python bench/accuracy/estimates.py $(ACCURACY) -o .accuracy/estimates.csv
 	xmem-fast validate --runs $(RUNS) --estimates .accuracy/estimates.csv --html .accuracy/scorecard.html \
-	  --write-docs docs/accuracy.md
+	  --explanations bench/accuracy/explanations.toml
+	python bench/accuracy/accuracy_page.py --runs $(RUNS) --estimates .accuracy/estimates.csv --docs docs/accuracy.md
 
 clean:  ## Remove what was built and installed here
 	rm -rf $(VENV) .venv-bench .venv-cuda12 .venv-cuda13 .venv-stacks .stacks .accuracy build .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

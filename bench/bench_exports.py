@@ -20,15 +20,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
-from xmem.pipeline import Analysis, analyze
-from xmem.reports.csv_table import write_csv
-from xmem.reports.folded_stacks import write_folded_stacks
-from xmem.reports.memory_viz import write_memory_viz
-from xmem.reports.parquet_table import write_parquet
-from xmem.reports.perfetto import write_perfetto
-from xmem.reports.speedscope import write_speedscope
-from xmem.reports.tables import TableName, table_of
-from xmem.reports.tree import write_tree
+from xmem.estimation.analysis import Analysis
+from xmem.estimation.pipeline import analyze
+from xmem.reports.profiles.folded_stacks import write_folded_stacks
+from xmem.reports.profiles.memory_viz import write_memory_viz
+from xmem.reports.profiles.perfetto import write_perfetto
+from xmem.reports.profiles.speedscope import write_speedscope
+from xmem.reports.tables.columns import TableName, table_of
+from xmem.reports.tables.csv_table import write_csv
+from xmem.reports.tables.parquet_table import write_parquet
+from xmem.reports.terminal.tree import write_tree
 
 Export = Callable[[Analysis, IO[bytes]], Any]
 

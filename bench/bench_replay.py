@@ -17,8 +17,8 @@ import time
 
 import numpy as np
 
-from xmem.alloc_conf import AllocatorOptions, parse
-from xmem.simulation import NEVER, RequestKind, Requests, make_requests, replay
+from xmem.simulation.alloc_conf import AllocatorOptions, parse
+from xmem.simulation.replay import NEVER, RequestKind, Requests, make_requests, replay
 from xmem.testing.reference.caching_allocator import CachingAllocator
 from xmem.testing.reference.segments import Device
 

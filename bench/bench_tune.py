@@ -15,9 +15,9 @@ import statistics
 import time
 
 from bench_replay import training_sequence
-from xmem.devices import custom_device
-from xmem.simulation import replay
-from xmem.tuning import search
+from xmem.advice.tuning import search
+from xmem.devices.gpus import custom_device
+from xmem.simulation.replay import replay
 
 MIB = 1 << 20
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from xmem.estimate_result import (
+from xmem.estimation.estimate import (
+    AllocatedPeak,
     Bounds,
     Breakdown,
     CardPart,
@@ -13,12 +14,11 @@ from xmem.estimate_result import (
     Estimate,
     Interval,
     LargeBlock,
-    OutOfMemory,
+    OutOfMemoryRecord,
     PathBytes,
-    Peak,
     PolicyRecord,
     SimulationSummary,
-    Target,
+    TargetRecord,
     TraceSummary,
     Verdict,
 )
@@ -57,7 +57,7 @@ FITS = Estimate(
     device_peak_bytes=3514 * MIB,
     interval=Interval(0.9, 3400 * MIB, 3900 * MIB, "20 measured runs (cpu, other)"),
     verdict=Verdict("RTX 3060 12 GB", RTX_3060_BYTES, fits=True, margin_bytes=RTX_3060_BYTES - 3514 * MIB),
-    peak=Peak(
+    peak=AllocatedPeak(
         iteration=1,
         phase="backward",
         operator="aten::mm",
@@ -91,7 +91,7 @@ FITS = Estimate(
             *(_path(f"GPT.blocks.{layer}.attention", 200 * MIB, line=122) for layer in range(6)),
         ),
     ),
-    target=Target(
+    target=TargetRecord(
         gpu="rtx-3060",
         capacity_bytes=RTX_3060_BYTES,
         compute_capability="8.6",
@@ -165,7 +165,7 @@ DOES_NOT_FIT = replace(
         num_ooms=1,
         fragmentation_bytes=20 * MIB,
         bounds=Bounds(perfect_reuse_bytes=3184 * MIB, never_reuse_bytes=40960 * MIB),
-        oom=OutOfMemory(
+        oom=OutOfMemoryRecord(
             request_index=301,
             requested_bytes=392 * MIB,
             device_free_bytes=100 * MIB,
@@ -191,5 +191,5 @@ NO_GPU = replace(
     FITS,
     verdict=None,
     target=replace(FITS.target, gpu=None, capacity_bytes=-1, compute_capability=None),
-    peak=Peak(-1, "other", None, None, None, 0, 0),
+    peak=AllocatedPeak(-1, "other", None, None, None, 0, 0),
 )

@@ -13,10 +13,10 @@ from itertools import product
 import numpy as np
 
 from xmem.cudnn.libraries import library_at
-from xmem.cudnn.planner import Planner, Settings, sizes_tried
-from xmem.cudnn.problems import Operation, Problem
+from xmem.cudnn.planner import Planner, PlannerSettings, sizes_tried
+from xmem.cudnn.problems import ConvolutionProblem, Operation
 from xmem.cudnn.shares import kind_of, tensor_bytes
-from xmem.devices import Device, devices
+from xmem.devices.gpus import Device, devices
 
 BATCH = 64
 # Channels, filters, height and width, kernel, stride, groups: of VGG, ResNet, RegNet, MobileNet, ConvNeXt.
@@ -42,7 +42,7 @@ LAYERS = (
 )
 
 
-def problems() -> list[Problem]:
+def problems() -> list[ConvolutionProblem]:
     """Every layer, operation, dtype and layout."""
     found = []
     for layer, operation, dtype, last in product(LAYERS, Operation, ("float32", "float16"), (False, True)):
@@ -52,7 +52,9 @@ def problems() -> list[Problem]:
         x, w = (BATCH, channels, size, size), (filters, channels // groups, kernel, kernel)
         y = (BATCH, filters, out, out)
         found.append(
-            Problem(operation, dtype, x, w, y, (stride,) * 2, (padding,) * 2, (1, 1), channels_last=last)
+            ConvolutionProblem(
+                operation, dtype, x, w, y, (stride,) * 2, (padding,) * 2, (1, 1), channels_last=last
+            )
         )
     return found
 
@@ -76,7 +78,7 @@ def main(*paths: str) -> None:
             planner = Planner.for_device(library_at(path), device)
             versions.append(planner.version())
             for problem, plans in planner.plans(problems()).items():
-                tried = sizes_tried(plans, problem.dtype, Settings())
+                tried = sizes_tried(plans, problem.dtype, PlannerSettings())
                 if tried:
                     of_kind[kind_of(problem)].append(tried[0] / tensor_bytes(problem))
     print(f"# cuDNN {', '.join(dict.fromkeys(versions))}; written by tools/convolution_shares.py")

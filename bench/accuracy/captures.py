@@ -25,8 +25,8 @@ from accuracy.cache import Cache, Key, Record
 from accuracy.runs import Job, Run, read_runs
 from accuracy.ways import SMALL_BATCHES, Laboratory, NotCapturedError
 from xmem.errors import XmemError
-from xmem.need import memory_needed
-from xmem.units import format_bytes, parse_bytes
+from xmem.estimation.need import memory_needed
+from xmem.text.units import format_bytes, parse_bytes
 
 STEPS = ("phantom", "small", "full")
 ITERATIONS = 4
@@ -161,7 +161,7 @@ class _Bench:
             observed = self._laboratory.model(job).at(batch=job.batch)
         except NotCapturedError:
             return None
-        return int(memory_needed(observed, device=None).peak_allocated_bytes * _HOST_FACTOR)
+        return int(memory_needed(observed).peak_allocated_bytes * _HOST_FACTOR)
 
 
 def in_turns(jobs: Iterable[Job]) -> list[Job]:

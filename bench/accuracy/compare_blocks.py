@@ -20,10 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xmem import _core
-from xmem.attribution import Phase
-from xmem.devices import find_device
-from xmem.orchestration.workload import Workload
-from xmem.pipeline import Stages, run_stages
+from xmem.estimation.analysis import Stages
+from xmem.estimation.pipeline import run_stages
+from xmem.estimation.question import ask
+from xmem.run.workload import Workload
+from xmem.trace.attribution import Phase
 
 MIB = 1 << 20
 ROUNDING = 512  # kMinBlockSize of CUDACachingAllocator.cpp
@@ -46,7 +47,7 @@ class Side:
     @classmethod
     def of(cls, path: Path, gpu: str) -> Side:
         """Read a capture and move it to a GPU."""
-        stages = run_stages(path, device=find_device(gpu))
+        stages = run_stages(path, ask(gpu=gpu))
         workload = stages.workload.select(stages.workload.size_bytes > 0)
         rounded = (workload.size_bytes + ROUNDING - 1) // ROUNDING * ROUNDING
         return cls(replace(stages, workload=workload), rounded, _phases(workload))

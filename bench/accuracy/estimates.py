@@ -26,7 +26,8 @@ from accuracy.captures import add_laboratory_arguments, laboratory_of
 from accuracy.runs import MIB, Run
 from accuracy.ways import WAYS, Laboratory, NotCapturedError, Way
 from xmem.errors import XmemError
-from xmem.pipeline import conclude, run_stages
+from xmem.estimation.pipeline import conclude, run_stages
+from xmem.estimation.question import Question
 from xmem.validation.runs import FAMILIES, IDENTITY
 
 COLUMNS = (
@@ -134,8 +135,8 @@ def policies_at_peak(laboratory: Laboratory, run: Run, way: Way) -> dict[str, in
     job = run.job
     observed = laboratory.observe(job) if way == "cpu" else laboratory.model(job).at(batch=job.batch)
     facts = {policy.name for policy in observed.plan.facts} if way == "fitted" else ()
-    stages = run_stages(observed, device=run.device)
-    explained = conclude(stages, device=run.device, alloc_conf=None, torch_version=None).estimate
+    stages = run_stages(observed, Question(run.device))
+    explained = conclude(stages).estimate
     return {
         policy.name: policy.bytes_at_peak
         for policy in explained.policies

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from xmem.devices import Device, find_device
+from xmem.devices.gpus import Device, find_device
 from xmem.validation.runs import IDENTITY, MeasuredRun
 from xmem.validation.runs import read_runs as read_measured
 

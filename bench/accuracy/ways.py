@@ -17,14 +17,15 @@ import numpy as np
 
 from accuracy.cache import Cache, Key, Record, digest
 from accuracy.runs import Job, Run
-from xmem.attribution import Category
 from xmem.capture import PhantomMachine, capture, find_torch
 from xmem.errors import CaptureError, ConfigError
-from xmem.move import move
-from xmem.need import WithoutLimit, replay_without_limit
-from xmem.observation import Observation, observe
+from xmem.estimation.move import move
+from xmem.estimation.need import WithoutLimit, replay_without_limit
+from xmem.estimation.observation import Observation, observe
+from xmem.estimation.question import AS_RECORDED, Question
 from xmem.phantom.installation import library_folder
 from xmem.scaling import Sample, ScalingModel, fit
+from xmem.trace.attribution import Category
 
 Way = Literal["phantom", "cpu", "fitted"]
 WAYS: tuple[Way, ...] = ("phantom", "cpu", "fitted")
@@ -166,8 +167,8 @@ class Laboratory:
             stale = "" if key == self.phantom_key(run) else "captured by other sources"
             moved_bytes = 0
             if run.first_record_is_late:
-                moved = move(observe(self.cache.trace(key)), run.device, None)
-                moved_bytes = _reserved_at_first_batch(replay_without_limit(moved, None, None))
+                moved = move(observe(self.cache.trace(key)), Question(run.device))
+                moved_bytes = _reserved_at_first_batch(replay_without_limit(moved, AS_RECORDED))
             return Answer(
                 record.peak_reserved_bytes,
                 moved_bytes,
@@ -220,7 +221,7 @@ class Laboratory:
 
 
 def _moved(observed: Observation, run: Run) -> Answer:
-    without_limit = replay_without_limit(move(observed, run.device, None), None, None)
+    without_limit = replay_without_limit(move(observed, Question(run.device)), AS_RECORDED)
     need, moved_bytes = without_limit.need(run.device), _reserved_at_first_batch(without_limit)
     scaling = need.scaling
     notes = [f"caches flushed {need.retries} times"] if need.retries else []

@@ -4,7 +4,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "allocators/rounding.hpp"
+#include "allocators/caching/rounding.hpp"
 
 namespace xmem::allocators {
 namespace {

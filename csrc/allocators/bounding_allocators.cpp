@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "allocators/caching/rounding.hpp"
 #include "allocators/device_memory.hpp"
-#include "allocators/rounding.hpp"
 
 namespace xmem::allocators {
 namespace {

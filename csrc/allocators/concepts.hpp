@@ -27,7 +27,8 @@ concept DeviceMemory = requires(Device device, const Device view, Bytes address,
 
 // What a deep-learning framework puts between a program and a device. To add one: write the class, assert the concept
 // beside it, add it to tests/cpp/allocators/test_conformance.cpp, which holds every model to the rules below, and give
-// it a number in simulation/gauge_replay.hpp. Its twin for slow allocators in Python is xmem.allocators.Allocator.
+// it a number in simulation/gauge_replay.hpp. Its twin for slow allocators in Python is
+// xmem.simulation.bounding.Allocator.
 //
 // - allocate: `size` is above 0. A handle is unique among the living; it may be used again once its block was freed.
 //   After a failure all living blocks are as they were, and the allocator goes on to work.

@@ -2,7 +2,7 @@
 
 #include <stdexcept>
 
-#include "allocators/rounding.hpp"
+#include "allocators/caching/rounding.hpp"
 
 namespace xmem::allocators {
 namespace {

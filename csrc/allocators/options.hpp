@@ -1,5 +1,5 @@
 // The settings of PYTORCH_CUDA_ALLOC_CONF that touch placement, and the tie-break that goes with a PyTorch version.
-// Parsing the text, and what each version accepts, is Python's (xmem/alloc_conf.py).
+// Parsing the text, and what each version accepts, is Python's (xmem/simulation/alloc_conf.py).
 #pragma once
 
 #include <array>
@@ -35,5 +35,21 @@ struct AllocatorOptions {
   bool newest_scope_first = true;     // of several open private pools the one that serves: from 2.10 the last opened
   bool every_scope_captures = false;  // up to 2.12 torch.cuda.use_mem_pool holds frees and caches as a capture does
 };
+
+// Calls a visitor with each setting: its name in `xmem.simulation.alloc_conf.AllocatorOptions`, and the field.
+template <typename Visitor>
+void for_each_option(AllocatorOptions& options, Visitor&& visit) {
+  visit("tie_break", options.tie_break);
+  visit("large_segment_bytes", options.large_segment);
+  visit("max_split_bytes", options.max_split);
+  visit("max_non_split_rounding_bytes", options.max_non_split_rounding);
+  visit("roundup_power2_divisions", options.roundup_divisions);
+  visit("garbage_collection_threshold", options.gc_threshold);
+  visit("expandable_segments", options.expandable);
+  visit("memory_fraction", options.memory_fraction);
+  visit("throw_on_cudamalloc_oom", options.reject_over_capacity);
+  visit("newest_scope_first", options.newest_scope_first);
+  visit("every_scope_captures", options.every_scope_captures);
+}
 
 }  // namespace xmem::allocators

@@ -7,7 +7,7 @@
 #include "attribution/category.hpp"
 #include "attribution/forward_links.hpp"
 #include "attribution/stack_sweep.hpp"
-#include "trace/frame_name.hpp"
+#include "trace/parsing/frame_name.hpp"
 
 namespace xmem::attribution {
 namespace {

@@ -4,8 +4,10 @@
 
 #include <numeric>
 #include <tuple>
+#include <type_traits>
 
 #include "allocators/counters.hpp"
+#include "allocators/options.hpp"
 #include "numpy_view.hpp"
 #include "register.hpp"
 #include "sequence/request_sequence.hpp"
@@ -92,23 +94,25 @@ py::tuple peaks_tuple(const simulation::Peaks& peaks) {
                         peak_tuple(peaks.requested));
 }
 
+allocators::AllocatorOptions options_of(const py::kwargs& given) {
+  allocators::AllocatorOptions options;
+  std::size_t known = 0;
+  allocators::for_each_option(options, [&](const char* name, auto& field) {
+    if (!given.contains(name)) return;
+    ++known;
+    using Field = std::decay_t<decltype(field)>;
+    if constexpr (std::is_enum_v<Field>) {
+      field = static_cast<Field>(given[name].cast<std::underlying_type_t<Field>>());
+    } else {
+      field = given[name].cast<Field>();
+    }
+  });
+  if (known != given.size()) throw py::type_error("AllocatorOptions: a setting that the core does not have");
+  return options;
+}
+
 void bind_options(py::module_& core) {
-  using allocators::AllocatorOptions;
-  py::class_<AllocatorOptions>(core, "AllocatorOptions")
-      .def(py::init<>())
-      .def_property(
-          "tie_break", [](const AllocatorOptions& o) { return static_cast<int>(o.tie_break); },
-          [](AllocatorOptions& o, std::uint8_t value) { o.tie_break = static_cast<allocators::TieBreak>(value); })
-      .def_readwrite("large_segment", &AllocatorOptions::large_segment)
-      .def_readwrite("max_split", &AllocatorOptions::max_split)
-      .def_readwrite("max_non_split_rounding", &AllocatorOptions::max_non_split_rounding)
-      .def_readwrite("roundup_divisions", &AllocatorOptions::roundup_divisions)
-      .def_readwrite("gc_threshold", &AllocatorOptions::gc_threshold)
-      .def_readwrite("expandable", &AllocatorOptions::expandable)
-      .def_readwrite("memory_fraction", &AllocatorOptions::memory_fraction)
-      .def_readwrite("reject_over_capacity", &AllocatorOptions::reject_over_capacity)
-      .def_readwrite("newest_scope_first", &AllocatorOptions::newest_scope_first)
-      .def_readwrite("every_scope_captures", &AllocatorOptions::every_scope_captures);
+  py::class_<allocators::AllocatorOptions>(core, "AllocatorOptions").def(py::init(&options_of));
 }
 
 void bind_sequence(py::module_& core) {

@@ -11,7 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "allocators/caching_allocator.hpp"
+#include "allocators/caching/caching_allocator.hpp"
 
 namespace xmem::simulation {
 

@@ -15,7 +15,7 @@
 #include <span>
 #include <vector>
 
-#include "allocators/caching_allocator.hpp"
+#include "allocators/caching/caching_allocator.hpp"
 
 namespace xmem::simulation {
 

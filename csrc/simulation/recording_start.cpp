@@ -4,7 +4,7 @@
 #include <map>
 #include <string>
 
-#include "allocators/rounding.hpp"
+#include "allocators/caching/rounding.hpp"
 #include "base/error.hpp"
 
 namespace xmem::simulation {

@@ -11,7 +11,7 @@
 #include <optional>
 #include <vector>
 
-#include "allocators/caching_allocator.hpp"
+#include "allocators/caching/caching_allocator.hpp"
 #include "allocators/device_memory.hpp"
 #include "simulation/requests.hpp"
 

@@ -12,8 +12,8 @@
 #include <utility>
 
 #include "base/error.hpp"
-#include "trace/event_extent.hpp"
-#include "trace/json_scan.hpp"
+#include "trace/parsing/event_extent.hpp"
+#include "trace/parsing/json_scan.hpp"
 
 namespace xmem::trace {
 namespace {

@@ -14,9 +14,9 @@
 #include <string_view>
 #include <vector>
 
-#include "trace/event_splitter.hpp"
+#include "trace/parsing/event_splitter.hpp"
+#include "trace/parsing/window_decoders.hpp"
 #include "trace/trace.hpp"
-#include "trace/window_decoders.hpp"
 
 namespace xmem::trace {
 

@@ -9,15 +9,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from xmem.attribution import attribute
-    from xmem.blocks import pair_blocks
     from xmem.errors import CaptureError, ConfigError, TraceError, XmemError
-    from xmem.estimate_result import Estimate
-    from xmem.pipeline import Analysis, analyze, estimate
+    from xmem.estimation.analysis import Analysis
+    from xmem.estimation.estimate import Estimate
+    from xmem.estimation.pipeline import analyze, estimate
     from xmem.recording import Recorder, memory_tracker, record
     from xmem.recording.magic import load_ipython_extension
-    from xmem.simulation import make_requests, replay
-    from xmem.trace import Trace, read_trace
+    from xmem.simulation.replay import make_requests, replay
+    from xmem.trace.attribution import attribute
+    from xmem.trace.blocks import pair_blocks
+    from xmem.trace.trace import Trace, read_trace
 
 __all__ = [
     "Analysis",
@@ -41,8 +42,8 @@ __all__ = [
 ]
 
 _HOME = {
-    "attribute": "attribution",
-    "pair_blocks": "blocks",
+    "attribute": "trace.attribution",
+    "pair_blocks": "trace.blocks",
     "CaptureError": "errors",
     "ConfigError": "errors",
     "TraceError": "errors",
@@ -51,14 +52,14 @@ _HOME = {
     "memory_tracker": "recording",
     "record": "recording",
     "load_ipython_extension": "recording.magic",
-    "Estimate": "estimate_result",
-    "Analysis": "pipeline",
-    "analyze": "pipeline",
-    "estimate": "pipeline",
-    "make_requests": "simulation",
-    "replay": "simulation",
-    "Trace": "trace",
-    "read_trace": "trace",
+    "Estimate": "estimation.estimate",
+    "Analysis": "estimation.analysis",
+    "analyze": "estimation.pipeline",
+    "estimate": "estimation.pipeline",
+    "make_requests": "simulation.replay",
+    "replay": "simulation.replay",
+    "Trace": "trace.trace",
+    "read_trace": "trace.trace",
 }
 
 

@@ -1,6 +1,7 @@
 """The C++ core: functions from columns to columns, read-only views that keep their owner alive."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,18 +97,7 @@ def operator_parents(trace: Trace) -> NDArray[np.int32]: ...
 # Sequence, allocators, simulation (csrc/bindings/bind_simulation.cpp).
 
 class AllocatorOptions:
-    tie_break: int
-    large_segment: int
-    max_split: int
-    max_non_split_rounding: int
-    roundup_divisions: tuple[int, ...] | list[int]
-    gc_threshold: float
-    expandable: bool
-    memory_fraction: float | None
-    reject_over_capacity: bool
-    newest_scope_first: bool
-    every_scope_captures: bool
-    def __init__(self) -> None: ...
+    def __init__(self, **settings: Any) -> None: ...
 
 class RequestSequence:
     @property

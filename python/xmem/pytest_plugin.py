@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from xmem.estimate_result import Estimate
+    from xmem.estimation.estimate import Estimate
     from xmem.gate.limits import Limits
     from xmem.recording import Recorder
 
@@ -170,7 +170,7 @@ def _budget(positional: tuple[Any, ...], options: Mapping[str, Any], config: pyt
     if limits.budget_bytes is None and gpu is None and baseline is None:
         raise ConfigError("no limit was given", "pass a budget, a gpu or a baseline")
     if gpu is not None:
-        from xmem.devices import find_device
+        from xmem.devices.gpus import find_device
 
         find_device(gpu)
     return _Budget(limits, gpu, None if baseline is None else config.rootpath / baseline)
@@ -201,7 +201,7 @@ def _keep(estimate: Estimate, folder: Path, test: str, number: int) -> None:
     """Write an estimate to a file of its own: names of tests may be alike without their punctuation."""
     readable = re.sub(r"[^\w.-]+", "_", test)[-_NAME_LENGTH:].strip("_")
     digest = hashlib.sha256(f"{test}\0{number}".encode()).hexdigest()[:8]
-    from xmem.estimate_file import write_estimate
+    from xmem.estimation.estimate_file import write_estimate
 
     try:
         folder.mkdir(parents=True, exist_ok=True)

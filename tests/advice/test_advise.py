@@ -11,8 +11,8 @@ import xmem
 from whatif.nested_sample import RESULT, nested
 from whatif.sample import linear
 from xmem.advice import Advised, advise
-from xmem.alloc_conf import AllocatorOptions
-from xmem.observation import Observation, observe
+from xmem.estimation.observation import Observation, observe
+from xmem.simulation.alloc_conf import AllocatorOptions
 
 MIB = 1 << 20
 

@@ -12,7 +12,7 @@ import pytest
 import xmem
 from xmem.advice import advise
 from xmem.capture import capture
-from xmem.observation import Observation, observe
+from xmem.estimation.observation import Observation, observe
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),

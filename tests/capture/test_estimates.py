@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import xmem
-from xmem.blocks import NEVER
 from xmem.breakdown.execution import execution_of
 from xmem.breakdown.modules import module_tree
+from xmem.trace.blocks import NEVER
 
 from .conftest import Captured, needs_torch, run_capture
 
@@ -122,7 +122,7 @@ def test_nearly_every_byte_has_a_category_and_a_place(demo: tuple[str, Captured]
 
 def test_the_demos_end_where_they_should(demo: tuple[str, Captured]) -> None:
     """What lives at the end of the run: parameters, state, gradients of the last step, outputs; no leak."""
-    from xmem.pipeline import run_stages
+    from xmem.estimation.pipeline import run_stages
 
     _, run = demo
     workload = run_stages(run.result.path).workload

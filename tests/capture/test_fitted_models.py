@@ -7,9 +7,11 @@ import sys
 import pytest
 
 import xmem
-from xmem.devices import find_device
-from xmem.observation import Observation, observe
-from xmem.pipeline import Stages, run_stages
+from xmem.devices.gpus import find_device
+from xmem.estimation.analysis import Stages
+from xmem.estimation.observation import Observation, observe
+from xmem.estimation.pipeline import run_stages
+from xmem.estimation.question import Question
 from xmem.scaling import Sample, fit
 
 from .conftest import TARGETS, needs_torch, run_capture
@@ -36,7 +38,8 @@ def both(runs: dict[int, Observation], request: pytest.FixtureRequest) -> tuple[
     """At the point that was asked for: the fitted run, and the captured one."""
     model = fit([Sample({"batch": batch}, runs[batch]) for batch in BATCHES])
     device = find_device(request.param)
-    return run_stages(model.at(batch=ASKED), device=device), run_stages(runs[ASKED], device=device)
+    question = Question(device)
+    return run_stages(model.at(batch=ASKED), question), run_stages(runs[ASKED], question)
 
 
 def test_every_policy_changes_what_it_changes_in_the_capture(both: tuple[Stages, Stages]) -> None:

@@ -393,7 +393,7 @@ def test_what_the_script_set_of_torch_is_noted_when_the_recording_ends(captured:
 
 def test_a_script_that_sets_nothing_has_the_defaults_of_torch(captured: Capturing) -> None:
     noted = captured(EVERYDAY).xmem["settings"]
-    assert RunSettings.from_metadata({"settings": {**noted, "environment": {}}}) == RunSettings()
+    assert RunSettings.of({**noted, "environment": {}}) == RunSettings()
 
 
 def test_weights_of_modules_that_are_never_called(captured: Capturing) -> None:
@@ -421,3 +421,24 @@ def test_layers_that_take_their_sizes_from_the_first_batch_are_named(tmp_path: P
     }
     assert named["Sequential.4.weight"] == 8 * 16 * 14 * 14 * 4
     assert len(named) == 6
+
+
+def test_a_module_may_call_something_of_its_own_buffers(tmp_path: Path) -> None:
+    script = tmp_path / "script" / "own_buffers.py"
+    script.parent.mkdir()
+    script.write_text(
+        "import torch\n"
+        "class Net(torch.nn.Linear):\n"
+        "    def __init__(self):\n"
+        "        super().__init__(64, 64)\n"
+        "        self.buffers = []\n"  # as Megatron's DistributedDataParallel has
+        "net = Net().to('cuda')\n"
+        "optimizer = torch.optim.SGD(net.parameters(), lr=0.1)\n"
+        "for _ in range(3):\n"
+        "    optimizer.zero_grad()\n"
+        "    net(torch.randn(4, 64, device='cuda')).sum().backward()\n"
+        "    optimizer.step()\n"
+    )
+    (tmp_path / "trace").mkdir()
+    captured = run_capture(tmp_path / "trace", [sys.executable, str(script)])
+    assert {row["name"] for row in captured.tensors("parameter")} == {"Net.weight", "Net.bias"}

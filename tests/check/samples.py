@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from estimate_samples import FITS, MIB
-from xmem.estimate_result import Estimate, Measured, PathBytes, RankPeak, Verdict
+from xmem.estimation.estimate import Estimate, Measured, PathBytes, RankPeak, Verdict
 
 GPT2 = FITS
 """3,514 MiB on the device: 146 of context and 3,368 reserved, 3,200 of them allocated."""

@@ -13,7 +13,7 @@ from check.samples import GPT2, NO_GPU, TOO_LARGE, grown, write
 from command_line import xmem_fast
 from estimate_samples import MIB
 from training_sample import training
-from xmem.estimate_result import Estimate
+from xmem.estimation.estimate import Estimate
 
 
 def check(*arguments: object) -> Result:

@@ -11,7 +11,7 @@ from estimate_samples import DOES_NOT_FIT, MIB
 from xmem.errors import ConfigError
 from xmem.gate.baseline import Baseline
 from xmem.gate.judge import Rule, judge
-from xmem.gate.limits import Growth, Limits, Metric, parse_growth
+from xmem.gate.limits import AllowedGrowth, Limits, Metric, parse_growth
 
 
 def rules(outcome) -> list[Rule]:
@@ -144,7 +144,12 @@ class TestBaseline:
 
 @pytest.mark.parametrize(
     ("text", "growth"),
-    [("0", Growth()), ("5%", Growth(share=0.05)), ("0%", Growth()), ("200MiB", Growth(bytes=200 * MIB))],
+    [
+        ("0", AllowedGrowth()),
+        ("5%", AllowedGrowth(share=0.05)),
+        ("0%", AllowedGrowth()),
+        ("200MiB", AllowedGrowth(bytes=200 * MIB)),
+    ],
 )
 def test_growths_are_read(text, growth):
     assert parse_growth(text) == growth

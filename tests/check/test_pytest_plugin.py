@@ -16,7 +16,7 @@ import xmem
 import xmem.pytest_plugin
 import xmem.recording
 from check.samples import GPT2, grown
-from xmem.estimate_result import Estimate
+from xmem.estimation.estimate import Estimate
 
 pytest_plugins = ["pytester"]
 

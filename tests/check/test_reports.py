@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 from check.samples import GPT2, TOO_LARGE, grown
 from xmem.errors import CaptureError
 from xmem.gate.baseline import Baseline
-from xmem.gate.judge import Outcome, Rule, failed_outcome, judge
+from xmem.gate.judge import CheckOutcome, Rule, failed_outcome, judge
 from xmem.gate.limits import Limits
 from xmem.reports.gate import github
 from xmem.reports.gate.sarif import sarif_log
@@ -29,7 +29,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def outcomes() -> list[Outcome]:
+def outcomes() -> list[CheckOutcome]:
     """One of each kind."""
     after = grown(GPT2, 100, module="GPT.head", line="a file, 100%:1.py:7")
     return [

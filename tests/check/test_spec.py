@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from xmem.errors import ConfigError
-from xmem.gate.limits import Growth, Limits, Metric
+from xmem.gate.limits import AllowedGrowth, Limits, Metric
 from xmem.gate.spec import CommandToCapture, find_spec, read_jobs
 
 
@@ -50,12 +50,12 @@ def test_jobs_inherit_and_override(tmp_path):
     gpt2, resnet, fitted = jobs
     assert gpt2.source == CommandToCapture(("python", "train.py"), iterations=2, timeout_s=60)
     assert gpt2.asked.gpus == ("rtx-3060", "t4")
-    assert gpt2.asked.limits == Limits(10 << 30, max_growth=Growth(share=0.05))
+    assert gpt2.asked.limits == Limits(10 << 30, max_growth=AllowedGrowth(share=0.05))
     assert gpt2.asked.baseline == tmp_path / "baselines"
     assert resnet.source == str(tmp_path / "resnet.json.gz")
     assert resnet.asked.gpus == ("a10",)
     assert resnet.asked.limits == Limits(
-        1_000_000, Metric.RESERVED, upper=True, max_growth=Growth(share=0.05)
+        1_000_000, Metric.RESERVED, upper=True, max_growth=AllowedGrowth(share=0.05)
     )
     assert (resnet.asked.confidence, resnet.asked.torch_version) == (0.95, "2.6")
     assert fitted.at == "batch=16"

@@ -8,7 +8,8 @@ import subprocess
 import sys
 import threading
 import types
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -16,16 +17,18 @@ from typing import Any, ClassVar, cast
 import pytest
 
 import xmem
-import xmem.observation
+import xmem.estimation.observation
+import xmem.estimation.pipeline
 import xmem.phantom.ledger
 from command_line import xmem_fast
 from estimate_samples import DOES_NOT_FIT, FITS, NO_GPU
 from training_sample import training
 from xmem.capture import Extent, PhantomMachine, TorchBuild, path_with, with_python
 from xmem.errors import CaptureError, TraceError
-from xmem.estimate_result import Estimate
+from xmem.estimation.analysis import Analysis
+from xmem.estimation.estimate import Estimate
+from xmem.estimation.question import Question, ask
 from xmem.phantom.ledger import ProcessRecord
-from xmem.pipeline import Analysis
 from xmem.testing.trace_builder import TraceBuilder
 
 SCRIPT = ["python", "train.py"]
@@ -58,11 +61,29 @@ class FakeStages:
             processes=self.processes,
         )
 
-    def analyze(self, trace: Path, **options: Any) -> Analysis:
-        self.estimates.append({"trace": trace, **options})
+    def observe(self, trace: Path, without_policies: Sequence[str] = (), **_: Any) -> FakeRun:
         if self.error is not None:
             raise self.error
-        return Analysis(self.estimate, *[cast(Any, None)] * 5, show_packages=False)
+        return FakeRun(trace, tuple(without_policies))
+
+    def answer(self, observed: FakeRun, question: Question, *, show_packages: bool) -> Analysis:
+        self.estimates.append({**asdict(observed), "question": question, "show_packages": show_packages})
+        return Analysis(self.estimate, *[cast(Any, None)] * 3, show_packages=False)
+
+
+@dataclass(frozen=True)
+class FakeRun:
+    """What an observation was asked to be."""
+
+    trace: Path
+    without: tuple[str, ...] = ()
+    changes: tuple[str, ...] = ()
+
+    def without_policies(self, *names: str) -> FakeRun:
+        return replace(self, without=(*self.without, *names))
+
+    def what_if(self, *changes: str) -> FakeRun:
+        return replace(self, changes=(*self.changes, *changes))
 
 
 @pytest.fixture
@@ -76,8 +97,8 @@ def stages(monkeypatch: pytest.MonkeyPatch) -> FakeStages:
     module.PhantomMachine = PhantomMachine  # type: ignore[attr-defined]
     module.Extent = Extent  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "xmem.capture", module)
-    monkeypatch.setattr(xmem, "analyze", fake.analyze, raising=False)
-    monkeypatch.setattr(xmem.observation, "observe", lambda source, **_: source)
+    monkeypatch.setattr(xmem.estimation.pipeline, "answer", fake.answer)
+    monkeypatch.setattr(xmem.estimation.observation, "observe", fake.observe)
     return fake
 
 
@@ -94,7 +115,7 @@ class TestEstimate:
             "Fits on RTX 3060 12 GB: needs 3.43 GiB of 11.76 GiB, 8.32 GiB to spare\n"
         )
         assert result.stderr == ""
-        assert stages.estimates[0]["gpu"] == "rtx-3060"
+        assert stages.estimates[0]["question"] == ask(gpu="rtx-3060")
 
     def test_what_does_not_fit_is_told_where_to_ask_for_a_remedy(self, stages: FakeStages) -> None:
         stages.estimate = DOES_NOT_FIT
@@ -120,14 +141,16 @@ class TestEstimate:
         assert stages.estimates == [
             {
                 "trace": "a.json.gz",
-                "what_if": ["accumulate=4"],
-                "confidence": 0.99,
+                "changes": ("accumulate=4",),
+                "without": ("resize_dropout_masks", "recorded_activations"),
                 "show_packages": True,
-                "without_policies": ["resize_dropout_masks", "recorded_activations"],
-                "gpu": "A100 80GB",
-                "capacity": 40 * 1024**3,
-                "alloc_conf": "expandable_segments:True",
-                "torch_version": "2.6",
+                "question": ask(
+                    gpu="A100 80GB",
+                    capacity=40 * 1024**3,
+                    alloc_conf="expandable_segments:True",
+                    torch_version="2.6",
+                    confidence=0.99,
+                ),
             }
         ]
 
@@ -591,7 +614,7 @@ class TestProcess:
     def test_closed_pipe_is_silent(self) -> None:
         # More than a pipe holds, so that writing meets the closed end.
         script = (
-            "import xmem.cli.gpus as gpus; gpus.format_table = lambda rows: 'x\\n' * 1_000_000\n"
+            "import xmem.cli.commands.gpus as gpus; gpus.format_table = lambda rows: 'x\\n' * 1_000_000\n"
             "from xmem.cli.main import main; main()"
         )
         with subprocess.Popen(
@@ -609,7 +632,7 @@ class TestProcess:
             assert process.wait(timeout=30) == 141
 
     def test_a_fault_of_ours_is_no_verdict(self) -> None:
-        script = "import xmem.cli.gpus as gpus; gpus.devices = lambda: 1 / 0\n"
+        script = "import xmem.cli.commands.gpus as gpus; gpus.devices = lambda: 1 / 0\n"
         process = self.run("-c", script + "from xmem.cli.main import main; main()", "gpus")
         assert process.returncode == 70
         assert "ZeroDivisionError" in process.stderr

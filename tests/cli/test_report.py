@@ -143,7 +143,7 @@ def test_a_damaged_estimate(estimate: Path) -> None:
 
 
 def test_what_a_format_needs_is_named(trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xmem.reports.parquet_table.find_spec", lambda _: None)
+    monkeypatch.setattr("xmem.reports.tables.parquet_table.find_spec", lambda _: None)
     result = xmem_fast("report", trace, "-o", tmp_path / "run.parquet")
     assert (result.exit_code, result.stdout) == (2, "")
     assert "pip install 'xmem-fast[parquet]'" in result.stderr

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from command_line import xmem_fast
-from xmem.alloc_conf import parse
+from xmem.simulation.alloc_conf import parse
 from xmem.testing.trace_builder import TraceBuilder
 
 MIB = 1 << 20

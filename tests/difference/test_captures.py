@@ -12,7 +12,8 @@ import pytest
 
 from xmem.capture import capture
 from xmem.difference import Difference, difference
-from xmem.pipeline import Analysis, analyze
+from xmem.estimation.analysis import Analysis
+from xmem.estimation.pipeline import analyze
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),

@@ -15,14 +15,15 @@ from hypothesis import strategies as st
 from estimate_samples import DOES_NOT_FIT, FITS, MIB, NO_GPU
 from training_sample import training
 from xmem.difference import Difference, PathChange, difference
-from xmem.difference.blocks import _paired
 from xmem.difference.causes import causes, factor
+from xmem.difference.matched_blocks import _paired
 from xmem.errors import TraceError
-from xmem.estimate_result import Breakdown, Estimate
-from xmem.pipeline import Analysis, analyze
+from xmem.estimation.analysis import Analysis
+from xmem.estimation.estimate import Breakdown, Estimate
+from xmem.estimation.pipeline import analyze
 from xmem.testing import strategies
 from xmem.testing.trace_builder import TraceBuilder
-from xmem.trace import read_trace
+from xmem.trace.trace import read_trace
 
 LATE_NS = 10**9
 TABLES = ("category", "module", "operator", "source_line", "phase")

@@ -11,10 +11,11 @@ from rich.console import Console
 from estimate_samples import DOES_NOT_FIT, FITS, MIB
 from training_sample import training
 from xmem.difference import Difference, difference
-from xmem.pipeline import Analysis, analyze
+from xmem.estimation.analysis import Analysis
+from xmem.estimation.pipeline import analyze
 from xmem.reports.difference.terminal import render
 from xmem.testing.trace_builder import TraceBuilder
-from xmem.trace import read_trace
+from xmem.trace.trace import read_trace
 
 
 def analysis(trace: TraceBuilder) -> Analysis:

@@ -2,7 +2,7 @@
 #include <utility>
 
 #include "fuzz_target.hpp"
-#include "trace/event_splitter.hpp"
+#include "trace/parsing/event_splitter.hpp"
 
 using xmem::fuzz::require;
 using xmem::trace::EventSplitter;

@@ -8,8 +8,8 @@
 #include <string>
 
 #include "base/error.hpp"
+#include "trace/parsing/repair_text.hpp"
 #include "trace/read_trace.hpp"
-#include "trace/repair_text.hpp"
 #include "trace_laws.hpp"
 
 using xmem::TraceError;

@@ -15,8 +15,9 @@ from accuracy.runs import MIB, Job, Run
 from accuracy.ways import SMALL_BATCHES, WAYS, Laboratory, NotCapturedError
 from measured_run import measured
 from training_sample import training
-from xmem.need import memory_needed
-from xmem.observation import observe
+from xmem.estimation.need import memory_needed
+from xmem.estimation.observation import observe
+from xmem.estimation.question import Question
 from xmem.validation.estimates import read_estimates
 
 JOB = Job("CNN", "Net", "SGD", 8)
@@ -44,7 +45,7 @@ def test_the_fitted_way_is_the_cpu_way_where_both_are_there(laboratory: Laborato
     put(laboratory, *SMALL_BATCHES, 8)
     fitted, cpu = laboratory.ask(RUN, "fitted"), laboratory.ask(RUN, "cpu")
     trace = laboratory.cache.trace(laboratory.cpu_key(JOB))
-    assert cpu.reserved_bytes == memory_needed(observe(trace), device=RUN.device).peak_reserved_bytes
+    assert cpu.reserved_bytes == memory_needed(observe(trace), Question(RUN.device)).peak_reserved_bytes
     assert fitted.reserved_bytes == cpu.reserved_bytes
     assert not fitted.out_of_memory
     assert fitted.low_bytes is None

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from accuracy.runs import MIB, Job, read_runs
-from xmem.devices import find_device
+from xmem.devices.gpus import find_device
 from xmem.validation.runs import IDENTITY
 
 HEADER = "set,family,model,optimizer,batch_size,gpu,gpu_total_bytes,zero_grad_mode,nvml_peak_bytes,real_oom\n"

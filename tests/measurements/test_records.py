@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from snapshot_samples import MIB, snapshot
-from xmem.alloc_conf import RULE_RELEASES
-from xmem.alloc_conf import parse as parse_alloc_conf
-from xmem.devices import describe_device, find_device, read_device
+from xmem.devices.gpus import describe_device, find_device, read_device
 from xmem.errors import TraceError
-from xmem.snapshot import read_snapshot
+from xmem.simulation.alloc_conf import RULE_RELEASES
+from xmem.simulation.alloc_conf import parse as parse_alloc_conf
+from xmem.snapshot.snapshot import read_snapshot
 from xmem.validation import TrainingPeak, load_measurements, replay_history
 from xmem.validation.columns import unpack
 from xmem_measure.columns import pack

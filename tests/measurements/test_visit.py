@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 from xmem.cli.main import app
 from xmem.errors import ConfigError
 from xmem.validation import (
-    ConvolutionWorkspaces,
     LeastMemory,
+    MeasuredWorkspaces,
     OperatorTable,
     TrainingPeak,
     load_measurements,
@@ -90,7 +90,7 @@ def test_tables_name_operators_and_convolutions(visited: Path) -> None:
     backward = [row for row in operators.operators if row.name == "aten::convolution_backward"]
     assert backward
     assert all(row.inputs[0]["dtype"] == "float32" and row.requests[0] > 0 for row in backward)
-    (workspaces,) = (m for m in measurements if isinstance(m, ConvolutionWorkspaces))
+    (workspaces,) = (m for m in measurements if isinstance(m, MeasuredWorkspaces))
     first = workspaces.convolutions[0]
     assert first.shape["filter"] == [64, 3, 3, 3]
     assert first.forward is not None

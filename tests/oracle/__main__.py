@@ -21,9 +21,9 @@ from oracle.comparison import first_difference
 from oracle.real_allocator import CONTEXT_BYTES, Setting, TorchError, run_torch, version_of
 from oracle.recordings import requests_of
 from oracle.sequences import random_requests, random_setting
-from xmem.alloc_conf import release_of
-from xmem.simulation import Requests, replay
-from xmem.snapshot import read_snapshot
+from xmem.simulation.alloc_conf import release_of
+from xmem.simulation.replay import Requests, replay
+from xmem.snapshot.snapshot import read_snapshot
 
 
 def main() -> int:

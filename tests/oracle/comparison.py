@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from oracle.real_allocator import CONTEXT_BYTES, RealRun, Setting
-from xmem import alloc_conf
-from xmem.alloc_conf import AllocatorOptions
-from xmem.simulation import BlockState, Replay, RequestKind, Requests, replay
+from xmem.simulation import alloc_conf
+from xmem.simulation.alloc_conf import AllocatorOptions
+from xmem.simulation.replay import BlockState, Replay, RequestKind, Requests, replay
 
 STATES = {"inactive": BlockState.FREE, "active_allocated": BlockState.ALLOCATED}
 STATES["active_pending_free"] = BlockState.PENDING_FREE

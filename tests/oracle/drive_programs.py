@@ -31,7 +31,7 @@ _MOST_LIVE = 60
 def main(folder: Path, child: Path) -> None:
     plan = json.loads((folder / "plan.json").read_text())
     sys.path.insert(0, str(child))
-    record_of = __import__("xmem_child.allocator_record", fromlist=["AllocatorRecord"])
+    record_of = __import__("xmem_child.records.allocator_record", fromlist=["AllocatorRecord"])
     record = record_of.AllocatorRecord(print)
     record.install()
     torch.cuda.init()

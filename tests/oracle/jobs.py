@@ -12,7 +12,7 @@ from pathlib import Path
 
 import xmem
 from xmem.capture import PhantomMachine, capture
-from xmem.devices import find_device
+from xmem.devices.gpus import find_device
 
 DRIVER = Path(__file__).with_name("drive_jobs.py")
 

@@ -18,11 +18,12 @@ import numpy as np
 import xmem
 from oracle.comparison import options_of
 from oracle.real_allocator import CONTEXT_BYTES, Setting, TorchError
-from xmem.blocks import CUDA, NEVER, BlockTable
-from xmem.devices import custom_device
-from xmem.orchestration.allocator_history import AllocatorHistory, allocator_history
+from xmem.devices.gpus import custom_device
 from xmem.phantom.environment import phantom_environment, prepare
-from xmem.simulation import RequestKind, Requests, make_requests, replay
+from xmem.run.allocator_history import AllocatorHistory, allocator_history
+from xmem.simulation.replay import RequestKind, Requests, make_requests, replay
+from xmem.trace.blocks import CUDA, NEVER, BlockTable
+from xmem.trace.notes import DeviceRequests
 
 DRIVER = Path(__file__).with_name("drive_programs.py")
 CHILD = Path(xmem.__file__).parent / "capture" / "child"
@@ -124,7 +125,7 @@ def requests_of(kept: dict[str, Any]) -> Requests:
     free_ns = np.full(len(kept["address"]), NEVER, np.int64)
     free_ns[order[order >= 0]] = times[order >= 0]
     blocks = _blocks(kept, times[order < 0], free_ns)
-    history = allocator_history({"phantom": {"requests": [kept]}}, blocks, CUDA, kept["device"])
+    history = allocator_history([DeviceRequests(**kept)], blocks, CUDA, kept["device"])
     assert history is not None
     return _in_order(history)
 

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xmem import _core
-from xmem.devices import custom_device
+from xmem.devices.gpus import custom_device
 from xmem.phantom.environment import phantom_environment, prepare
-from xmem.simulation import Requests
+from xmem.simulation.replay import Requests
 
 DRIVER = Path(__file__).with_name("drive_torch.py")
 CONTEXT_BYTES = 64 << 20

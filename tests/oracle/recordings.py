@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from xmem.simulation import BlockState, RequestKind, Requests
-from xmem.snapshot import RecordedAction, RecordedDevice
+from xmem.simulation.replay import BlockState, RequestKind, Requests
+from xmem.snapshot.snapshot import RecordedAction, RecordedDevice
 
 _RELEASES = (RecordedAction.SEGMENT_FREE, RecordedAction.SEGMENT_UNMAP)
 _ANSWERS = (

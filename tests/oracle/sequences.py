@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from oracle.real_allocator import CONTEXT_BYTES, Setting
-from xmem.simulation import RequestKind, Requests
+from xmem.simulation.replay import RequestKind, Requests
 
 MIB = 1 << 20
 

@@ -17,12 +17,12 @@ from oracle.comparison import first_difference
 from oracle.real_allocator import CONTEXT_BYTES, Setting, TorchError, run_torch, version_of
 from oracle.recordings import requests_of
 from oracle.sequences import random_requests, random_setting
-from xmem import alloc_conf
-from xmem.alloc_conf import release_of
-from xmem.devices import find_device
+from xmem.devices.gpus import find_device
 from xmem.errors import ConfigError
 from xmem.phantom.environment import phantom_environment, prepare
-from xmem.snapshot import read_snapshot, replay_recording
+from xmem.simulation import alloc_conf
+from xmem.simulation.alloc_conf import release_of
+from xmem.snapshot.snapshot import read_snapshot, replay_recording
 
 PYTHONS = [name for name in os.environ.get("XMEM_PHANTOM_PYTHONS", "").split(":") if name]
 ROOT = Path(__file__).parents[2]

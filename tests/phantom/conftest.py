@@ -19,7 +19,7 @@ import pytest
 
 import xmem
 from xmem.capture import CaptureResult, PhantomMachine, capture
-from xmem.devices import find_device
+from xmem.devices.gpus import find_device
 from xmem.phantom.environment import phantom_environment, prepare
 from xmem.phantom.ledger import ProcessRecord, read_ledger
 

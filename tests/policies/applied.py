@@ -7,15 +7,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from xmem.attribution import attribute
-from xmem.blocks import CPU, pair_blocks
 from xmem.orchestration import Policy, RunSettings, Target, Workload
-from xmem.orchestration.policy import PolicyChange, Recorded, apply_policies
-from xmem.orchestration.workload import workload_of
+from xmem.orchestration.policy import PolicyChange, apply_policies
+from xmem.run.recorded import Recorded
+from xmem.run.workload import workload_of
 from xmem.scaling.polynomials import fit_polynomials
 from xmem.scaling.shapes import fit_shapes
 from xmem.testing.trace_builder import TraceBuilder
-from xmem.trace import read_trace
+from xmem.trace.attribution import attribute
+from xmem.trace.blocks import CPU, pair_blocks
+from xmem.trace.trace import read_trace
 
 AMPERE = Target(compute_capability=(8, 6), torch_version=(2, 12))
 

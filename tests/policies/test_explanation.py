@@ -9,9 +9,9 @@ from rich.console import Console
 
 import xmem
 from xmem.errors import ConfigError
-from xmem.observation import observe
+from xmem.estimation.observation import observe
 from xmem.orchestration.plan import CPU_TRACE, GPU_TRACE
-from xmem.reports.terminal import render
+from xmem.reports.terminal.summary import render
 from xmem.testing.trace_builder import TraceBuilder
 
 NOISE, MASK, OUTPUT, REORDER = 4096, 1024, 2048, 8192

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from xmem.orchestration.plan import CPU_TRACE, GPU_TRACE
-from xmem.trace import WITH_INPUTS
+from xmem.trace.trace import WITH_INPUTS
 
 
 def test_the_reader_keeps_the_inputs_that_policies_declare_and_no_others() -> None:

@@ -7,12 +7,9 @@ from dataclasses import replace
 import pytest
 
 from policies.applied import AMPERE, applied, applied_at, sequence
-from xmem.attribution import Category, attribute
-from xmem.blocks import CPU, pair_blocks
-from xmem.devices import find_device
-from xmem.evidence import assumptions
+from xmem.devices.gpus import find_device
+from xmem.estimation.evidence import assumptions
 from xmem.orchestration import RunSettings
-from xmem.orchestration.policy import Recorded
 from xmem.orchestration.recurrent.cudnn_layers import ReplaceRecurrentLayers
 from xmem.orchestration.recurrent.recurrent_spaces import (
     RecurrentCall,
@@ -20,8 +17,11 @@ from xmem.orchestration.recurrent.recurrent_spaces import (
     reserve_bytes,
     work_bytes,
 )
+from xmem.run.recorded import Recorded
 from xmem.testing.trace_builder import TraceBuilder
-from xmem.trace import read_trace
+from xmem.trace.attribution import Category, attribute
+from xmem.trace.blocks import pair_blocks
+from xmem.trace.trace import read_trace
 
 MIB = 1 << 20
 
@@ -198,5 +198,5 @@ def test_nothing_is_replaced_where_shapes_are_not_recorded_or_cudnn_is_off() -> 
 def test_the_estimate_says_what_of_recurrent_layers_is_not_certain(item: str, said: str) -> None:
     trace = read_trace(step(item=item).bytes())
     blocks = pair_blocks(trace)
-    texts = list(assumptions(Recorded(trace, blocks, attribute(trace, blocks)), CPU, None))
+    texts = list(assumptions(Recorded(trace, blocks, attribute(trace, blocks)), None))
     assert [said in text for text in texts if "recurrent" in text] == [True]

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from policies.applied import AMPERE, applied, applied_at, sequence
-from xmem.devices import find_device
-from xmem.orchestration.inputs import Inputs
+from xmem.devices.gpus import find_device
 from xmem.orchestration.kernels.reductions import AddReductionBuffers, reduction_of, staging_bytes
+from xmem.run.inputs import Inputs
 from xmem.testing.trace_builder import TraceBuilder
 
 RTX_3060, A100 = (28, 1536), (108, 2048)

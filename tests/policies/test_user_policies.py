@@ -12,7 +12,7 @@ import pytest
 
 import xmem
 from xmem.errors import ConfigError
-from xmem.estimate_result import Estimate, PolicyRecord
+from xmem.estimation.estimate import Estimate, PolicyRecord
 from xmem.orchestration import user_policies
 from xmem.testing.trace_builder import TraceBuilder
 

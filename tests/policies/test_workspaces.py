@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from policies.applied import AMPERE, applied, sequence, target
-from xmem.blocks import NEVER
 from xmem.orchestration import Target
 from xmem.orchestration.matmul.cublas_workspaces import (
     AddCublasLtWorkspaces,
@@ -16,6 +15,7 @@ from xmem.orchestration.matmul.cublas_workspaces import (
     cublaslt_workspace_bytes,
 )
 from xmem.testing.trace_builder import TraceBuilder
+from xmem.trace.blocks import NEVER
 
 MIB = 1 << 20
 

@@ -27,8 +27,8 @@ from property.test_allocator_against_reference import (
     require_equal_state,
     require_equal_statistics,
 )
-from xmem.alloc_conf import AllocatorOptions
-from xmem.simulation import RequestKind, Requests, replay
+from xmem.simulation.alloc_conf import AllocatorOptions
+from xmem.simulation.replay import RequestKind, Requests, replay
 from xmem.testing.reference.segments import UNLIMITED
 
 BORDERS = (1, 511, 512, 513, 4096, MIB - 1, MIB, MIB + 1, 2 * MIB, 3 * MIB, 5 * MIB, 8 * MIB, 9 * MIB)

@@ -10,8 +10,8 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from xmem.alloc_conf import AllocatorOptions
-from xmem.simulation import (
+from xmem.simulation.alloc_conf import AllocatorOptions
+from xmem.simulation.replay import (
     FREE_AT_CHECKPOINT,
     NEVER,
     Alternatives,

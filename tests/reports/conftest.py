@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from training_sample import training
-from xmem.pipeline import Analysis, analyze
+from xmem.estimation.analysis import Analysis
+from xmem.estimation.pipeline import analyze
 
 ROOT = Path(__file__).parents[2]
 TRACES = Path(os.environ.get("XMEM_SHARED", ROOT.parent / "shared")) / "data" / "traces"

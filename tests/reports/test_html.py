@@ -22,15 +22,15 @@ from typer.testing import CliRunner
 import xmem
 from training_sample import training
 from xmem.advice import advise
+from xmem.breakdown.bricks import bricks_around_peak
 from xmem.breakdown.composition import categories_at, composition_at
+from xmem.breakdown.curve import iterations_of, phases_of, shown_requests
+from xmem.breakdown.segment_map import FREE, segment_map_of
 from xmem.cli.main import app
 from xmem.reports.html import page_of, write_page
-from xmem.reports.html.bricks import bricks_around_peak
-from xmem.reports.html.curve import iterations_of, phases_of, shown_requests
 from xmem.reports.html.packing import json_for_script, pack_units
-from xmem.reports.html.segment_map import FREE, segment_map_of
 from xmem.testing.trace_builder import TraceBuilder
-from xmem.units import format_bytes
+from xmem.text.units import format_bytes
 
 ROOT = Path(__file__).parents[2]
 TRACES = Path(os.environ.get("XMEM_SHARED", ROOT.parent / "shared")) / "data" / "traces"

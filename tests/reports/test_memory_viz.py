@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from xmem.comparison import compare
-from xmem.pipeline import Analysis, analyze
-from xmem.reports.memory_viz import write_memory_viz
-from xmem.snapshot import read_snapshot
+from xmem.estimation.analysis import Analysis
+from xmem.estimation.pipeline import analyze
+from xmem.reports.profiles.memory_viz import write_memory_viz
+from xmem.snapshot.comparison import compare
+from xmem.snapshot.snapshot import read_snapshot
 
 
 def snapshot_of(analysis: Analysis, folder: Path) -> tuple[Path, dict[str, Any]]:

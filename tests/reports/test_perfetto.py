@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from xmem.pipeline import Analysis, analyze
-from xmem.reports import perfetto
-from xmem.reports.perfetto import write_perfetto
+from xmem.estimation.analysis import Analysis
+from xmem.estimation.pipeline import analyze
+from xmem.reports.profiles import perfetto
+from xmem.reports.profiles.perfetto import write_perfetto
 
 Event = dict[str, Any]
 

@@ -7,10 +7,10 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from xmem.estimate_result import SMALLER_PATHS, Estimate, PathBytes
-from xmem.pipeline import Analysis
-from xmem.reports.folded_stacks import write_folded_stacks
-from xmem.reports.speedscope import write_speedscope
+from xmem.estimation.analysis import Analysis
+from xmem.estimation.estimate import SMALLER_PATHS, Estimate, PathBytes
+from xmem.reports.profiles.folded_stacks import write_folded_stacks
+from xmem.reports.profiles.speedscope import write_speedscope
 
 
 def speedscope(source: Analysis | Estimate) -> dict[str, Any]:

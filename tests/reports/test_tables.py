@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from xmem.errors import ConfigError
-from xmem.pipeline import Analysis
-from xmem.reports.csv_table import write_csv
-from xmem.reports.parquet_table import write_parquet
-from xmem.reports.tables import Column, TableName, pieces, table_of
+from xmem.estimation.analysis import Analysis
+from xmem.reports.tables.columns import Column, TableName, pieces, table_of
+from xmem.reports.tables.csv_table import write_csv
+from xmem.reports.tables.parquet_table import write_parquet
 
 pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed here")
 parquet = pytest.importorskip("pyarrow.parquet")

@@ -7,8 +7,9 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from xmem.pipeline import Analysis, analyze
-from xmem.reports.tree import write_tree
+from xmem.estimation.analysis import Analysis
+from xmem.estimation.pipeline import analyze
+from xmem.reports.terminal.tree import write_tree
 
 DELTAS = ("delta_allocated_bytes", "delta_reserved_bytes", "delta_allocated_gb", "delta_reserved_gb")
 

@@ -23,7 +23,7 @@ import xmem
 from training_sample import training
 from xmem import _core
 from xmem.errors import TraceError
-from xmem.files import write_whole
+from xmem.files.writing import write_whole
 
 DONE, BAD_INPUT, USAGE, BROKEN_PIPE = 0, 3, 2, 141
 TIME_LIMIT_S = 60

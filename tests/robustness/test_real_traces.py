@@ -16,7 +16,7 @@ import pytest
 
 import xmem
 from xmem import _core
-from xmem.trace import SPAN_KINDS, WITH_INPUTS
+from xmem.trace.trace import SPAN_KINDS, WITH_INPUTS
 
 ROOT = Path(__file__).parents[2]
 TRACES = Path(os.environ.get("XMEM_SHARED", ROOT.parent / "shared")) / "data" / "traces"

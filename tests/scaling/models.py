@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from training_sample import MIB, training
-from xmem.observation import Observation, observe
+from xmem.estimation.observation import Observation, observe
 from xmem.scaling import Sample, ScalingModel, fit
 from xmem.testing.trace_builder import TraceBuilder
-from xmem.trace import read_trace
+from xmem.trace.trace import read_trace
 
 
 def run_at(batch: int, more: Callable[[TraceBuilder, int], object] | None = None) -> TraceBuilder:

@@ -6,9 +6,10 @@ import pytest
 
 from scaling.models import model_of
 from training_sample import MIB
-from xmem.devices import custom_device
+from xmem.devices.gpus import custom_device
 from xmem.errors import ConfigError
-from xmem.need import memory_needed
+from xmem.estimation.need import memory_needed
+from xmem.estimation.question import Question
 from xmem.scaling import find_largest
 from xmem.scaling.largest import curve_of
 
@@ -21,7 +22,7 @@ def test_the_largest_is_what_trying_all_finds(capacity_mib: int) -> None:
     fitting = [
         batch
         for batch in range(1, found.bound + 20)
-        if memory_needed(model.at(batch=batch), device=device).fits
+        if memory_needed(model.at(batch=batch), Question(device)).fits
     ]
     assert found.value == max(fitting)
     assert found.value <= found.bound
@@ -37,7 +38,7 @@ def test_nothing_fits_on_a_device_that_is_too_small() -> None:
 def test_a_larger_batch_may_fit_where_smaller_ones_do_not() -> None:
     """Blocks of 9 to 16 MiB leave parts of their segments unused that those of 17 do not."""
     model, device = model_of(2, 3), custom_device(297 * MIB)
-    fitting = [b for b in range(1, 40) if memory_needed(model.at(batch=b), device=device).fits]
+    fitting = [b for b in range(1, 40) if memory_needed(model.at(batch=b), Question(device)).fits]
     assert fitting == [*range(1, 9), 17, 18]
     found = find_largest(model, "batch", device)
     assert found.value == 18
@@ -54,7 +55,7 @@ def test_the_curve_is_that_of_single_answers() -> None:
     curve = curve_of(model, "batch", 50, 6)
     assert [point.value for point in curve] == [1, 11, 21, 30, 40, 50]
     for point in curve:
-        need = memory_needed(model.at(batch=point.value), device=None)
+        need = memory_needed(model.at(batch=point.value))
         assert (point.peak_reserved_bytes, point.peak_allocated_bytes) == (
             need.peak_reserved_bytes,
             need.peak_allocated_bytes,

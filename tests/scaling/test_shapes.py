@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from xmem.attribution import attribute
-from xmem.blocks import pair_blocks
-from xmem.orchestration.policy import Recorded
+from xmem.run.recorded import Recorded
 from xmem.scaling.shapes import fit_shapes
 from xmem.testing.trace_builder import TraceBuilder
-from xmem.trace import read_trace
+from xmem.trace.attribution import attribute
+from xmem.trace.blocks import pair_blocks
+from xmem.trace.trace import read_trace
 
 W = [16, 3, 3, 3]
 

@@ -18,14 +18,15 @@ _ABSOLUTE = re.compile(r"/\S*?/(?=tests/stacks/|site-packages/|lib/python3|\.sta
 _HEAD = """\
 # Stacks that were tried
 
-`make test-stacks` writes this page from what its runs found; do not edit it. Each row is a training stack as
-its users start it, at small shapes, with weights and data made on the spot: `xmem-fast run --gpu GPU --
-COMMAND` on the [phantom GPU](phantom.md), on a machine without a GPU. Commands are in
-`tests/stacks/stacks.toml`, scripts in `tests/stacks/scripts`, versions in `tests/stacks/environments`.
+`make test-stacks` writes this page; do not edit it. Each row runs a training stack the way its users
+start it, at small shapes, with weights and data made up on the spot. The command is `xmem-fast run --gpu
+GPU -- COMMAND` on the [phantom GPU](phantom.md), on a machine without a GPU. The commands are in
+`tests/stacks/stacks.toml`, the scripts in `tests/stacks/scripts`, the versions in
+`tests/stacks/environments`.
 
-**Works** means: there is an estimate, what PyTorch's own allocator measured and our replay of its requests
-are the same to the byte, and the need is not below what was measured and the CUDA context together. Times are
-those of 2 shared cores; host memory is the most that all processes of the run held.
+A row **works** if xMem gives an estimate, if its replay equals PyTorch's own allocator to the byte, and
+if the need is at least what PyTorch measured plus the CUDA context. Times are from 2 shared cores. Host
+memory is the most that all processes of the run held together.
 
 {counts}
 """

@@ -171,11 +171,14 @@ def test_two_sweeps_of_one_file_of_results_do_not_disturb_each_other(
 
 
 def test_a_store_keeps_all_rows_of_a_batch_or_none(tmp_path: Path) -> None:
-    from xmem.sweep import Outcome
+    from xmem.sweep import ConfigurationOutcome
 
     with Store(tmp_path / "rows.sqlite", "one") as store:
         with pytest.raises(AttributeError):
-            store.add([(0, Outcome(retries=1)), (1, None)])  # type: ignore[list-item]
+            store.add([(0, ConfigurationOutcome(retries=1)), (1, None)])  # type: ignore[list-item]
         assert store.finished() == set()
-        store.add([(1, Outcome(retries=1)), (0, Outcome(fits=True))])
-        assert list(store.outcomes()) == [(0, Outcome(fits=True)), (1, Outcome(retries=1))]
+        store.add([(1, ConfigurationOutcome(retries=1)), (0, ConfigurationOutcome(fits=True))])
+        assert list(store.outcomes()) == [
+            (0, ConfigurationOutcome(fits=True)),
+            (1, ConfigurationOutcome(retries=1)),
+        ]

@@ -19,7 +19,7 @@ from xmem.sweep.executors import ray as ray_executor
 from xmem.sweep.executors.local import LocalExecutor
 from xmem.sweep.executors.ray import RayExecutor
 from xmem.sweep.executors.slurm import SlurmExecutor
-from xmem.sweep.job import JobFile
+from xmem.sweep.sweep_job import JobFile
 
 GRID = """
 [grid]

@@ -15,17 +15,17 @@ from sweep_results import rows_of
 from training_sample import MIB, training
 from whatif.sample import linear
 from xmem.errors import CaptureError, ConfigError, SweepError, TraceError
-from xmem.need import memory_needed
-from xmem.observation import observe
+from xmem.estimation.need import memory_needed
+from xmem.estimation.observation import observe
 from xmem.scaling import read_model, write_model
-from xmem.sweep import Configuration, Summary, read_spec, run_sweep
+from xmem.sweep import Configuration, SweepSummary, read_spec, run_sweep
 from xmem.sweep.captures import CommandJob
 from xmem.sweep.configuration import cut
 from xmem.sweep.evaluate import Finished, evaluate
 from xmem.sweep.executors import Executor
 from xmem.sweep.executors.local import LocalExecutor
-from xmem.sweep.job import JobFile
-from xmem.whatif import Run
+from xmem.sweep.sweep_job import JobFile
+from xmem.whatif import ChangedRun
 from xmem.whatif.parse import WHAT_IFS
 
 GRID = """
@@ -40,7 +40,7 @@ def no_capture(command: Sequence[str], trace: Path, job: CommandJob) -> None:
     raise AssertionError((command, trace, job))
 
 
-def swept(spec: Path, output: Path, executor: Executor | None = None, **options: Any) -> Summary:
+def swept(spec: Path, output: Path, executor: Executor | None = None, **options: Any) -> SweepSummary:
     options.setdefault("capture", no_capture)
     return run_sweep(read_spec(spec), output, executor=executor or LocalExecutor(2), **options)
 
@@ -169,7 +169,9 @@ def test_errors_are_rows(write_spec, tmp_path: Path) -> None:
     assert summary.errors == sum(row["error"] is not None for row in rows)
     assert all(row["peak_reserved_bytes"] is None for row in rows if row["error"])
     assert "speed" in rows[2]["error"]
-    assert all("bytes; use a size" in row["error"] for row in rows[9:15])
+    accepted = [row for row in rows[9:] if (row["torch"], row["alloc_conf"]) not in wrong]
+    assert len(accepted) == 3
+    assert all("bytes; use a size" in row["error"] for row in accepted)
 
 
 def test_a_fault_of_our_own_takes_only_its_row(write_spec, tmp_path: Path, monkeypatch) -> None:
@@ -177,7 +179,7 @@ def test_a_fault_of_our_own_takes_only_its_row(write_spec, tmp_path: Path, monke
     class Broken:
         text: str
 
-        def __call__(self, _run: Run) -> Run:
+        def __call__(self, _run: ChangedRun) -> ChangedRun:
             raise ZeroDivisionError("of nothing")
 
     monkeypatch.setitem(WHAT_IFS, "broken", lambda text, _value: Broken(text))
@@ -192,7 +194,7 @@ def test_what_ifs_change_the_job_in_their_order(write_spec, tmp_path: Path) -> N
     output = tmp_path / "out.jsonl"
     swept(write_spec(f"[grid]\nwhat_if = ['', '{'; '.join(changes)}']", "trace = 'trace.json'"), output)
     plain, changed = rows_of(output)
-    expected = memory_needed(observe(trace).what_if(*changes), device=None)
+    expected = memory_needed(observe(trace).what_if(*changes))
     assert changed["peak_allocated_bytes"] == expected.peak_allocated_bytes > plain["peak_allocated_bytes"]
 
 
@@ -314,6 +316,4 @@ def test_a_command_without_dimensions_is_one_trace(write_spec, tmp_path: Path) -
     summary = swept(write_spec("[grid]\ngpu = 't4'", "command = ['python', 'x.py']"), output, capture=capture)
     assert summary.captures_made == 1
     observed = observe(training().write(tmp_path / "trace.json"))
-    assert (
-        rows_of(output)[0]["peak_reserved_bytes"] == memory_needed(observed, device=None).peak_reserved_bytes
-    )
+    assert rows_of(output)[0]["peak_reserved_bytes"] == memory_needed(observed).peak_reserved_bytes

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from xmem.devices import describe_device, devices, find_device
+from xmem.devices.gpus import describe_device, devices, find_device
 from xmem.errors import ConfigError
 from xmem.sweep import read_spec
 from xmem.sweep.captures import CommandJob

@@ -8,18 +8,19 @@ import re
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 from run_samples import MB, RTX_3060, estimates_file, run, runs_file, said
 from typer.testing import CliRunner, Result
 
-from xmem.calibration import parse
+sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
+
+from accuracy import accuracy_page
 from xmem.cli.main import app
-from xmem.errors import CaptureError, ConfigError
-from xmem.reports.accuracy_page import Explanation, explain, read_explanations, render_markdown
-from xmem.reports.scorecard_html import render_html
-from xmem.validation import laboratory
+from xmem.errors import ConfigError
+from xmem.estimation.calibration import parse
+from xmem.reports.accuracy.explanations import Explanation, explain, read_explanations
+from xmem.reports.accuracy.scorecard_html import render_html
 from xmem.validation.estimates import RowEstimate
 from xmem.validation.metrics import judge
 from xmem.validation.runs import MeasuredRun
@@ -111,9 +112,16 @@ def test_command_writes_pages_and_a_calibration(tmp_path: Path) -> None:
     page, docs, calibration = (tmp_path / name for name in ("card.html", "accuracy.md", "calibration.toml"))
     result = invoke(
         "--runs", runs_file(tmp_path), "--estimates", estimates, "--explanations", explanations,
-        "--html", page, "--write-docs", docs, "--write-calibration", calibration,
+        "--html", page,
     )  # fmt: skip
     assert result.exit_code == 0
+    written = accuracy_page.main(
+        [
+            *["--runs", str(runs_file(tmp_path)), "--estimates", str(estimates)],
+            *["--explanations", str(explanations), "--docs", str(docs), "--calibration", str(calibration)],
+        ]
+    )
+    assert written == 0
     assert "half is missing" in page.read_text()
     text = docs.read_text()
     worst = text.index("gpt Adam 8")
@@ -158,12 +166,12 @@ def test_page_says_why_other_methods_are_silent() -> None:
     runs = [run(1000, batch=1), run(1000, batch=2), run(1000, batch=3)]
     refusal = RowEstimate(runs[1].identity, "tracker", None, note="not this script")
     card = score(runs, [said(1000, of=runs[0], way="tracker"), refusal, said(1000, of=runs[0])])
-    page = render_markdown(card, [])
+    page = accuracy_page.render_markdown(card, [])
     assert "- tracker, runs without an estimate: not this script (1); nothing known (1)" in page
 
 
 def test_page_is_dated() -> None:
-    page = render_markdown(card_of({"a": [1]}), [], datetime.date(2026, 1, 2))
+    page = accuracy_page.render_markdown(card_of({"a": [1]}), [], datetime.date(2026, 1, 2))
     assert "Estimates against 1 measured runs, 2026-01-02." in page
 
 
@@ -195,7 +203,7 @@ def test_bad_explanations(tmp_path: Path, text: str) -> None:
 
 
 def test_plots_need_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xmem.reports.scorecard_plots.find_spec", lambda _: None)
+    monkeypatch.setattr("xmem.reports.accuracy.scorecard_plots.find_spec", lambda _: None)
     result = invoke(
         "--runs", runs_file(tmp_path), "--estimates", estimates_file(tmp_path), "--plots", tmp_path / "p"
     )
@@ -220,98 +228,7 @@ def test_plots_are_written(tmp_path: Path) -> None:
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in folder.iterdir())
 
 
-@pytest.fixture
-def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A checkout whose two commands note how they were called."""
-    folder = tmp_path / "checkout" / "bench" / "accuracy"
-    folder.mkdir(parents=True)
-    note = (
-        "import json, pathlib, sys\npathlib.Path(__file__ + '.args').write_text(json.dumps(sys.argv[1:]))\n"
-    )
-    (folder / "captures.py").write_text(note + "print('captured')\n")
-    header = "set,family,model,optimizer,batch_size,gpu,zero_grad_mode,way,estimate_bytes,estimated_oom"
-    row = f"001-Anova,CNN,VGG16,SGD,200,{RTX_3060},null,fitted,4040000000,false"
-    write = f"pathlib.Path(sys.argv[sys.argv.index('-o') + 1]).write_text({header + chr(10) + row!r})\n"
-    (folder / "estimates.py").write_text(note + write)
-    monkeypatch.chdir(folder.parents[1])
-    return folder
-
-
-class Build:
-    def __init__(self, cuda: str | None) -> None:
-        self.cuda, self.version = cuda, "2.13.0"
-        self.cuda_major = int(cuda.partition(".")[0]) if cuda else 0
-
-
-def use_torch(monkeypatch: pytest.MonkeyPatch, cuda: str | None) -> None:
-    monkeypatch.setattr(laboratory, "find_torch", lambda *_: Build(cuda))
-
-
-def arguments_of(script: Path) -> list[str]:
-    found: list[str] = json.loads(script.with_name(script.name + ".args").read_text())
-    return found
-
-
-def test_without_estimates_the_jobs_are_captured(
-    bench: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    use_torch(monkeypatch, None)
-    runs = runs_file(tmp_path)
-    found = laboratory.estimate_rows(runs, cache=tmp_path / "cache")
-    assert [(row.way, row.estimate_bytes) for row in found] == [("fitted", 4_040_000_000)]
-    common = ["--csv", str(runs), "--python", sys.executable, "--cache", str(tmp_path / "cache")]
-    assert arguments_of(bench / "captures.py") == [*common, "--steps", "small"]
-    assert arguments_of(bench / "estimates.py")[:-1] == [*common, "--ways", "fitted", "-o"]
-
-
-def test_a_cuda_build_is_run_on_the_phantom_gpu(
-    bench: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    use_torch(monkeypatch, "12.4")
-    root = bench.parents[1]
-    newer = root / ".venv-cuda12/cudnn/nvidia/cudnn/lib/libcudnn.so.9"  # which the runs did not use
-    python = root / ".venv-cuda12/bin/python"
-    for path in (newer, python):
-        path.parent.mkdir(parents=True)
-        path.touch()
-    laboratory.estimate_rows(runs_file(tmp_path))
-    arguments = arguments_of(bench / "captures.py")
-    assert arguments[arguments.index("--steps") + 1] == "phantom"
-    assert "--cudnn" not in arguments  # the environment's own plans
-    assert arguments[arguments.index("--python") + 1] == str(python)
-
-
-@pytest.mark.parametrize(("cuda", "ways"), [(None, ["phantom"]), ("12.4", ["guess"])])
-def test_ways_that_cannot_be_gone(
-    bench: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cuda: str | None, ways: list[str]
-) -> None:
-    use_torch(monkeypatch, cuda)
-    with pytest.raises(ConfigError):
-        laboratory.estimate_rows(runs_file(tmp_path), ways=ways)
-    assert not list(bench.glob("*.args"))
-
-
-@pytest.mark.usefixtures("bench")
-def test_an_environment_without_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(laboratory, "find_torch", lambda *_: None)
-    with pytest.raises(ConfigError, match="has torch"):
-        laboratory.estimate_rows(runs_file(tmp_path))
-
-
-def test_captures_that_fail(bench: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    use_torch(monkeypatch, None)
-    (bench / "captures.py").write_text("import sys\nsys.exit('no room')\n")
-    with pytest.raises(CaptureError, match="status 1"):
-        laboratory.estimate_rows(runs_file(tmp_path))
-
-
-def test_command_captures_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def estimates(_runs: Path, **options: Any) -> tuple[RowEstimate, ...]:
-        assert options["python"] == "other/python"
-        return (
-            RowEstimate(("001-Anova", "CNN", "VGG16", "SGD", "200", RTX_3060, "null"), "fitted", 4040 * MB),
-        )
-
-    monkeypatch.setattr(laboratory, "estimate_rows", estimates)
-    result = invoke("--runs", runs_file(tmp_path), "--python", "other/python", "--json")
-    assert json.loads(result.stdout)["median_relative_error"] == pytest.approx(0.01)
+def test_runs_without_estimates_are_told_how_to_get_them(tmp_path: Path) -> None:
+    result = invoke("--runs", runs_file(tmp_path))
+    assert result.exit_code == 2
+    assert "pass --estimates FILE; in a checkout, `make accuracy RUNS=FILE.csv` makes them" in result.output

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from xmem.attribution import Phase
 from xmem.capture import capture
 from xmem.errors import TraceError
-from xmem.observation import Observation, observe
-from xmem.pipeline import Stages, run_stages
+from xmem.estimation.analysis import Stages
+from xmem.estimation.observation import Observation, observe
+from xmem.estimation.pipeline import run_stages
+from xmem.trace.attribution import Phase
 from xmem.whatif import parse_whatif
 
 pytestmark = [

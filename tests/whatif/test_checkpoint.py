@@ -7,9 +7,9 @@ import pytest
 from whatif.nested_sample import FIRST, GRADIENT, HEAD, RESULT, SECOND, WEIGHT, nested
 from whatif.sample import linear
 from xmem.errors import ConfigError, TraceError
-from xmem.observation import observe
-from xmem.pipeline import run_stages
-from xmem.simulation import RequestKind
+from xmem.estimation.observation import observe
+from xmem.estimation.pipeline import run_stages
+from xmem.simulation.replay import RequestKind
 
 Sequence = list[tuple[str, int]]
 

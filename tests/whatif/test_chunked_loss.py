@@ -6,9 +6,9 @@ import pytest
 
 import xmem
 from xmem.errors import TraceError
-from xmem.observation import observe
-from xmem.pipeline import run_stages
-from xmem.simulation import RequestKind
+from xmem.estimation.observation import observe
+from xmem.estimation.pipeline import run_stages
+from xmem.simulation.replay import RequestKind
 from xmem.testing.trace_builder import TraceBuilder
 
 MIB = 1 << 20

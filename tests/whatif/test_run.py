@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from whatif.nested_sample import nested
-from xmem.observation import observe
-from xmem.whatif.run import Run
+from xmem.estimation.observation import observe
+from xmem.whatif.changed_run import ChangedRun
 
 OBSERVED = observe(nested().bytes())
 TIMES = st.integers(0, 700_000)
@@ -19,7 +19,7 @@ ROOMS = st.lists(st.tuples(TIMES, st.integers(1, 10_000)), max_size=5, unique_by
 def test_all_room_at_once_is_as_one_after_the_other(
     before: list[tuple[int, int]], rooms: list[tuple[int, int]]
 ) -> None:
-    start = Run(OBSERVED.workload, OBSERVED.recorded).with_rooms(before)
+    start = ChangedRun(OBSERVED.workload, OBSERVED.recorded).with_rooms(before)
     at_once, one_by_one = start.with_rooms(rooms), start
     for at_ns, room_ns in sorted(rooms, reverse=True):
         one_by_one = one_by_one.with_room(at_ns, room_ns)

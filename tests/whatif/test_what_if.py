@@ -9,10 +9,10 @@ import pytest
 import xmem
 from whatif.sample import BATCH, BIAS, KIB, MIB, OUTPUT, WEIGHT, linear
 from xmem.errors import ConfigError, TraceError
-from xmem.observation import observe
-from xmem.pipeline import run_stages
+from xmem.estimation.observation import observe
+from xmem.estimation.pipeline import run_stages
 from xmem.scaling import Sample, fit
-from xmem.simulation import RequestKind
+from xmem.simulation.replay import RequestKind
 from xmem.testing.trace_builder import TraceBuilder
 from xmem.whatif import parse_whatif
 

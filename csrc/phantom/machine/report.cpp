@@ -40,8 +40,8 @@ std::string cards_as_json() {
 
 }  // namespace xmem::phantom
 
-// For the Python side of a capture (capture/child/xmem_child/card_record.py). Writes as much as there is room for, and
-// returns how much there is, both without the zero at the end.
+// For the Python side of a capture (capture/child/xmem_child/records/card_record.py). Writes as much as there is room
+// for, and returns how much there is, both without the zero at the end.
 PHANTOM_EXPORT std::size_t xmem_phantom_cards(char* text, std::size_t room) {
   const std::string json = xmem::phantom::cards_as_json();
   if (room > 0) {

@@ -42,7 +42,8 @@ void write_zeros(void* bytes, std::size_t size) {
 
 }  // namespace xmem::phantom
 
-// For the Python side of a capture, which makes tensors without computing them: capture/child/xmem_child/host_work.py.
+// For the Python side of a capture, which makes tensors without computing them:
+// capture/child/xmem_child/on_phantom/host_work.py.
 PHANTOM_EXPORT void xmem_phantom_write_zeros(void* bytes, std::size_t size) {
   xmem::phantom::write_zeros(bytes, size);
 }

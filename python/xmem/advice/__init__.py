@@ -8,7 +8,7 @@ Candidates come from what is alive at the peak (``candidates``); each one is a w
 that is applied to the recorded run and replayed (``trial``).
 """
 
-from xmem.advice.result import Advice, Advised, Combination
+from xmem.advice.remedies import Advice, Advised, Combination
 from xmem.advice.search import PAGE_BUDGET_S, advise
 
 __all__ = ["PAGE_BUDGET_S", "Advice", "Advised", "Combination", "advise"]

@@ -11,15 +11,15 @@ from functools import cache, cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from xmem.advice.lines import Lines
+from xmem.advice.script_lines import Lines
 from xmem.advice.trial import Trial
-from xmem.attribution import Category, Phase
 from xmem.errors import XmemError
+from xmem.estimation.analysis import Analysis
 from xmem.orchestration.optimizer.optimizer_steps import ALGORITHMS
-from xmem.pipeline import Analysis
-from xmem.source_lines import user_line
-from xmem.units import format_bytes
-from xmem.whatif import Run, parse_whatif
+from xmem.text.source_lines import user_line
+from xmem.text.units import format_bytes
+from xmem.trace.attribution import Category, Phase
+from xmem.whatif import ChangedRun, parse_whatif
 from xmem.whatif.backward_nodes import BackwardNodes
 from xmem.whatif.chunked_loss import losses
 from xmem.whatif.module_calls import are_marked
@@ -85,7 +85,7 @@ class _AtPeak:
         self.times_ns = [int(analysis.stages.requests.time_ns[request]) for request in requests]
         self.rows: NDArray[np.intp] = np.unique(np.concatenate(alive))
         self.category_peaks = analysis.estimate.breakdown.category_peaks
-        self.optimizers = (analysis.stages.trace.metadata or {}).get("optimizers", ())
+        self.optimizers = analysis.stages.trace.notes.optimizers
 
     def modules(self) -> Iterator[Candidate]:
         """Checkpointing of the modules whose activations are alive, siblings by one pattern."""
@@ -200,8 +200,8 @@ class _AtPeak:
         steps = max(len(np.unique(workload.iteration[temporary])), 1)
         bytes_ = int(workload.size_bytes[temporary].sum()) // steps
         recorded = self.optimizers[0]
-        now = "fused" if recorded.get("fused") else "foreach" if recorded.get("foreach") else "for-loop"
-        name = self._as_recorded(recorded["name"].lower(), now)
+        now = "fused" if recorded.fused else "foreach" if recorded.foreach else "for-loop"
+        name = self._as_recorded(recorded.name.lower(), now)
         if name is None:
             return
         for implementation, (keyword, cost) in _IMPLEMENTATIONS.items():
@@ -211,7 +211,7 @@ class _AtPeak:
                     what_if=f"optimizer={name}:{implementation}",
                     stake_bytes=bytes_,
                     where=self.lines.of_annotation("Optimizer.step#"),
-                    change=f"build torch.optim.{recorded['name']}(..., {keyword})",
+                    change=f"build torch.optim.{recorded.name}(..., {keyword})",
                     cost=cost,
                 )
 
@@ -303,7 +303,7 @@ def _pattern(path: str, *, numbered: bool) -> str:
     return ".".join(re.sub(place, "_*" if numbered else "*", part) for part in path.split("."))
 
 
-def _state_bytes(run: Run) -> int:
+def _state_bytes(run: ChangedRun) -> int:
     state = run.workload.category == Category.OPTIMIZER_STATE
     return int(run.workload.size_bytes[state].sum())
 

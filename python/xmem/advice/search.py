@@ -9,14 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from xmem import alloc_conf as allocator_settings
 from xmem.advice.candidates import Candidate, candidates
-from xmem.advice.result import Advice, Advised, Combination
-from xmem.advice.trial import Outcome, Trial
+from xmem.advice.remedies import Advice, Advised, Combination
+from xmem.advice.trial import Trial, TrialOutcome
+from xmem.advice.tuning import single_settings
 from xmem.errors import XmemError
-from xmem.pipeline import Analysis
-from xmem.tuning import single_settings
-from xmem.whatif import Run, parse_whatif
+from xmem.estimation.analysis import Analysis
+from xmem.simulation import alloc_conf as allocator_settings
+from xmem.whatif import ChangedRun, parse_whatif
 
 DEFAULT_BUDGET_S = 10.0
 PAGE_BUDGET_S = 3.0
@@ -49,7 +49,7 @@ class _Search:
         self._analysis = analysis
         self._deadline_s = deadline_s
         self._trial = Trial.of(analysis)
-        self._before = Outcome(
+        self._before = TrialOutcome(
             analysis.verdict.reserved_bytes,
             analysis.replay.peak_allocated.bytes,
             analysis.verdict.need_bytes,
@@ -117,7 +117,7 @@ class _Search:
             **self._figures(outcome),
         )
 
-    def _figures(self, outcome: Outcome) -> dict[str, Any]:
+    def _figures(self, outcome: TrialOutcome) -> dict[str, Any]:
         return {
             "saved_bytes": self._before.peak_reserved_bytes - outcome.peak_reserved_bytes,
             "saved_allocated_bytes": self._before.peak_allocated_bytes - outcome.peak_allocated_bytes,
@@ -127,12 +127,12 @@ class _Search:
             "fits": outcome.fits,
         }
 
-    def _setting(self, run: Run) -> tuple[str, Outcome] | None:
+    def _setting(self, run: ChangedRun) -> tuple[str, TrialOutcome] | None:
         """The one more allocator setting with which a run takes least; None where there is none to try."""
         target = self._analysis.estimate.target
         requests = self._trial.requests(run)
 
-        def replayed(setting: str) -> tuple[str, Outcome] | None:
+        def replayed(setting: str) -> tuple[str, TrialOutcome] | None:
             if self._is_late():
                 return None
             text = ",".join(filter(None, [target.alloc_conf, setting]))
@@ -152,7 +152,7 @@ class _Search:
         ]
         return min(tried, key=lambda outcome: outcome[1].peak_reserved_bytes, default=None)
 
-    def _of_setting(self, setting: str, outcome: Outcome) -> Advice:
+    def _of_setting(self, setting: str, outcome: TrialOutcome) -> Advice:
         return Advice(
             remedy="alloc_conf",
             what_if=None,

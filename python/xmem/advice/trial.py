@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from xmem.alloc_conf import AllocatorOptions
-from xmem.devices import Device
-from xmem.move import requests_of
-from xmem.orchestration.policy import Recorded
-from xmem.orchestration.workload import Workload
-from xmem.pipeline import Analysis
-from xmem.simulation import Requests, replay
-from xmem.verdict import Unreplayed, judge
-from xmem.whatif import Run, WhatIf, parse_whatif
+from xmem.devices.gpus import Device
+from xmem.estimation.analysis import Analysis
+from xmem.estimation.move import requests_of
+from xmem.estimation.verdict import Unreplayed, judge
+from xmem.run.workload import Workload
+from xmem.simulation.alloc_conf import AllocatorOptions
+from xmem.simulation.replay import Requests, replay
+from xmem.whatif import ChangedRun, WhatIf, parse_whatif
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrialOutcome:
     """Peaks of one replay in bytes, of a device without limit where the job does not fit or none is named."""
 
     peak_reserved_bytes: int
@@ -38,7 +37,7 @@ class Trial:
         unreplayed: What the cards held beside what the replay shows.
     """
 
-    start: Run
+    start: ChangedRun
     corrected: Workload
     options: AllocatorOptions
     device: Device | None
@@ -48,12 +47,12 @@ class Trial:
     def of(cls, analysis: Analysis) -> Trial:
         """The job of an analysis."""
         stages = analysis.stages
-        run = Run(stages.corrected, Recorded(stages.trace, stages.blocks, stages.attribution))
+        run = ChangedRun(stages.corrected, stages.recorded)
         for change in stages.what_if:
             run = parse_whatif(change)(run)
-        return cls(run, stages.corrected, analysis.options, analysis.device, stages.unreplayed)
+        return cls(run, stages.corrected, stages.settings.options, analysis.device, stages.unreplayed)
 
-    def changed(self, changes: Sequence[WhatIf]) -> Run:
+    def changed(self, changes: Sequence[WhatIf]) -> ChangedRun:
         """The run with changes of the script, in order.
 
         Raises:
@@ -65,15 +64,15 @@ class Trial:
             run = change(run)
         return run
 
-    def requests(self, run: Run) -> Requests:
+    def requests(self, run: ChangedRun) -> Requests:
         """What the allocator sees of a run."""
         return requests_of(run, self.corrected)
 
-    def outcome(self, requests: Requests, options: AllocatorOptions | None = None) -> Outcome:
+    def outcome(self, requests: Requests, options: AllocatorOptions | None = None) -> TrialOutcome:
         """Replay requests, with other settings of the allocator if any are given."""
         options = options or self.options
         unlimited = replay(requests, options=options)
         verdict = judge(requests, unlimited, options, self.device, self.unreplayed, explain=False)
-        return Outcome(
+        return TrialOutcome(
             verdict.reserved_bytes, verdict.replay.peak_allocated.bytes, verdict.need_bytes, verdict.fits
         )

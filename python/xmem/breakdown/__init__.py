@@ -1,1 +1,1 @@
-"""Where the memory of a run goes: by module with forward and backward, by source line."""
+"""Breakdown of a run's memory: by module with forward and backward, and by source line."""

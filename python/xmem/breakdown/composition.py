@@ -1,4 +1,4 @@
-"""Who holds the memory at each of some instants: by category and by module, all of it."""
+"""Composition of all memory at given instants: by category and by module."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from xmem.attribution import Category
-from xmem.simulation import RequestKind
+from xmem.simulation.replay import RequestKind
+from xmem.trace.attribution import Category
 
 if TYPE_CHECKING:
-    from xmem.holders import Holders
-    from xmem.simulation import Replay, Requests
+    from xmem.estimation.holders import Holders
+    from xmem.simulation.replay import Replay, Requests
 
 
 @dataclass(frozen=True)
@@ -21,9 +21,10 @@ class Composition:
     """Bytes of the blocks alive after each request; the rows of either table sum to what is allocated.
 
     Attributes:
-        by_category: int64, a row a `Category`, a column an instant.
-        by_module: int64, a row a module, the last but one the other modules, the last outside of modules.
-        modules: Index of the module of each row of ``by_module`` but the last two.
+        by_category: int64, a row per `Category`, a column per instant.
+        by_module: int64, a row per module; the last but one is for all other modules, the last for memory
+            outside of modules.
+        modules: Index of the module of each row of ``by_module`` except the last two.
     """
 
     by_category: NDArray[np.int64]
@@ -34,20 +35,20 @@ class Composition:
 def composition_at(
     instants: NDArray[np.intp], requests: Requests, replay: Replay, holders: Holders, *, most_modules: int
 ) -> Composition:
-    """Compose what is alive at some instants.
+    """Compose the memory that is alive at some instants.
 
     Args:
-        instants: Requests, ascending; what is alive after each.
+        instants: Requests, ascending; the instant is right after each.
         requests: The sequence that was replayed.
-        replay: Of them.
-        holders: Of their blocks.
-        most_modules: So many of the largest have a row of their own.
+        replay: Replay of the requests.
+        holders: Holders of their blocks.
+        most_modules: Number of the largest modules that have a row of their own.
     """
     changes = _changes_up_to(instants, requests, replay)
     largest = _largest_modules(replay, holders, most_modules)
     row_of_module = np.full(len(holders.modules) + 1, len(largest), np.int64)
     row_of_module[largest] = np.arange(len(largest))
-    row_of_module[-1] = len(largest) + 1  # what module -1 finds
+    row_of_module[-1] = len(largest) + 1  # the row that module -1 indexes
     return Composition(
         by_category=changes.summed(holders.category, len(Category)),
         by_module=changes.summed(row_of_module[holders.module], len(largest) + 2),
@@ -58,13 +59,13 @@ def composition_at(
 def categories_at(
     instants: NDArray[np.intp], requests: Requests, replay: Replay, holders: Holders
 ) -> NDArray[np.int64]:
-    """Bytes alive after requests, which are ascending: int64, a row a `Category`, a column an instant."""
+    """Return the bytes alive after ascending requests: int64, a row per `Category`, a column per instant."""
     return _changes_up_to(instants, requests, replay).summed(holders.category, len(Category))
 
 
 @dataclass(frozen=True)
 class _Changes:
-    """Allocations and frees, with the first of the instants that sees each."""
+    """Allocations and frees, each with the first instant after it."""
 
     block: NDArray[np.int32]
     bytes: NDArray[np.float64]  # exact below 2**53
@@ -72,7 +73,7 @@ class _Changes:
     instants: int
 
     def summed(self, row_of_block: NDArray[np.integer], rows: int) -> NDArray[np.int64]:
-        """Bytes alive at each instant in each row of a table."""
+        """Return the bytes alive at each instant in each row of a table."""
         cell = row_of_block[self.block].astype(np.int64) * self.instants + self.instant
         changed = np.bincount(cell, self.bytes, rows * self.instants).reshape(rows, self.instants)
         return np.cumsum(changed, axis=1).astype(np.int64)
@@ -90,7 +91,7 @@ def _changes_up_to(instants: NDArray[np.intp], requests: Requests, replay: Repla
 
 
 def _largest_modules(replay: Replay, holders: Holders, count: int) -> NDArray[np.intp]:
-    """Those that hold most at the peak, then those that allocate most."""
+    """Return the modules that hold most at the peak, then those that allocate most."""
     size = np.maximum(replay.placement.size_bytes, 0)
     inside = holders.module >= 0
     modules = len(holders.modules)

@@ -1,8 +1,8 @@
-"""What ran when the allocator was asked: the module and the source line of each request of an iteration.
+"""Module and source line that ran at each request of an iteration.
 
 A request made by autograd's engine belongs to the forward operator whose backward runs; any other to the
-innermost module and line at its time. This is not whose memory it is (``holders``): a module's backward frees
-what its forward has saved.
+innermost module and line at its time. They are not the owners of the memory (``holders``): a module's
+backward frees what its forward has saved.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from xmem.attribution import Phase
-from xmem.holders import iteration_begins
-from xmem.orchestration.operators import ANNOTATION, OperatorIndex, covered
-from xmem.orchestration.policy import Recorded
-from xmem.pipeline import Analysis, Stages
-from xmem.shown_lines import shown_line
-from xmem.trace import SPAN_KINDS, Trace
+from xmem.estimation.analysis import Analysis, Stages
+from xmem.estimation.holders import iteration_begins
+from xmem.estimation.shown_lines import shown_line
+from xmem.run.operators import ANNOTATION, OperatorIndex, covered
+from xmem.trace.attribution import Phase
+from xmem.trace.trace import SPAN_KINDS, Trace
 from xmem.whatif.module_calls import module_calls
 
 _LINE = SPAN_KINDS.index("line")
@@ -29,7 +28,7 @@ Int64 = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Delta:
-    """By how many bytes something changed the memory: what it took less what it gave back."""
+    """Change of the memory in bytes: allocated minus freed."""
 
     allocated_bytes: int = 0
     reserved_bytes: int = 0
@@ -40,15 +39,15 @@ class Delta:
 
 @dataclass(frozen=True)
 class Execution:
-    """One entry a request of the iteration; indices into the lists of names, -1 = none.
+    """One entry per request of the iteration; indices into the lists of names, -1 = none.
 
     Attributes:
-        module: intp, index into ``modules``: the innermost that ran.
+        module: intp, index into ``modules``: the innermost module that ran.
         line: intp, index into ``lines``.
-        phase: uint8, an ``attribution.Phase``: ``BACKWARD`` where autograd's engine asked, then those of the
-            optimizer, else ``FORWARD``.
-        allocated_bytes: int64, by how much the request changed the allocated bytes.
-        reserved_bytes: int64, by how much it changed the reserved bytes.
+        phase: uint8, an ``attribution.Phase``: ``BACKWARD`` for requests of autograd's engine, then the
+            phases of the optimizer, else ``FORWARD``.
+        allocated_bytes: int64, change of the allocated bytes by the request.
+        reserved_bytes: int64, change of the reserved bytes by the request.
         modules: Module paths.
         lines: Source lines, ``PATH:LINE``.
     """
@@ -63,9 +62,9 @@ class Execution:
 
 
 def execution_of(analysis: Analysis) -> Execution | None:
-    """What ran in the iteration of the peak, or in the last one where the peak is outside of all.
+    """Return what ran in the iteration of the peak, or in the last one if the peak is outside of all.
 
-    None for a run whose clock is not the trace's: one that a what-if has changed.
+    Return None for a run that a what-if has changed, since its clock is not the trace's.
     """
     stages = analysis.stages
     begins = iteration_begins(stages.workload)
@@ -98,7 +97,7 @@ def _changes(gauge: Int64, requests: Int64) -> Int64:
 
 
 def _forward_times(trace: Trace, times: Int64) -> tuple[Int64, NDArray[np.bool_]]:
-    """For times in the backward pass, when the forward operator ran (-1 = not known); others as they are."""
+    """Replace times in the backward pass by those of the forward operators (-1 = unknown); keep others."""
     operators, events = OperatorIndex(trace), trace.events
     nodes = operators.rows_named(lambda name: name.startswith("autograd::engine::evaluate_function"))
     if len(times):
@@ -126,7 +125,7 @@ def _phases_outside_of_the_engine(trace: Trace, times: Int64) -> NDArray[np.int6
 
 def _modules_at(stages: Stages, times: Int64) -> tuple[NDArray[np.intp], list[str]]:
     events = stages.trace.events
-    calls = module_calls(Recorded(stages.trace, stages.blocks, stages.attribution))
+    calls = module_calls(stages.recorded)
     rows = np.array([call.row for call in calls], np.intp)
     at = innermost(events.begin_ns[rows], events.end_ns[rows], times)
     return _numbered(at, [call.path for call in calls])
@@ -142,7 +141,7 @@ def _lines_at(trace: Trace, times: Int64, show_packages: bool) -> tuple[NDArray[
 
 
 def _overlapping(trace: Trace, rows: NDArray[np.intp], times: Int64) -> NDArray[np.intp]:
-    """Those of the spans that one of the times may lie in."""
+    """Return the spans that may contain one of the times."""
     known, events = times[times >= 0], trace.events
     first, last = known.min(initial=np.iinfo(np.int64).max), known.max(initial=-1)
     found: NDArray[np.intp] = rows[(events.end_ns[rows] > first) & (events.begin_ns[rows] <= last)]
@@ -150,14 +149,14 @@ def _overlapping(trace: Trace, rows: NDArray[np.intp], times: Int64) -> NDArray[
 
 
 def _numbered(at: NDArray[np.intp], names: list[str]) -> tuple[NDArray[np.intp], list[str]]:
-    """Indices of spans as indices of their names, each name once; an empty name is none."""
+    """Convert indices of spans to indices of their names, each name once; an empty name counts as none."""
     ids: dict[str, int] = {}
     of_span = [ids.setdefault(name, len(ids)) if name else -1 for name in names]
     return np.array([*of_span, -1], np.intp)[at], list(ids)
 
 
 def enclosing_spans(begins: Int64, ends: Int64) -> NDArray[np.intp]:
-    """For each of some nested spans the innermost other that encloses it, -1 = none."""
+    """Return for each of the nested spans the innermost other that encloses it, -1 = none."""
     order = np.lexsort((-ends, begins))
     found = np.full(len(begins), -1, np.intp)
     open_: list[tuple[int, int]] = []  # (end, span)
@@ -171,7 +170,7 @@ def enclosing_spans(begins: Int64, ends: Int64) -> NDArray[np.intp]:
 
 
 def innermost(begins: Int64, ends: Int64, times: Int64) -> NDArray[np.intp]:
-    """For each time the innermost of some nested spans [begin, end) that holds it, -1 = none."""
+    """Return for each time the innermost of the nested spans [begin, end) that contains it, -1 = none."""
     if len(begins) == 0:
         return np.full(len(times), -1, np.intp)
     parents = enclosing_spans(begins, ends)

@@ -1,4 +1,4 @@
-"""What each source line holds at the peak, and what its forward and backward leave behind."""
+"""Memory that each source line holds at the peak, and that its forward and backward leave behind."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from xmem.attribution import CATEGORY_LABELS, Category, Phase
 from xmem.breakdown.execution import Delta, Execution
-from xmem.pipeline import Analysis
-from xmem.source_lines import file_and_number
+from xmem.estimation.analysis import Analysis
+from xmem.text.source_lines import file_and_number
+from xmem.trace.attribution import CATEGORY_LABELS, Category, Phase
 
 
 @dataclass(frozen=True)
@@ -20,13 +20,13 @@ class LineBytes:
 
     Attributes:
         file: Path as seen from the folder that the script was started in.
-        line: Number, from 1.
-        function: Name of the function that it is in; empty where the trace does not say.
-        text: The line itself, without indentation; empty where the trace does not say.
+        line: Line number, from 1.
+        function: Name of the function that it is in; empty where the trace does not record it.
+        text: The line itself, without indentation; empty where the trace does not record it.
         category: Bytes at the peak by category, most first.
-        forward: What it changed in the iteration of the peak, outside of autograd's engine; None where
-            that is not known (``ModuleNode.forward``).
-        backward: What the backward of its operators changed.
+        forward: Its change in the iteration of the peak, outside of autograd's engine; None where that is
+            unknown (``ModuleNode.forward``).
+        backward: Change by the backward of its operators.
     """
 
     file: str
@@ -44,11 +44,11 @@ class LineBytes:
 
 
 def bytes_by_line(analysis: Analysis, execution: Execution | None) -> list[LineBytes]:
-    """The source lines that hold memory at the peak or change it, most at the peak first.
+    """Return the source lines that hold memory at the peak or change it, most at the peak first.
 
     Args:
         analysis: The run.
-        execution: What ran in it, of ``execution_of``.
+        execution: Execution of the run, from ``execution_of``.
     """
     holders = analysis.holders
     rows = holders.alive_at(analysis.replay.peak_allocated.request)
@@ -64,7 +64,7 @@ def bytes_by_line(analysis: Analysis, execution: Execution | None) -> list[LineB
         in_backward = execution.phase == Phase.BACKWARD
         for backward, by_name in changes.items():
             by_name.update(_changes(execution, in_backward == backward))
-    notes = analysis.stages.trace.line_notes
+    notes = analysis.stages.trace.notes.lines
     names = dict.fromkeys((*category, *changes[False], *changes[True]))
     found = []
     for name in names:
@@ -85,7 +85,7 @@ def bytes_by_line(analysis: Analysis, execution: Execution | None) -> list[LineB
 
 
 def _changes(execution: Execution, chosen: NDArray[np.bool_]) -> Iterator[tuple[str, Delta]]:
-    """What some of the requests changed, by the line that made them."""
+    """Return the changes of some of the requests, by the line that made them."""
     requests = np.flatnonzero(chosen & (execution.line >= 0))
     changes = np.zeros((len(execution.lines), 2), np.int64)
     change = np.stack([execution.allocated_bytes, execution.reserved_bytes], axis=1)

@@ -1,4 +1,4 @@
-"""The tree of modules: what each holds at the peak, and what its forward and backward leave behind."""
+"""The tree of modules: memory that each holds at the peak, and that its forward and backward leave behind."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from xmem.attribution import CATEGORY_LABELS, Category, Phase
 from xmem.breakdown.execution import Delta, Execution
-from xmem.evidence import taken_bytes
-from xmem.holders import OUTSIDE_OF_MODULES
-from xmem.pipeline import Analysis
+from xmem.estimation.analysis import Analysis
+from xmem.estimation.evidence import taken_bytes
+from xmem.estimation.holders import OUTSIDE_OF_MODULES
+from xmem.trace.attribution import CATEGORY_LABELS, Category, Phase
 
 Int64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class ModuleTree:
-    """The modules of a run as columns; row 0 is the root that holds all, a parent stands before its children.
+    """The modules of a run as columns; row 0 is the root of all, a parent precedes its children.
 
-    Bytes are those of blocks, rounding and slack included, of a module and all that lies in it.
+    Bytes are those of blocks, including rounding and slack, of a module and everything inside it.
 
     Attributes:
-        path: Such as ``GPT.blocks.3.mlp``; empty for the root.
+        path: Path such as ``GPT.blocks.3.mlp``; empty for the root.
         parent: intp, row of the enclosing module, -1 for the root.
         category_bytes: int64, shape (modules, categories): bytes at the peak.
         forward_bytes: int64, bytes at the peak that the forward pass has allocated.
-        backward_bytes: int64, those that the backward pass has.
-        persistent_bytes: int64, those in blocks that outlive their iteration.
-        tensor_bytes: int64, shape (modules, categories): of named tensors (parameter, buffer, gradient,
+        backward_bytes: int64, bytes at the peak that the backward pass has allocated.
+        persistent_bytes: int64, bytes at the peak in blocks that outlive their iteration.
+        tensor_bytes: int64, shape (modules, categories): bytes of named tensors (parameter, buffer, gradient,
             optimizer state), whether they are alive at the peak or not; 0 in a trace that names none.
-        forward: int64, shape (modules, 2): by how much its forward changed allocated and reserved bytes in
-            the iteration of the peak; None where that is not known: a what-if changed the run, or the trace
-            has no iterations.
-        backward: The same of its backward.
+        forward: int64, shape (modules, 2): change of allocated and reserved bytes by its forward in the
+            iteration of the peak; None where that is unknown: a what-if changed the run, or the trace has no
+            iterations.
+        backward: The same for its backward.
     """
 
     path: list[str]
@@ -55,7 +55,7 @@ class ModuleTree:
 
     @property
     def root(self) -> ModuleNode:
-        """The node that holds all."""
+        """The root node, which contains all others."""
         return ModuleNode(self, 0)
 
     @cached_property
@@ -65,7 +65,7 @@ class ModuleTree:
         return total
 
     def children_of(self, row: int) -> NDArray[np.intp]:
-        """Rows of the modules right below a module, in order."""
+        """Return the rows of the modules right below a module, in order."""
         by_parent, begins = self._by_parent
         return by_parent[begins[row] : begins[row + 1]]
 
@@ -77,14 +77,14 @@ class ModuleTree:
 
 @dataclass(frozen=True)
 class ModuleNode:
-    """One module of a tree: a view of its row, in the words of ``ModuleTree``."""
+    """One module of a tree: a view of its row, with the names of ``ModuleTree``."""
 
     tree: ModuleTree
     row: int
 
     @property
     def path(self) -> str:
-        """Such as ``GPT.blocks.3.mlp``; empty for the root."""
+        """Path such as ``GPT.blocks.3.mlp``; empty for the root."""
         return self.tree.path[self.row]
 
     @property
@@ -124,12 +124,12 @@ class ModuleNode:
 
     @property
     def forward(self) -> Delta | None:
-        """What its forward changed in the iteration of the peak, None where that is not known."""
+        """Change by its forward in the iteration of the peak, None where that is unknown."""
         return None if self.tree.forward is None else Delta(*self.tree.forward[self.row].tolist())
 
     @property
     def backward(self) -> Delta | None:
-        """The same of its backward."""
+        """The same for its backward."""
         return None if self.tree.backward is None else Delta(*self.tree.backward[self.row].tolist())
 
     @property
@@ -138,7 +138,7 @@ class ModuleNode:
         return (ModuleNode(self.tree, row) for row in self.tree.children_of(self.row).tolist())
 
     def walk(self) -> Iterator[ModuleNode]:
-        """The module and all below it, parents first."""
+        """Yield the module and all below it, parents first."""
         yield self
         for child in self.children:
             yield from child.walk()
@@ -150,11 +150,11 @@ def _by_category(row: Int64) -> dict[str, int]:
 
 
 def module_tree(analysis: Analysis, execution: Execution | None) -> ModuleTree:
-    """The modules of a run that hold or change memory, below a root that holds all allocated at the peak.
+    """Return the modules of a run that hold or change memory, below a root for all bytes at the peak.
 
     Args:
         analysis: The run.
-        execution: What ran in it, of ``execution_of``.
+        execution: Execution of the run, from ``execution_of``.
     """
     paths = _Paths()
     own = _own_peak(paths, analysis)
@@ -177,7 +177,7 @@ def module_tree(analysis: Analysis, execution: Execution | None) -> ModuleTree:
 
 
 class _Paths:
-    """Numbers the paths of modules, a parent before what lies in it."""
+    """Numbers the paths of modules, a parent before its children."""
 
     def __init__(self) -> None:
         self.paths = [""]
@@ -185,13 +185,13 @@ class _Paths:
         self._row_of = {"": 0}
 
     def rows_of(self, paths: list[str]) -> NDArray[np.intp]:
-        """The row of each path, and at the end that of what runs outside of modules."""
+        """Return the row of each path, and last the row for everything outside of modules."""
         return np.array([self._row(path) for path in [*paths, OUTSIDE_OF_MODULES]], np.intp)
 
     def _row(self, path: str) -> int:
         row = self._row_of.get(path)
         if row is None:
-            # What runs outside of modules is a child of the root, whose name holds no dot.
+            # The row outside of modules is a child of the root: its name holds no dot.
             parent = self._row(path.rpartition(".")[0])
             row = self._row_of[path] = len(self.paths)
             self.paths.append(path)
@@ -200,14 +200,14 @@ class _Paths:
 
 
 def _summed(rows: NDArray[np.intp], values: Int64, count: int) -> Int64:
-    """Sums of values, or of rows of values, by row."""
+    """Sum values, or rows of values, by row."""
     sums = np.zeros((count, *values.shape[1:]), np.int64)
     np.add.at(sums, rows, values)
     return sums
 
 
 def _own_peak(paths: _Paths, analysis: Analysis) -> dict[str, Int64]:
-    """Bytes at the peak of each module without those inside of it."""
+    """Return the bytes at the peak of each module, without the modules inside it."""
     holders = analysis.holders
     alive = holders.alive_at(analysis.replay.peak_allocated.request)
     held = analysis.replay.placement.size_bytes[alive]
@@ -223,11 +223,11 @@ def _own_peak(paths: _Paths, analysis: Analysis) -> dict[str, Int64]:
 
 
 def _own_tensors(paths: _Paths, analysis: Analysis) -> Int64:
-    """Each named tensor once: a parameter is a new block for every model that it moves to, a gradient for
-    every iteration.
+    """Count each named tensor once: a parameter is a new block for every model that it moves to, a gradient
+    for every iteration.
     """
     workload, holders = analysis.stages.workload, analysis.holders
-    names = (analysis.stages.trace.metadata or {}).get("tensors", {}).get("name", ())
+    names = analysis.stages.trace.notes.tensors.name
     named = np.flatnonzero((workload.tensor >= 0) & (holders.module >= 0))
     latest = {
         (category, names[tensor]): row
@@ -244,7 +244,7 @@ def _own_tensors(paths: _Paths, analysis: Analysis) -> Int64:
 
 
 def _own_changes(paths: _Paths, execution: Execution) -> tuple[Int64, Int64]:
-    """What forward and backward of each module changed outside of the modules inside of it."""
+    """Return the changes by forward and backward of each module, without the modules inside it."""
     module = paths.rows_of(execution.modules)[execution.module]
     change = np.stack([execution.allocated_bytes, execution.reserved_bytes], axis=1)
     forward, backward = (execution.phase == phase for phase in (Phase.FORWARD, Phase.BACKWARD))
@@ -256,7 +256,7 @@ def _own_changes(paths: _Paths, execution: Execution) -> tuple[Int64, Int64]:
 
 
 def _with_children(own: Int64, parent: NDArray[np.intp]) -> Int64:
-    """Add to each module what lies in it, the innermost level first; modules that came later have no own."""
+    """Add its children to each module, innermost level first; modules added later have no own values."""
     whole = np.zeros((len(parent), *own.shape[1:]), np.int64)
     whole[: len(own)] = own
     level = np.zeros(len(parent), np.intp)

@@ -23,7 +23,7 @@ from xmem.capture.process import Ended, run_process
 from xmem.capture.ranks import rank_that_needs_most
 from xmem.errors import CaptureError, ConfigError
 from xmem.phantom.ledger import ProcessRecord
-from xmem.units import format_bytes
+from xmem.text.units import format_bytes
 
 Mode = Literal["real", "phantom"]
 
@@ -83,8 +83,8 @@ def capture(
         output: The trace to write; compressed when it ends in ``.gz``.
         iterations: Optimizer steps to record before the script is stopped.
         extent: How far to record, where a number of iterations is not enough; wins over ``iterations``.
-        rank: The rank of a distributed job to trace in phantom mode; by default the one whose GPU needs most
-            memory, which may take a second run.
+        rank: The rank of a distributed job to trace in phantom mode; by default the one whose GPU needs the
+            most memory, which may take a second run.
         timeout_s: Stop the script after this many seconds; what ran until then is kept if its memory was
             seen.
         stacks: Record every Python frame too (slow, large); modules and source lines are there anyway.
@@ -127,7 +127,7 @@ def capture(
 
 
 def _rank_here(asked: _Asked) -> int:
-    """The rank that the command is told to be, as by a launcher; 0 where it is told none."""
+    """Return the rank that the command's environment sets, as a launcher does; 0 if it sets none."""
     told = (os.environ if asked.env is None else asked.env).get("RANK", "")
     return int(told) if told.isdecimal() else 0
 
@@ -148,7 +148,7 @@ class _Asked:
 
 
 def _capture_rank(asked: _Asked, target: Path, rank: int) -> CaptureResult:
-    """One run of the command, of which one rank is traced."""
+    """Run the command once and trace one of its ranks."""
     began = time.monotonic()
     machine, mode = asked.machine, asked.mode
     with _workspace(target) as workspace:
@@ -190,7 +190,7 @@ def _capture_rank(asked: _Asked, target: Path, rank: int) -> CaptureResult:
 
 
 def _check_output(target: Path) -> None:
-    """Before anything runs: a long profile that cannot be saved helps nobody."""
+    """Check the output before anything runs: a long profile that cannot be saved helps nobody."""
     if target.is_dir():
         raise CaptureError(f"{target} is a folder; name the trace file to write")
     if target.exists() and not target.is_file():
@@ -203,7 +203,7 @@ def _check_output(target: Path) -> None:
 
 @contextmanager
 def _workspace(target: Path) -> Iterator[Path]:
-    """A private folder beside the output, so that the finished trace can be renamed into place."""
+    """Make a private folder beside the output, so that the finished trace can be renamed into place."""
     try:
         folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     except OSError as error:
@@ -233,7 +233,7 @@ def _resolve(command: Sequence[str], environment: Mapping[str, str]) -> list[str
 
 
 def own_version() -> str:
-    """The version of this package, ``unknown`` when it is not installed."""
+    """Return the version of this package, ``unknown`` when it is not installed."""
     try:
         return version("xmem-fast")
     except PackageNotFoundError:
@@ -244,14 +244,14 @@ class _OtherRanksError(CaptureError):
     """The command ended well, but none of its processes was the rank to trace.
 
     Attributes:
-        ranks: Those that there were.
+        ranks: The ranks that were there.
     """
 
     ranks: frozenset[int] = frozenset()
 
 
 def _outcome(workspace: Path, ended: Ended, timeout_s: float | None, rank: int) -> dict[str, Any]:
-    """What the captured process reported, or the reason why there is no trace."""
+    """Return what the captured process reported, or raise the reason why there is no trace."""
     status = _status(workspace)
     if status.get("state") == "failed":
         raise CaptureError(f"{status['message']}", ended.exit_status, ended.last_output)
@@ -285,12 +285,12 @@ def _in_words(ranks: set[int]) -> str:
 
 
 def _where(ended: Ended) -> str:
-    """Of a command that was ended: where it was, as the rest of a sentence; empty where that is not known."""
+    """Return where a command was when it was ended, as the rest of a sentence; empty if unknown."""
     return f"; it was {ended.last_seen}" if ended.last_seen else ""
 
 
 def _status(workspace: Path) -> dict[str, Any]:
-    """What the process that trained reported; where none did, that which held most memory."""
+    """Return the report of the process that trained or, if none did, of the one that held the most memory."""
     reported = workspace / "status.json"
     if reported.exists():
         status: dict[str, Any] = json.loads(reported.read_text())
@@ -326,7 +326,7 @@ def _explain_missing(workspace: Path, ended: Ended, failure: Failure | None) -> 
 
 
 def _lack_of_memory(ended: Ended) -> str:
-    """Whether a signal came for lack of host memory, as the rest of a sentence."""
+    """Say whether a signal came for lack of host memory, as the rest of a sentence."""
     if ended.host_memory is None:
         return "; if the machine ran out of memory, use fewer processes, a smaller batch or another machine"
     left = format_bytes(ended.host_memory.least_available_bytes)
@@ -334,7 +334,7 @@ def _lack_of_memory(ended: Ended) -> str:
 
 
 def _explain_failure(workspace: Path, ended: Ended, failure: Failure | None) -> str:
-    """Why the script ended with an error; what it called of CUDA is named where that explains something."""
+    """Explain why the script ended with an error; name its CUDA calls where they explain something."""
     exit_status = ended.exit_status
     if failure is None:
         return f"the script failed on its own (exit status {exit_status}); make it run on the CPU first"

@@ -12,11 +12,11 @@ class Extent:
     """How far a command is recorded; scripts that never train are recorded to their end.
 
     Attributes:
-        iterations: Optimizer steps, or what stands for them; exactly, where nothing else is asked for.
+        iterations: Optimizer steps, or what stands for them; the exact number if nothing else is asked for.
         until_steady: Go on until two iterations in a row bring no new peak; at most 64 iterations.
         with_eval: Go on until the first evaluation that follows a training step is over.
         until_end: Go on until the script ends.
-        calls: Of outermost modules, after which a script that does not train is stopped; 0: at its end.
+        calls: Calls of outermost modules after which a script that does not train is stopped; 0: at its end.
         longest_batch: Make batches of the longest items of a data set, where their lengths can be read off.
 
     Raises:
@@ -38,7 +38,7 @@ class Extent:
 
     @property
     def text(self) -> str:
-        """What is recorded, for people."""
+        """Describe what is recorded, for people."""
         if self.until_end:
             return "the whole script"
         more = [

@@ -1,4 +1,5 @@
-"""Why a command failed, from what its processes noted (``child/xmem_child/failures.py``)."""
+"""Finds out why a command failed, from what its processes noted
+(``child/xmem_child/records/failures.py``)."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from typing import Any
 
 # Exceptions that say no more than that another process failed.
 _OF_ANOTHER = {"ChildFailedError", "CalledProcessError", "ProcessExitedException", "ProcessRaisedException"}
-# Ends of processes that nobody else brought about: illegal instruction, bus error, kill, segmentation fault.
+# Signals that nobody else caused: illegal instruction, bus error, kill, segmentation fault.
 _DEADLY = {4, 7, 9, 11}
 _CUDA_ERROR = re.compile(
     r"CUDA error|CUDA driver error|cuDNN error|\b(?:CUBLAS|CUDNN|CUFFT|CUSOLVER|CUSPARSE)_|NCCL"
@@ -24,10 +25,10 @@ class Failure:
     """An exception that ended a process or a thread, or a signal that ended a process.
 
     Attributes:
-        process: Its number.
-        rank: In its distributed job, None outside of one.
+        process: Number of the process.
+        rank: Its rank in its distributed job, None outside of one.
         summary: Type and message of the exception, or which signal it was.
-        traceback: Its last lines; empty for a signal.
+        traceback: Last lines of the traceback; empty for a signal.
         reads: The values of the phantom GPU that it may come from, the likeliest first: ``line``,
             ``function``, ``kind`` and ``value`` of each.
     """
@@ -40,7 +41,7 @@ class Failure:
 
     @property
     def by_signal(self) -> bool:
-        """Whether the process did not end by itself."""
+        """Whether a signal ended the process."""
         return not self.traceback
 
     @property
@@ -49,14 +50,15 @@ class Failure:
         return bool(_CUDA_ERROR.search(self.summary))
 
     def in_words(self) -> str:
-        """Who failed with what, in one line: ``rank 1: ValueError: no data``."""
+        """Say who failed with what, in one line: ``rank 1: ValueError: no data``."""
         first, *more = self.summary.splitlines() or [""]
         text = first[:_MOST_SUMMARY] + (" ..." if more or len(first) > _MOST_SUMMARY else "")
         return text if self.rank is None else f"rank {self.rank}: {text}"
 
 
 def first_failure(workspace: Path) -> Failure | None:
-    """What made the command fail: of its processes, the first to fail by itself; None when none noted it."""
+    """Return what made the command fail: the first of its processes to fail by itself; None if none noted
+    it."""
     notes = sorted(_notes(workspace), key=lambda note: (not note["ends_process"], note["time_ns"]))
     own = [note for note in notes if note["type"] not in _OF_ANOTHER]
     # A process that was killed has noted nothing, and those that then lost it have.
@@ -64,7 +66,7 @@ def first_failure(workspace: Path) -> Failure | None:
     if killed:
         row = killed[0]
         return Failure(row["process"], row["rank"], f"ended by signal {-row['exit_status']}", "", ())
-    # Of processes without a rank, launchers and helpers, the script may not have minded the failure.
+    # The script may not have minded the failure of a process without a rank, such as a launcher or helper.
     ranked = [note for note in own if note["rank"] is not None]
     for note in ranked or own or notes:
         return Failure(note["process"], note["rank"], note["summary"], note["traceback"], note["reads"])
@@ -72,7 +74,8 @@ def first_failure(workspace: Path) -> Failure | None:
 
 
 def explain_reads(failure: Failure) -> str:
-    """What the phantom GPU gave where the script read values, as the rest of a sentence; empty if nothing."""
+    """Say what the phantom GPU gave where the script read values, as the rest of a sentence; empty if
+    nothing."""
     if not failure.reads:
         return ""
     first, *more = failure.reads

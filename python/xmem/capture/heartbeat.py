@@ -1,4 +1,4 @@
-"""A sign of life while a captured script is silent: what it does, since when, and at which line it is."""
+"""Reports on a captured script while it is silent: what it does, since when, and at which line it is."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SILENCE_S = 10.0
 _STARTING = "starting"  # the first phase; launchers stay in it
 _ANSWER_S = 0.5
 _POLL_S = 0.02
-# That of `xmem_child.progress`.
+# The same as in `xmem_child.records.progress`.
 STACKS_SIGNAL = signal.SIGRTMIN + 13 if hasattr(signal, "SIGRTMIN") else None
 _FRAME = re.compile(r'^  File "(?P<path>[^"]+)", line (?P<line>\d+) in (?P<name>.+)$')
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/|/lib/python3\.\d+/|^<frozen ")
@@ -31,7 +31,7 @@ class _Process:
 
 
 class Heartbeat:
-    """Says where the script is whenever nothing was heard of it for a while.
+    """Says where the script is whenever it has been silent for a while.
 
     Args:
         workspace: The private folder of the capture.
@@ -45,22 +45,22 @@ class Heartbeat:
         self._heard = self._began
 
     def heard(self) -> None:
-        """The script said something itself."""
+        """Note that the script printed something itself."""
         self._heard = time.monotonic()
 
     def beat(self) -> None:
-        """To be called now and then."""
+        """Report where the script is if it has been silent; call this now and then."""
         now = time.monotonic()
         if now - self._heard >= _SILENCE_S:
             self._heard = now
             self._say(f"{now - self._began:.0f} s: {self.last_seen() or 'torch is not imported yet'}")
 
     def last_seen(self) -> str:
-        """What the script does, since when, and where it is; empty before it has imported torch."""
+        """Say what the script does, since when, and where it is; empty before it has imported torch."""
         processes = self._processes()
         if not processes:
             return ""
-        # Whoever has come furthest; of several, the one that has been there longest.
+        # The process that has come furthest; of several, the one that has been there longest.
         shown = min(processes, key=lambda process: (process.phase == _STARTING, process.since))
         text = f"{shown.phase}, for {max(time.time() - shown.since, 0):.0f} s"
         if len(processes) > 1:
@@ -80,7 +80,8 @@ class Heartbeat:
         return found
 
     def _place(self, process: int) -> str:
-        """The lines that the main thread of a process is at: the user's own, and the innermost of all."""
+        """Return the lines that the main thread of a process is at: the user's own, and the innermost of
+        all."""
         file = self._workspace / f"stacks.{process}"
         if STACKS_SIGNAL is None or not file.exists():
             return ""
@@ -93,7 +94,7 @@ class Heartbeat:
 
 
 def _answer(file: Path, known: int) -> str:
-    """What a process adds to its file within a moment."""
+    """Return what a process adds to its file within a moment."""
     until = time.monotonic() + _ANSWER_S
     text = ""
     while time.monotonic() < until:
@@ -108,7 +109,7 @@ def _answer(file: Path, known: int) -> str:
 
 
 def place_of(stacks: str) -> str:
-    """Where the main thread is, from what ``faulthandler`` wrote of it."""
+    """Return where the main thread is, from what ``faulthandler`` wrote about it."""
     frames = [
         match for line in stacks.splitlines() if (match := _FRAME.match(line)) and _OURS not in match["path"]
     ]

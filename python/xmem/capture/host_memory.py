@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from xmem.units import format_bytes
+from xmem.text.units import format_bytes
 
 _PERIOD_S = 0.5
-# Less than this was left: a process that was killed then was killed for it.
+# A process that was killed while less than this was left was killed for lack of memory.
 _SHARE_LEFT = 0.03
 _KILLED_STATUSES = (-9, 137)
 _KILLED = re.compile(r"SIGKILL|[Ss]ignal 9\b|exitcode *: *-9\b|exit code -9\b")
@@ -24,12 +24,12 @@ _NOT_ALLOCATED = re.compile(
 
 @dataclass(frozen=True)
 class HostMemory:
-    """What was seen while a command ran, in bytes.
+    """Host memory while a command ran, in bytes.
 
     Attributes:
         peak_bytes: The most that the processes of its session held at once, shared pages counted in each.
         least_available_bytes: The least that could still be allocated, by the machine or its control group.
-        limit_bytes: Of the machine, or of the control group where that is less.
+        limit_bytes: Memory of the machine, or of the control group where that is less.
         killed: Processes that the system ended meanwhile for lack of memory.
     """
 
@@ -39,10 +39,10 @@ class HostMemory:
     killed: int
 
     def lack(self, exit_status: int | None, last_output: str) -> str | None:
-        """That a command ended for lack of host memory, with what to do; None when nothing says so.
+        """Say that a command ended for lack of host memory, and what to do; None if nothing indicates it.
 
         Args:
-            exit_status: Of the command: of a launcher that lost a process too.
+            exit_status: Status of the command, which may be a launcher that lost a process.
             last_output: What it printed last.
         """
         if exit_status in (0, None):
@@ -76,7 +76,7 @@ class HostMemoryWatch:
         self._thread.start()
 
     def stop(self) -> HostMemory | None:
-        """What was seen; None where the system does not tell."""
+        """Stop sampling and return what was seen; None if the system does not tell."""
         self._stopped.set()
         self._thread.join()
         if self._limit_bytes <= 0:
@@ -91,7 +91,7 @@ class HostMemoryWatch:
 
 
 def _resident_bytes(session: int) -> int:
-    """Of all processes of a session."""
+    """Return the resident memory of all processes of a session."""
     page_bytes = os.sysconf("SC_PAGE_SIZE")
     found = 0
     for process in Path("/proc").glob("[0-9]*"):
@@ -104,7 +104,8 @@ def _resident_bytes(session: int) -> int:
 
 
 def _limit_and_available() -> tuple[int, int]:
-    """Of the machine, or of the control group where less of that is left; (0, 0) where nobody tells."""
+    """Return the values of the machine, or of the control group where less of that is left; (0, 0) if
+    unknown."""
     found = list(_limits())
     return min(found, key=lambda limit: limit[1], default=(0, 0))
 
@@ -125,7 +126,7 @@ def _limits() -> Iterator[tuple[int, int]]:
 
 
 def _cached_bytes(folder: Path) -> int:
-    """Of a control group: pages of files, which the system drops before it kills."""
+    """Return a control group's pages of files, which the system drops before it kills."""
     with contextlib.suppress(OSError, ValueError):
         lines = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
         return int(lines.get("inactive_file", 0)) + int(lines.get("active_file", 0))
@@ -133,7 +134,7 @@ def _cached_bytes(folder: Path) -> int:
 
 
 def _killed() -> int:
-    """Processes that were ended for lack of memory, ever: in our control group, else on the machine."""
+    """Count the processes ever ended for lack of memory, in our control group or else on the machine."""
     for folder in _groups():
         for name in ("memory.events", "memory.oom_control"):
             with contextlib.suppress(OSError):
@@ -146,7 +147,7 @@ def _killed() -> int:
 
 
 def _groups() -> list[Path]:
-    """Folders of our control group for memory, of both versions; in a container its root."""
+    """Return the folders of our control group for memory, of both versions; in a container its root."""
     root = Path("/sys/fs/cgroup")
     found = []
     with contextlib.suppress(OSError):

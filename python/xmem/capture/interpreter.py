@@ -1,4 +1,5 @@
-"""Which Python a command will run, and whether its torch is a CUDA build, without importing torch."""
+"""Finds out which Python a command will run and whether its torch is a CUDA build, without importing
+torch."""
 
 from __future__ import annotations
 
@@ -29,8 +30,8 @@ class TorchBuild:
 
     Attributes:
         python: The interpreter.
-        version: Such as ``2.12.0+cu130``.
-        cuda: Such as ``13.0``; None for a build without CUDA.
+        version: Its version, such as ``2.12.0+cu130``.
+        cuda: Its version of CUDA, such as ``13.0``; None for a build without CUDA.
     """
 
     python: str
@@ -39,12 +40,12 @@ class TorchBuild:
 
     @property
     def cuda_major(self) -> int:
-        """Such as 13; 0 for a build without CUDA."""
+        """The major version of CUDA, such as 13; 0 for a build without CUDA."""
         return int(self.cuda.partition(".")[0]) if self.cuda else 0
 
 
 def find_torch(command: Sequence[str], environment: Mapping[str, str]) -> TorchBuild | None:
-    """The torch that a command will import; None when that cannot be told or there is none."""
+    """Return the torch that a command will import; None if that is unclear or there is none."""
     python = _interpreter(command, environment)
     if python is None:
         return None
@@ -66,11 +67,11 @@ def find_torch(command: Sequence[str], environment: Mapping[str, str]) -> TorchB
 
 
 def with_python(python: Path, command: Sequence[str]) -> list[str]:
-    """A command as it is meant for a named interpreter.
+    """Return a command as it should run with a named interpreter.
 
-    ``python`` is the interpreter itself. What its environment has under a name (``torchrun``,
-    ``accelerate``, ``deepspeed``) is run from there, and ``sh`` and the like from the search path, on which
-    the environment is to come first (:func:`path_with`). Anything else are arguments of the interpreter.
+    ``python`` is the interpreter itself. Programs of its environment (``torchrun``, ``accelerate``,
+    ``deepspeed``) run from there, and ``sh`` and the like from the search path, on which the environment
+    should come first (:func:`path_with`). Anything else is taken as arguments of the interpreter.
 
     Raises:
         ConfigError: The command names another interpreter, or a program that only another one has.
@@ -103,23 +104,24 @@ def with_python(python: Path, command: Sequence[str]) -> list[str]:
 
 
 def path_with(python: Path, path: str | None) -> str:
-    """The search path with the folder of an interpreter first, as in an activated environment."""
+    """Return the search path with the folder of an interpreter first, as in an activated environment."""
     return os.pathsep.join([str(_found(python).parent), *([path] if path else [])])
 
 
 def _found(python: Path) -> Path:
-    """An interpreter, looked for on the path if it is a bare name; links, which lead out of environments, are
-    not followed."""
+    """Find an interpreter, on the path if it is a bare name; links, which lead out of environments, are not
+    followed."""
     return Path(os.path.abspath(shutil.which(python) or python))  # noqa: PTH100
 
 
 def has_gpu() -> bool:
-    """Whether this machine has an NVIDIA GPU whose driver is loaded."""
+    """Return whether this machine has an NVIDIA GPU whose driver is loaded."""
     return any(Path("/dev").glob("nvidia[0-9]*"))
 
 
 def _interpreter(command: Sequence[str], environment: Mapping[str, str]) -> str | None:
-    """The Python of a command: itself, that of a launcher script's first line, or the one on the path."""
+    """Return the Python of a command: itself, that of a launcher script's first line, or the one on the
+    path."""
     path = environment.get("PATH")
     for word in command:
         if "=" in word and not Path(word).exists():

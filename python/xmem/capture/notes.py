@@ -1,5 +1,4 @@
-"""What the user is told while a command is captured: on standard error, between what the command prints
-there."""
+"""Messages to the user while a command is captured: on standard error, between the command's own output."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ import sys
 
 
 def note(message: str) -> None:
-    """Tell the user something."""
+    """Write a message to the user."""
     write_to_stderr(f"xmem-fast: {message}\n".encode())
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from xmem.devices import Device, find_device
+from xmem.devices.gpus import Device, find_device
 from xmem.errors import CaptureError
 from xmem.phantom.environment import phantom_environment, prepare
 from xmem.phantom.ledger import ProcessRecord, read_ledger
@@ -24,14 +24,15 @@ class PhantomMachine:
 
     Attributes:
         device: The GPU.
-        count: How many of them.
-        driver_version: As ``cudaDriverGetVersion`` gives it; at least the CUDA of the script's torch.
+        count: Number of GPUs.
+        driver_version: Driver version as ``cudaDriverGetVersion`` returns it; at least the CUDA of the
+            script's torch.
         strict_capacity: Whether memory runs out where the GPU's does. Otherwise the script gets what it asks
-            for, though it is told the GPU's size, so that the peak is known also when it does not fit.
+            for, though it is told the GPU's size, so that the peak is known even if it does not fit.
         keep_init: Whether weights are initialized on the host, which takes time and memory there.
         values: What reads of GPU memory give, by ``FILE:LINE`` of the script.
-        known_elements: Tensors of up to so many elements keep values that follow from what the host wrote; 0
-            keeps none.
+        known_elements: Tensors of up to this many elements keep values that follow from what the host wrote;
+            0 keeps none.
         cudnn_library: The ``libcudnn.so.9`` that plans convolutions, for the CUDA of the script's
             environment; None for that environment's own.
         snapshot: Where the allocator's own snapshot goes, for ``xmem-fast replay`` and PyTorch's viewer.
@@ -63,13 +64,13 @@ class PhantomMachine:
 
 
 def read_processes(workspace: Path) -> tuple[ProcessRecord, ...]:
-    """What the processes of a capture did on the phantom GPU, those that used none left out."""
+    """Return what the processes of a capture did on the phantom GPU, without those that did not use it."""
     return tuple(process for process in read_ledger(workspace / _FOLDER / "ledger") if process.calls)
 
 
 def last_calls(workspace: Path, process: int | None = None) -> str:
-    """Of a command that failed: what a process called of CUDA last and what it was refused, as the rest of a
-    sentence; empty if it called nothing. Without a number it is the process that came to the GPU last."""
+    """Say, for a command that failed, which CUDA call a process made last and which were refused, as the rest
+    of a sentence; empty if it made none. Without a number it is the process that came to the GPU last."""
     record = _record_of(workspace, process)
     if record is None:
         return ""
@@ -78,7 +79,7 @@ def last_calls(workspace: Path, process: int | None = None) -> str:
 
 
 def refused_calls(workspace: Path, process: int | None = None) -> str:
-    """What a process called that the phantom GPU does not do, as the rest of a sentence."""
+    """Say what a process called that the phantom GPU does not support, as the rest of a sentence."""
     record = _record_of(workspace, process)
     refused = "" if record is None else _refused(record)
     return f"; {refused}" if refused else ""

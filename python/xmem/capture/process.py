@@ -21,8 +21,8 @@ from xmem.capture.notes import note, write_to_stderr
 from xmem.errors import CaptureError
 
 _POLL_S = 0.05
-_FINISH_S = 30.0  # for a script whose time is up, to reach a point where its recording can end
-_UNWIND_S = 30.0  # for a script to leave once its trace is complete: workers to join, files to close
+_FINISH_S = 30.0  # time for a script that took too long to reach a point where its recording can end
+_UNWIND_S = 30.0  # time for a script to leave once its trace is complete: workers to join, files to close
 _TERMINATE_S = 2.0
 _KEPT_LINES = 20
 # The profiler's remarks on memory older than the recording, and on a recording off the main thread.
@@ -58,9 +58,8 @@ def run_process(
 ) -> Ended:
     """Run a command until it ends, takes too long, or lingers after its status appeared in ``workspace``.
 
-    A command that takes too long is asked to finish first: what its memory was until then may be enough.
-        Standard input and output are this process's own, unless ``stdout`` is another file descriptor;
-        standard
+    A command that takes too long is first asked to finish: what was seen of its memory may be enough.
+    Standard input and output are this process's own, unless ``stdout`` is another file descriptor; standard
     error is copied through as it comes, to keep its last lines for messages.
 
     Raises:
@@ -98,7 +97,7 @@ def run_process(
 def _wait(
     process: subprocess.Popen[bytes], workspace: Path, timeout_s: float | None, heartbeat: Heartbeat
 ) -> tuple[bool, str]:
-    """Wait for the end of the command; returns whether the time was up first, and what it did then."""
+    """Wait for the end of the command; return whether the time was up first, and what it did then."""
     status, finish = workspace / "status.json", workspace / "finish"
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     reported_at: float | None = None
@@ -144,7 +143,7 @@ class _Tail:
         self._thread.start()
 
     def lines(self) -> str:
-        """The last lines; a process that outlives the command may hold the stream open, so this waits
+        """Return the last lines; a process that outlives the command may hold the stream open, so this waits
         briefly."""
         self._thread.join(_TERMINATE_S)
         return b"\n".join([*self._kept, self._partial]).decode(errors="replace").strip("\n")

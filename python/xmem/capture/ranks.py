@@ -1,4 +1,4 @@
-"""Which rank of a distributed job to trace: the one whose GPU needs most memory decides about the job."""
+"""Chooses the rank of a distributed job to trace: the one whose GPU needs the most memory decides."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _ALIKE = 0.005
 
 
 def rank_that_needs_most(notes: Mapping[str, Any]) -> int:
-    """The rank on the fullest card, or the traced one where its card is about as full.
+    """Return the rank on the fullest card, or the traced one if its card is about as full.
 
     Args:
         notes: The ``phantom`` object of a trace's metadata.

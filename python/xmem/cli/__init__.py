@@ -1,1 +1,1 @@
-"""The command line: one file a subcommand, results on stdout, everything else on stderr."""
+"""The command line: one file per subcommand, results on stdout, everything else on stderr."""

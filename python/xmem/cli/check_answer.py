@@ -1,4 +1,4 @@
-"""What ``check`` says: on stdout, in a file, and to GitHub."""
+"""Output of ``check``: on stdout, in a file, and to GitHub."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import typer
 
 from xmem.cli import output
 from xmem.cli.exit_codes import ExitCode
-from xmem.files import naming, write_whole
+from xmem.files.writing import naming, write_whole
 
 if TYPE_CHECKING:
-    from xmem.gate.judge import Outcome
+    from xmem.gate.judge import CheckOutcome
 
 
 class CheckFormat(StrEnum):
-    """How the answer is written."""
+    """Format in which the answer is written."""
 
     TEXT = "text"
     JSON = "json"
@@ -28,12 +28,12 @@ class CheckFormat(StrEnum):
     SARIF = "sarif"
 
 
-def give(outcomes: Sequence[Outcome], written_as: CheckFormat, file: Path | None) -> None:
+def give(outcomes: Sequence[CheckOutcome], written_as: CheckFormat, file: Path | None) -> None:
     """Write the answer, and end the command with its status.
 
     Raises:
         typer.Exit: Always.
-        ConfigError: A file cannot be written; the answer has been printed all the same.
+        ConfigError: A file cannot be written; the answer has been printed nevertheless.
     """
     from xmem.reports.gate import text
 
@@ -59,14 +59,14 @@ def give(outcomes: Sequence[Outcome], written_as: CheckFormat, file: Path | None
     raise typer.Exit(_status(outcomes))
 
 
-def _status(outcomes: Sequence[Outcome]) -> ExitCode:
+def _status(outcomes: Sequence[CheckOutcome]) -> ExitCode:
     if any(outcome.estimate is None for outcome in outcomes):
         return ExitCode.BAD_INPUT
     return ExitCode.DONE if all(outcome.passed for outcome in outcomes) else ExitCode.DOES_NOT_FIT
 
 
-def _written(outcomes: Sequence[Outcome], written_as: CheckFormat) -> str:
-    """The answer as the contents of a file."""
+def _written(outcomes: Sequence[CheckOutcome], written_as: CheckFormat) -> str:
+    """Return the answer as the contents of a file."""
     if written_as is CheckFormat.JSON:
         value = {
             "schema_version": 1,
@@ -86,7 +86,7 @@ def _written(outcomes: Sequence[Outcome], written_as: CheckFormat) -> str:
     return written + github.commands(outcomes) if written_as is CheckFormat.GITHUB else written
 
 
-def _append_step_summary(outcomes: Sequence[Outcome]) -> None:
+def _append_step_summary(outcomes: Sequence[CheckOutcome]) -> None:
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if not summary:
         return

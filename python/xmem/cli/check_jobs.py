@@ -1,4 +1,4 @@
-"""The jobs that ``check`` is asked about, each on its GPUs: estimated, judged, and kept as baselines."""
+"""Estimate and judge the jobs of ``check``, each on its GPUs, and store their baselines."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING
 
 from xmem.cli import job as job_input
 from xmem.cli import options, output
-from xmem.cli.capture import CaptureSettings, capture_noting
+from xmem.cli.capturing import CaptureSettings, capture_noting
 from xmem.errors import ConfigError, XmemError
-from xmem.estimate_file import is_estimate_file, read_estimate
+from xmem.estimation.estimate_file import is_estimate_file, read_estimate
 from xmem.gate.baseline import Baseline, read_baseline, write_baseline
-from xmem.gate.judge import Outcome, failed_outcome, judge
-from xmem.gate.spec import CommandToCapture, Job, limits_of
+from xmem.gate.judge import CheckOutcome, failed_outcome, judge
+from xmem.gate.spec import CheckedJob, CommandToCapture, limits_of
 
 if TYPE_CHECKING:
-    from xmem.estimate_result import Estimate
-    from xmem.observation import Observation
+    from xmem.estimation.estimate import Estimate
+    from xmem.estimation.observation import Observation
+    from xmem.estimation.question import Question
 
 
 @dataclass(frozen=True)
@@ -29,38 +30,39 @@ class Check:
     """One job on one GPU, or on none.
 
     Attributes:
-        job: What is checked.
+        job: The job to check.
         gpu: Name as given.
-        baseline_file: Where its baseline is kept, None when there is none.
-        baseline: What is in it, None when it is to be written.
+        baseline_file: File that holds its baseline, None when there is none.
+        baseline: Contents of that file, None when it is to be written.
     """
 
-    job: Job
+    job: CheckedJob
     gpu: str | None
     baseline_file: Path | None
     baseline: Baseline | None
 
     @property
-    def target(self) -> options.TargetOptions:
-        """What its estimate is for.
+    def question(self) -> Question:
+        """The question to answer for the job.
 
         Raises:
             ConfigError: A name or a setting is invalid.
         """
         asked = self.job.asked
-        return options.target_options(self.gpu, None, asked.alloc_conf, asked.torch_version)
+        return options.question(
+            self.gpu, None, asked.alloc_conf, asked.torch_version, confidence=asked.confidence
+        )
 
 
-def checks_of(jobs: Sequence[Job], *, update: bool) -> list[list[Check]]:
-    """What is to be done for each job; everything that can be wrong is said now, before minutes of capture.
+def checks_of(jobs: Sequence[CheckedJob], *, update: bool) -> list[list[Check]]:
+    """Return the checks of each job; every error is raised here, before minutes of capture.
 
     Raises:
-        ConfigError: A job is held to nothing, or a setting is invalid.
+        ConfigError: A job has no limit, or a setting is invalid.
         TraceError: A baseline cannot be read.
     """
     found = []
     for job in jobs:
-        options.confidence_or_default(job.asked.confidence)
         limits_of(budget=None, metric=job.asked.limits.metric, max_growth=None, upper=job.asked.limits.upper)
         if update and job.asked.baseline is None:
             raise ConfigError(f"{job.name} has no baseline for --update-baseline", "pass --baseline with it")
@@ -74,7 +76,7 @@ def checks_of(jobs: Sequence[Job], *, update: bool) -> list[list[Check]]:
             file = _baseline_file(job, gpu)
             baseline = None if file is None or update else read_baseline(file)
             checks.append(Check(job, gpu, file, baseline))
-            checks[-1].target  # noqa: B018 - checks the names
+            checks[-1].question  # noqa: B018 - checks the names
         found.append(checks)
     files = Counter(entry.baseline_file for checks in found for entry in checks if entry.baseline_file)
     if files and files.most_common(1)[0][1] > 1:
@@ -85,13 +87,13 @@ def checks_of(jobs: Sequence[Job], *, update: bool) -> list[list[Check]]:
     return found
 
 
-def _baseline_file(job: Job, gpu: str | None) -> Path | None:
+def _baseline_file(job: CheckedJob, gpu: str | None) -> Path | None:
     place = job.asked.baseline
     if place is None or (place.suffix == ".json" and not place.is_dir()):
         return place
     name = job.name.replace("/", "_")
     if gpu is not None and len(job.asked.gpus) > 1:
-        from xmem.devices import find_device
+        from xmem.devices.gpus import find_device
 
         name += f"-{find_device(gpu).slug}"
     return place / f"{name}.json"
@@ -101,8 +103,8 @@ def _is_estimate(source: str | CommandToCapture) -> bool:
     return isinstance(source, str) and is_estimate_file(source)
 
 
-def outcomes_of(checks: Sequence[Check]) -> Iterator[Outcome]:
-    """Judge a job on all of its GPUs; one that cannot be read or captured does not keep the others back."""
+def outcomes_of(checks: Sequence[Check]) -> Iterator[CheckOutcome]:
+    """Judge a job on all of its GPUs; one that cannot be read or captured does not stop the others."""
     job = checks[0].job
     with tempfile.TemporaryDirectory(prefix="xmem-") as folder:
         estimate = _estimator(job, Path(folder))
@@ -116,12 +118,12 @@ def outcomes_of(checks: Sequence[Check]) -> Iterator[Outcome]:
                 yield failed_outcome(job.name, str(job.source), job.asked.limits, error)
 
 
-def _estimator(job: Job, folder: Path) -> Callable[[Check], Estimate]:
-    """How this kind of job is estimated, reading or capturing once wherever once is enough."""
+def _estimator(job: CheckedJob, folder: Path) -> Callable[[Check], Estimate]:
+    """Return a function that estimates this kind of job, reading or capturing once where that is enough."""
     source = job.source
     if isinstance(source, CommandToCapture):
         captured = _Captured(source, folder)
-        return lambda entry: _without_path(_estimate(captured.observation(entry.target), entry))
+        return lambda entry: _without_path(_estimate(captured.observation(entry.question), entry))
     if is_estimate_file(source):
         return lambda entry: _written_estimate(source, entry)
     observed = cache(lambda: job_input.observed(source, job.at))
@@ -129,33 +131,32 @@ def _estimator(job: Job, folder: Path) -> Callable[[Check], Estimate]:
 
 
 def _estimate(observation: Observation, entry: Check) -> Estimate:
-    import xmem
+    from xmem.estimation.pipeline import answer
 
-    confidence = options.confidence_or_default(entry.job.asked.confidence)
-    return xmem.estimate(observation, confidence=confidence, **entry.target)
+    return answer(observation, entry.question).estimate
 
 
 def _without_path(estimate: Estimate) -> Estimate:
-    """The trace of a command is not kept."""
+    """Clear the trace's path, since the trace of a command is not kept."""
     return replace(estimate, trace=replace(estimate.trace, path=""))
 
 
 @dataclass
 class _Captured:
-    """A command's run; on phantom GPUs one for each GPU, since PyTorch asks the GPU what it can do."""
+    """A command's run; one per GPU on phantom GPUs, since PyTorch asks the GPU for its capabilities."""
 
     command: CommandToCapture
     folder: Path
     last: Observation | None = None
 
-    def observation(self, target: options.TargetOptions) -> Observation:
-        from xmem.job_settings import phantom_notes
+    def observation(self, question: Question) -> Observation:
+        from xmem.run.recorded import Origin
 
-        if self.last is None or phantom_notes(self.last.recorded.trace):
-            self.last = self._capture(target)
+        if self.last is None or self.last.recorded.origin is Origin.PHANTOM:
+            self.last = self._capture(question)
         return self.last
 
-    def _capture(self, target: options.TargetOptions) -> Observation:
+    def _capture(self, question: Question) -> Observation:
         from xmem.capture import Extent
 
         trace = self.folder / "trace.json"
@@ -164,13 +165,13 @@ class _Captured:
             extent=Extent(self.command.iterations),
             timeout=self.command.timeout_s,
         )
-        # The script must not print into our results.
-        capture_noting(list(self.command.arguments), trace, settings, target, as_json=True)
+        # The script must not print into the results.
+        capture_noting(list(self.command.arguments), trace, settings, question, as_json=True)
         return job_input.observed(str(trace), None)
 
 
 def _written_estimate(source: str, entry: Check) -> Estimate:
-    """An estimate that was made before, if it answers what is asked.
+    """Return an estimate that was made earlier, if it answers the question.
 
     Raises:
         ConfigError: It is for another GPU, other settings or another confidence.
@@ -178,7 +179,7 @@ def _written_estimate(source: str, entry: Check) -> Estimate:
     """
     estimate, asked = read_estimate(source), entry.job.asked
     if entry.gpu is not None:
-        from xmem.devices import find_device
+        from xmem.devices.gpus import find_device
 
         slug = find_device(entry.gpu).slug
         if slug != estimate.target.gpu:
@@ -206,8 +207,8 @@ def _written_estimate(source: str, entry: Check) -> Estimate:
     return estimate
 
 
-def update_baselines(outcomes: Sequence[Outcome], checks: Sequence[Check]) -> None:
-    """Keep the estimates of the checks that have an answer, each in the file of its own.
+def update_baselines(outcomes: Sequence[CheckOutcome], checks: Sequence[Check]) -> None:
+    """Write the estimates of the checks that have an answer, each to its own file.
 
     Raises:
         ConfigError: A file cannot be written.

@@ -1,4 +1,4 @@
-"""What the exit status of ``xmem-fast`` means."""
+"""Exit statuses of ``xmem-fast``."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ class ExitCode(IntEnum):
 
     DONE = 0
     DOES_NOT_FIT = 1
-    DIFFERS = 1  # of `replay`: simulator and recording part
-    GREW = 1  # of `diff`: by more than --fail-on-growth allows
+    DIFFERS = 1  # `replay`: simulator and recording diverge
+    GREW = 1  # `diff`: grew by more than --fail-on-growth allows
     USAGE = 2
     BAD_INPUT = 3
     # sysexits.h, EX_SOFTWARE: a fault of xmem's own must not read as "does not fit".

@@ -6,21 +6,21 @@ from typing import TYPE_CHECKING
 
 from xmem.cli.reading import reading
 from xmem.errors import ConfigError, TraceError
-from xmem.estimate_file import is_estimate_file, read_estimate
+from xmem.estimation.estimate_file import is_estimate_file, read_estimate
 
 if TYPE_CHECKING:
-    from xmem.estimate_result import Estimate
-    from xmem.observation import Observation
+    from xmem.estimation.estimate import Estimate
+    from xmem.estimation.observation import Observation
 
 
 def observed(source: str, at: str | None) -> Observation:
-    """What a trace says of its run, or a fitted model of the run at a point.
+    """Return what a trace says about its run, or a fitted model about the run at a point.
 
     Raises:
         TraceError: The file cannot be used.
         ConfigError: A model without a point, a point without a model, or one that the model does not have.
     """
-    from xmem.observation import observe
+    from xmem.estimation.observation import observe
     from xmem.scaling import is_model_file, parse_point, read_model
 
     if is_model_file(source):
@@ -43,7 +43,7 @@ def observed(source: str, at: str | None) -> Observation:
 
 
 def estimate_in(source: str) -> Estimate | None:
-    """The estimate that a file holds as ``estimate -o`` wrote it; None where it holds something else.
+    """Return the estimate in a file that ``estimate -o`` wrote; None if the file holds something else.
 
     Raises:
         TraceError: It is an estimate of another version, or a damaged one.

@@ -1,4 +1,4 @@
-"""``xmem-fast``: the table of contents of the command line, and where errors become exit statuses."""
+"""``xmem-fast``: the list of commands, and the conversion of errors to exit statuses."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from xmem.cli.advise import advise
-from xmem.cli.capture import capture
-from xmem.cli.check import check
-from xmem.cli.diff import diff
-from xmem.cli.estimate import estimate
+from xmem.cli.commands.advise import advise
+from xmem.cli.commands.capture import capture
+from xmem.cli.commands.check import check
+from xmem.cli.commands.diff import diff
+from xmem.cli.commands.estimate import estimate
+from xmem.cli.commands.fit import fit
+from xmem.cli.commands.gpus import gpus
+from xmem.cli.commands.inspect import inspect
+from xmem.cli.commands.max_batch import max_batch
+from xmem.cli.commands.policies import policies
+from xmem.cli.commands.replay import replay
+from xmem.cli.commands.report import report
+from xmem.cli.commands.run import run
+from xmem.cli.commands.sweep import sweep
+from xmem.cli.commands.tune import tune
+from xmem.cli.commands.validate import validate
 from xmem.cli.exit_codes import ExitCode
-from xmem.cli.fit import fit
-from xmem.cli.gpus import gpus
-from xmem.cli.inspect import inspect
-from xmem.cli.max_batch import max_batch
-from xmem.cli.policies import policies
-from xmem.cli.replay import replay
-from xmem.cli.report import report
-from xmem.cli.run import run
-from xmem.cli.sweep import sweep
-from xmem.cli.tune import tune
-from xmem.cli.validate import validate
 from xmem.errors import ConfigError, XmemError
 
 
 class _Commands(TyperGroup):
-    """Turns what a command raises into a message on stderr and an exit status."""
+    """Commands whose exceptions become a message on stderr and an exit status."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -50,7 +50,7 @@ class _Commands(TyperGroup):
             typer.echo("xmem-fast: interrupted", err=True)
             raise typer.Exit(ExitCode.INTERRUPTED) from error
         except BrokenPipeError as error:
-            # The reader has gone; what is still buffered must not fail once more at exit.
+            # The reader is gone; buffered output must not fail again at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(ExitCode.BROKEN_PIPE) from error
         except OSError as error:
@@ -111,7 +111,7 @@ def _end(signal_number: int, _frame: object) -> None:
 def main() -> None:
     """Run the command line in ``sys.argv`` and exit with its status."""
     for ending in (signal.SIGTERM, signal.SIGHUP):
-        # As Ctrl-C does: unwinding ends the captured command and removes its files.
+        # Like Ctrl-C: unwinding ends the captured command and removes its files.
         signal.signal(ending, _end)
     try:
         app(prog_name="xmem-fast")

@@ -1,20 +1,19 @@
-"""The options that several subcommands share, each written once."""
+"""Options that several subcommands share."""
 
 from __future__ import annotations
 
 import os
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, TypedDict
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from xmem.alloc_conf import DEFAULT_TORCH_VERSION
-from xmem.alloc_conf import parse as parse_alloc_conf
-from xmem.calibration import DEFAULT_CONFIDENCE, require_confidence
-from xmem.devices import custom_device, find_device
+from xmem.estimation.calibration import DEFAULT_CONFIDENCE
 from xmem.reports.schedulers import Scheduler
-from xmem.units import parse_bytes
+
+if TYPE_CHECKING:
+    from xmem.estimation.question import Question
 
 Command = Annotated[
     list[str],
@@ -32,7 +31,9 @@ Trace = Annotated[
 At = Annotated[
     str | None,
     typer.Option(
-        "--at", metavar="NAME=VALUE,...", help="Where a fitted model is asked, such as batch=16,seq=128."
+        "--at",
+        metavar="NAME=VALUE,...",
+        help="Point at which to evaluate a fitted model, such as batch=16,seq=128.",
     ),
 ]
 
@@ -94,7 +95,7 @@ UntilSteady = Annotated[
 ]
 WithEval = Annotated[
     bool,
-    typer.Option("--with-eval", help="Record on until the first evaluation after a training step is over."),
+    typer.Option("--with-eval", help="Record until the first evaluation after a training step is over."),
 ]
 UntilEnd = Annotated[bool, typer.Option("--until-end", help="Record until the script ends by itself.")]
 Calls = Annotated[
@@ -139,7 +140,7 @@ Stacks = Annotated[
 
 
 class CaptureMode(StrEnum):
-    """How a script is run without a GPU."""
+    """Mode of running a script without a GPU."""
 
     AUTO = "auto"
     PHANTOM = "phantom"
@@ -177,7 +178,7 @@ KnownElements = Annotated[
     typer.Option(
         "--known-elements",
         min=0,
-        help="Tensors of up to so many elements keep the values that follow from what the host wrote, in "
+        help="Tensors of up to this many elements keep the values that follow from what the host wrote, in "
         "phantom mode; 0 keeps none.",
     ),
 ]
@@ -220,7 +221,7 @@ Page = Annotated[
     typer.Option("--html", metavar="FILE", help="Also write a page that shows where the memory goes."),
 ]
 WithAdvice = Annotated[
-    bool, typer.Option("--advice/--no-advice", help="Of the page: what would save memory, replayed.")
+    bool, typer.Option("--advice/--no-advice", help="Include replayed advice on saving memory in the page.")
 ]
 EstimateFile = Annotated[
     Path | None,
@@ -232,7 +233,7 @@ Confidence = Annotated[
     typer.Option(
         "--confidence",
         metavar="SHARE",
-        help="Of each bound of the interval, such as 0.99; with --format the upper bound is requested.",
+        help="Confidence of each bound of the interval, such as 0.99; --format requests the upper bound.",
         show_default=f"{DEFAULT_CONFIDENCE:g}",
     ),
 ]
@@ -243,32 +244,11 @@ Format = Annotated[
 ]
 
 
-def confidence_or_default(given: float | None) -> float:
-    """Check a confidence now, rather than after minutes of capture.
-
-    Raises:
-        ConfigError: It is invalid.
-    """
-    if given is None:
-        return DEFAULT_CONFIDENCE
-    require_confidence(given)
-    return given
-
-
-class TargetOptions(TypedDict):
-    """The keyword arguments of ``xmem.estimate``."""
-
-    gpu: str | None
-    capacity: int | None
-    alloc_conf: str | None
-    torch_version: str | None
-
-
 def require_policies(names: list[str] | None) -> None:
-    """Check the names of policies now, rather than after minutes of capture.
+    """Check the names of policies before minutes of capture.
 
     Raises:
-        ConfigError: No such policy.
+        ConfigError: There is no such policy.
     """
     if names:
         from xmem.orchestration import plan
@@ -276,27 +256,33 @@ def require_policies(names: list[str] | None) -> None:
         plan.require_policies(names)
 
 
-def target_options(
-    gpu: str | None,
-    capacity: str | None,
-    alloc_conf: str | None,
-    torch_version: str | None,
+def question(
+    gpu: str | None = None,
+    capacity: str | None = None,
+    alloc_conf: str | None = None,
+    torch_version: str | None = None,
     cudnn: Path | None = None,
-) -> TargetOptions:
-    """Check what names the target now, rather than after minutes of capture.
+    confidence: float | None = None,
+) -> Question:
+    """Return the question that the options ask, checked before minutes of capture.
 
-    A cuDNN that is named is the one to ask from here on, in child processes too.
+    If a cuDNN is named, it is the one used from here on, in child processes too.
 
     Raises:
-        ConfigError: No such GPU, no such size, or settings that this version of PyTorch refuses.
+        ConfigError: The GPU is unknown, the size or confidence is invalid, or this version of PyTorch
+            refuses the settings.
     """
-    parse_alloc_conf(alloc_conf or "", torch_version or DEFAULT_TORCH_VERSION)
-    device = None if gpu is None else find_device(gpu)
-    capacity_bytes = None if capacity is None else parse_bytes(capacity)
-    if capacity_bytes is not None:
-        custom_device(capacity_bytes, like=device)
+    from xmem.estimation.question import ask
+
+    asked = ask(
+        gpu=gpu,
+        capacity=capacity,
+        alloc_conf=alloc_conf,
+        torch_version=torch_version,
+        confidence=DEFAULT_CONFIDENCE if confidence is None else confidence,
+    )
     if cudnn is not None:
         from xmem.cudnn.libraries import LIBRARY_VARIABLE, library_at
 
         os.environ[LIBRARY_VARIABLE] = str(library_at(cudnn).path)
-    return {"gpu": gpu, "capacity": capacity_bytes, "alloc_conf": alloc_conf, "torch_version": torch_version}
+    return asked

@@ -1,4 +1,4 @@
-"""How a command says something: results on stdout, notes on stderr."""
+"""Output of commands: results on stdout, notes on stderr."""
 
 from __future__ import annotations
 
@@ -12,19 +12,18 @@ import typer
 
 from xmem.cli.exit_codes import ExitCode
 from xmem.errors import ConfigError
-from xmem.files import naming, write_whole
+from xmem.files.writing import naming, writing
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from xmem.advice import Advised
-    from xmem.estimate_result import Estimate
-    from xmem.pipeline import Analysis
+    from xmem.estimation.analysis import Analysis
+    from xmem.estimation.estimate import Estimate
     from xmem.reports.schedulers import Scheduler
 
 
 def note(message: str) -> None:
-    """Tell the user, not the reader of the result."""
+    """Print a note for the user, apart from the result."""
     typer.echo(f"xmem-fast: {message}", err=True)
 
 
@@ -34,7 +33,7 @@ def print_json(value: Mapping[str, Any]) -> None:
 
 
 def console() -> Console:
-    """Where reports go: stdout, whose closed end is an error that `main` handles as it does any other."""
+    """Return the console for reports: stdout, where a closed pipe is an error that `main` handles."""
     from rich.console import Console
 
     class Output(Console):
@@ -46,20 +45,20 @@ def console() -> Console:
 
 
 def require_one_format(as_json: bool, request: Scheduler | None) -> None:
-    """Check before the work that the answer is asked for in one form.
+    """Check up front that only one output format is requested.
 
     Raises:
-        ConfigError: In two.
+        ConfigError: Two are requested.
     """
     if as_json and request is not None:
         raise ConfigError(f"--json and --format {request} cannot be combined")
 
 
 def require_places(files: Mapping[str, Path | None]) -> None:
-    """Check before a script is captured, which may take long, that there is a place for its results.
+    """Check that results can be written, before a capture that may take long.
 
     Args:
-        files: By option, what it names; None where it was not given.
+        files: File that each option names; None for an option that was not given.
 
     Raises:
         ConfigError: A folder is missing, or in the way.
@@ -90,34 +89,33 @@ def give_analysis(
     """Print an estimate, write it and its page to files if asked to, and end the command with its verdict.
 
     Args:
-        analysis: The answer and what it rests on.
+        analysis: The answer and the data behind it.
         as_json: Print it as JSON.
-        output: Where it is also written, as JSON.
-        page: Where the page goes that shows what it rests on.
+        output: File to write it to as well, as JSON.
+        page: File for the page that shows the data behind it.
         with_advice: Whether the page has advice, which is replayed for it.
-        request: Print instead what this scheduler is to be asked for.
-        upper: Ask it for the upper bound of the interval, not for the estimate.
+        request: Print the request for this scheduler instead.
+        upper: Request the upper bound of the interval, not the estimate.
         explain: Also show what each policy changed; JSON always does.
 
     Raises:
         typer.Exit: Always; the status says whether the job fits.
-        ConfigError: A file cannot be written; the estimate has been printed all the same.
+        ConfigError: A file cannot be written; the estimate has been printed nevertheless.
     """
-    from xmem.estimate_file import write_estimate
+    from xmem.estimation.estimate_file import write_estimate
 
     estimate = analysis.estimate
     try:
         _print(estimate, as_json=as_json, explain=explain, request=request, upper=upper)
-    finally:  # whoever reads the text may have seen enough; the files were asked for all the same
+    finally:  # the reader of the text may stop early; the files were requested nevertheless
         if output is not None:
             with naming(f"-o {output}"):
                 write_estimate(output, estimate)
         if page is not None:
-            from xmem.reports.html import page_of
+            from xmem.reports.formats import HTML, Wanted
 
-            text = page_of(analysis, advised=advice_for_page(analysis) if with_advice else None)
-            with naming(f"--html {page}"):
-                write_whole(page, text.encode())
+            with naming(f"--html {page}"), writing(page) as out:
+                HTML.written(analysis, out, Wanted(with_advice=with_advice))
             note(f"{page}: a page to open in a browser")
     raise typer.Exit(ExitCode.DOES_NOT_FIT if estimate.fits is False else ExitCode.DONE)
 
@@ -132,7 +130,7 @@ def _print(
 
         typer.echo(schedulers.render(estimate, request, upper=upper))
     else:
-        from xmem.reports.terminal import render
+        from xmem.reports.terminal.summary import render
 
         render(estimate, console(), explain=explain)
         if estimate.fits is False and estimate.trace.path:
@@ -140,15 +138,8 @@ def _print(
 
 
 def _advise_command(estimate: Estimate) -> str:
-    """The command that tells what to change, for the same target."""
+    """Return the command that suggests changes, for the same target."""
     target = estimate.target
     named = ["--gpu", target.gpu] if target.gpu else ["--capacity", str(target.capacity_bytes)]
     conf = ["--alloc-conf", target.alloc_conf] if target.alloc_conf else []
     return shlex.join(["xmem-fast", "advise", estimate.trace.path, *named, *conf])
-
-
-def advice_for_page(analysis: Analysis) -> Advised:
-    """What would save memory, sought no longer than a page is waited for."""
-    from xmem.advice import PAGE_BUDGET_S, advise
-
-    return advise(analysis, budget_s=PAGE_BUDGET_S)

@@ -1,4 +1,4 @@
-"""How far a long read has come, on the terminal: only there, and only when it takes long enough to wonder."""
+"""Progress of a long read, shown only on a terminal and only when the read takes a while."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich import progress as rich_progress
 
-    from xmem.trace import Progress, ReadProgress
+    from xmem.trace.trace import Progress, ReadProgress
 
 _PATIENCE_S = 0.5
 _REDRAW_S = 0.1
@@ -19,9 +19,9 @@ _REDRAW_S = 0.1
 
 @contextmanager
 def reading(source: str) -> Iterator[Progress | None]:
-    """What to hand to a read as ``progress``; None where nobody watches.
+    """Yield the ``progress`` argument of a read; None where stderr is not a terminal.
 
-    The line goes to stderr, and is gone after the read.
+    The line goes to stderr, and is removed after the read.
     """
     if not sys.stderr.isatty():
         yield None

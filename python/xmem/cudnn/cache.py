@@ -1,5 +1,5 @@
-"""What cuDNN said, kept on disk: by version of the library, device and problem. Any number of processes may
-use it at once; where it cannot be used, nothing is kept.
+"""cuDNN's answers, kept on disk by version of the library, device and problem. Any number of processes may
+use the cache at once; where it cannot be used, nothing is kept.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _AT_ONCE = 500  # parameters of a query
 
 
 def cache_folder() -> Path:
-    """``XMEM_CACHE``, else ``xmem-fast`` in the user's folder for caches."""
+    """Return ``XMEM_CACHE``, or else ``xmem-fast`` in the user's cache folder."""
     chosen = os.environ.get("XMEM_CACHE")
     if chosen:
         return Path(chosen)
@@ -31,9 +31,9 @@ class PlanCache:
     """The plans of one library for one device.
 
     Args:
-        library: What its answers depend on: version, and nothing else.
-        device: Its description.
-        path: Of the file; in the `cache_folder` by default.
+        library: What its answers depend on: its version, and nothing else.
+        device: Description of the device.
+        path: Path of the file; in the `cache_folder` by default.
     """
 
     def __init__(self, library: str, device: str, path: Path | None = None) -> None:
@@ -41,7 +41,7 @@ class PlanCache:
         self._path = path or cache_folder() / "cudnn.sqlite3"
 
     def read(self, problems: Iterable[str]) -> dict[str, Plans]:
-        """What is known of these problems."""
+        """Return what is known about these problems."""
         wanted = list(problems)
         found: dict[str, Plans] = {}
         try:
@@ -59,7 +59,7 @@ class PlanCache:
         return found
 
     def write(self, plans: Mapping[str, Plans]) -> None:
-        """Keep these."""
+        """Keep these plans."""
         rows = [(*self._owner, problem, json.dumps(said)) for problem, said in plans.items()]
         try:
             with self._open() as database, database:
@@ -79,7 +79,7 @@ class PlanCache:
 
 
 def parse_plans(said: object) -> Plans:
-    """Plans as JSON holds them.
+    """Parse plans as JSON holds them.
 
     Raises:
         ValueError: It does not hold plans.

@@ -1,4 +1,4 @@
-"""Which cuDNN a release of PyTorch brings, and which one is here to be asked instead."""
+"""The cuDNN that a release of PyTorch ships, and those that are here to be asked instead."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ TESTED = (9, 20, 0)
 """The newest that a supported release of PyTorch brings; what the extras ``cudnn`` end with."""
 
 _LIBRARY = "libcudnn.so.9"
-# What cuDNN opens by name; the dynamic linker finds it once it is loaded.
+# Libraries that cuDNN opens by name; the dynamic linker finds them once they are loaded.
 _OPENED_BY_IT = ("libcudart.so.1*", "libnvrtc.so.1*", "libcublasLt.so.1*", "libcublas.so.1*")
 
 
 @dataclass(frozen=True)
 class Bundled:
-    """The cuDNN of a release of PyTorch.
+    """The cuDNN that ships with a release of PyTorch.
 
     Attributes:
         version: Major, minor, patch.
-        cuda_major: CUDA that the wheel is built for.
+        cuda_major: Major version of the CUDA that the wheel is built for.
     """
 
     version: tuple[int, int, int]
@@ -44,7 +44,7 @@ class Bundled:
 
 
 # What the default Linux wheels of the package index require (`Requires-Dist: nvidia-cudnn-cu12==9.1.0.70`),
-# by the first release that does; wheels for another CUDA may bring another. 2.13: as installed.
+# by the first release that does; wheels for another CUDA may ship another. 2.13: as installed.
 _BUNDLED = (
     ((2, 12), Bundled((9, 20, 0), 13)),
     ((2, 11), Bundled((9, 19, 0), 13)),
@@ -56,7 +56,8 @@ _BUNDLED = (
 
 
 def bundled_with(torch_version: tuple[int, int]) -> Bundled:
-    """The cuDNN that a release of PyTorch brings; of the oldest that is known for older ones."""
+    """Return the cuDNN that a release of PyTorch ships; for releases older than all known, the oldest
+    one's."""
     return next((bundled for first, bundled in _BUNDLED if torch_version >= first), _BUNDLED[-1][1])
 
 
@@ -65,9 +66,9 @@ class CudnnLibrary:
     """A libcudnn that may be asked.
 
     Attributes:
-        path: Of ``libcudnn.so.9``.
-        version: As its package says, None where it has none: the library says it itself.
-        cuda_major: CUDA of the wheel, 0 where none is known.
+        path: Path of ``libcudnn.so.9``.
+        version: Version given by its package; None if there is no package, and the library itself tells.
+        cuda_major: Major version of the wheel's CUDA, 0 if unknown.
     """
 
     path: Path
@@ -75,7 +76,7 @@ class CudnnLibrary:
     cuda_major: int = 0
 
     def loaded_before(self) -> list[Path]:
-        """Libraries of CUDA that lie beside it or in this Python's own packages."""
+        """Return the CUDA libraries that lie beside it or in this Python's own packages."""
         folders = [self.path.parent, *_package_folders([*self.path.parents[2:3], *_own_packages()])]
         return [
             found for pattern in _OPENED_BY_IT for folder in folders for found in sorted(folder.glob(pattern))
@@ -83,10 +84,10 @@ class CudnnLibrary:
 
 
 def find_libraries(torch_version: tuple[int, int]) -> tuple[CudnnLibrary, ...]:
-    """The libraries to ask for a release of PyTorch, the best first; the next is for where one fails.
+    """Return the libraries to ask for a release of PyTorch, the best first; the next is for when one fails.
 
-    The one that `LIBRARY_VARIABLE` names alone; else of the installed ones that plan without a device that
-    which the release brings, and the others by how near they are.
+    If `LIBRARY_VARIABLE` names one, that one alone; otherwise, of the installed ones that plan without a
+    device, the one that the release ships, and then the others by how close they are.
 
     Raises:
         ConfigError: There is no such file.
@@ -100,7 +101,7 @@ def find_libraries(torch_version: tuple[int, int]) -> tuple[CudnnLibrary, ...]:
 
 
 def way_out(failing: CudnnLibrary) -> str:
-    """What to do where a library cannot plan: nothing that was done already."""
+    """Say what to do if a library cannot plan, leaving out what was done already."""
     installed = installed_libraries()
     mine = next((library for library in installed if library.path == failing.path), None)
     if mine is None:
@@ -117,12 +118,21 @@ def way_out(failing: CudnnLibrary) -> str:
 
 def driver_stand_in() -> Path | None:
     """A ``libcuda.so.1`` without a GPU, for libraries that do not load without one: the phantom GPU's."""
-    places = (Path(entry) / "phantom" / "libcuda.so.1" for entry in xmem.__path__)
+    return _of_phantom("libcuda.so.1")
+
+
+def helper_program() -> Path | None:
+    """The program that opens a libcudnn, which is the phantom GPU's too; None where it was not built."""
+    return _of_phantom("xmem_phantom_cudnn")
+
+
+def _of_phantom(name: str) -> Path | None:
+    places = (Path(entry) / "phantom" / name for entry in xmem.__path__)
     return next((place for place in places if place.is_file()), None)
 
 
 def library_at(path: str | os.PathLike[str]) -> CudnnLibrary:
-    """The library of this path.
+    """Return the library at this path.
 
     Raises:
         ConfigError: There is no such file.
@@ -137,7 +147,7 @@ def library_at(path: str | os.PathLike[str]) -> CudnnLibrary:
 
 
 def installed_libraries() -> list[CudnnLibrary]:
-    """Those of the wheels beside this package (extra ``cudnn``), newest CUDA first."""
+    """Return the libraries of the wheels beside this package (extra ``cudnn``), newest CUDA first."""
     found = []
     for cuda_major in (13, 12):
         try:
@@ -154,7 +164,8 @@ def installed_libraries() -> list[CudnnLibrary]:
 
 
 def _version_of_wheel(path: Path) -> tuple[int, int, int] | None:
-    """By the metadata beside ``nvidia/cudnn/lib/libcudnn.so.9``, where a wheel brought it."""
+    """Read the version from the metadata beside ``nvidia/cudnn/lib/libcudnn.so.9``, if a wheel installed
+    it."""
     packages = path.parents[3] if len(path.parents) > 3 else path.parent
     wheels = [folder.name for folder in packages.glob("nvidia_cudnn_cu*-*.dist-info")]
     return _version_of(wheels[0].partition("-")[2]) if len(wheels) == 1 else None
@@ -174,5 +185,5 @@ def _own_packages() -> Iterator[Path]:
 
 
 def _package_folders(roots: Sequence[Path]) -> list[Path]:
-    """Folders of libraries under ``nvidia``, a wheel each."""
+    """Return the folders of libraries under ``nvidia``, one per wheel."""
     return [folder for root in roots for folder in sorted(root.glob("*/lib"))]

@@ -1,4 +1,4 @@
-"""A library that is asked about one described GPU, and what PyTorch would make of its answers."""
+"""Asks a library about one described GPU, and works out what PyTorch would make of its answers."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from xmem.cudnn.cache import PlanCache, Plans, parse_plans
-from xmem.cudnn.description import UNKNOWN_NAME, cuda_attributes, cudnn_description
-from xmem.cudnn.libraries import CudnnLibrary, driver_stand_in, way_out
-from xmem.cudnn.problems import Problem
-from xmem.device_description import Device
+from xmem.cudnn.device_properties import UNKNOWN_NAME, cuda_attributes, cudnn_description
+from xmem.cudnn.libraries import CudnnLibrary, driver_stand_in, helper_program, way_out
+from xmem.cudnn.problems import ConvolutionProblem
+from xmem.devices.description import Device
 from xmem.errors import XmemError
 
 _PROGRAM = Path(__file__).with_name("planner_process.py")
@@ -35,8 +35,8 @@ class PlannerError(XmemError):
 
 
 @dataclass(frozen=True)
-class Settings:
-    """``torch.backends.cudnn`` of the job, as far as it decides which plans are tried.
+class PlannerSettings:
+    """The job's settings in ``torch.backends.cudnn`` that decide which plans are tried.
 
     Attributes:
         allow_tf32: Whether single precision may use tensor cores.
@@ -49,9 +49,9 @@ class Settings:
     benchmark: bool = False
 
 
-def sizes_tried(plans: Plans, dtype: str, settings: Settings) -> tuple[int, ...]:
-    """Workspaces in bytes in the order in which PyTorch tries the plans, each size once: what failed for
-    lack of memory would fail again.
+def sizes_tried(plans: Plans, dtype: str, settings: PlannerSettings) -> tuple[int, ...]:
+    """Return the workspaces in bytes in the order in which PyTorch tries the plans, each size once: a size
+    that failed for lack of memory would fail again.
 
     Source: `Conv_v8.cpp`, `filterEngineConfigs` and `try_configs`, 2.1 to 2.13. Empty when no plan is left.
     """
@@ -68,7 +68,7 @@ class Planner:
     """A library and the GPU that it plans for; equal planners give equal plans.
 
     Attributes:
-        library: Asked.
+        library: The library that is asked.
         device: The GPU, as cuDNN reads it.
     """
 
@@ -77,22 +77,24 @@ class Planner:
 
     @classmethod
     def for_device(cls, library: CudnnLibrary, device: Device) -> Planner:
-        """The planner for a GPU with CUDA."""
+        """Return the planner for a GPU with CUDA."""
         attributes = cuda_attributes(device, 0)
         name = device.full_name or UNKNOWN_NAME
         described = cudnn_description(name, device.total_memory_bytes, attributes, 0, _DRIVER_VERSION)
         return cls(library, json.dumps(described, separators=(",", ":")))
 
-    def plans(self, problems: Iterable[Problem], cache: Path | None = None) -> dict[Problem, Plans]:
-        """What cuDNN says of each problem: no plans of those that it refuses; those at which its process ends
-        are left out, as long as they are few.
+    def plans(
+        self, problems: Iterable[ConvolutionProblem], cache: Path | None = None
+    ) -> dict[ConvolutionProblem, Plans]:
+        """Return cuDNN's plans for each problem: none for those that it refuses; problems that crash its
+        process are left out, as long as they are few.
 
         Args:
-            problems: Asked about, each once.
-            cache: File of the cache; the user's by default.
+            problems: The problems to ask about, each once.
+            cache: File of the cache; the user's cache by default.
 
         Raises:
-            PlannerError: It cannot be asked.
+            PlannerError: The library cannot be asked.
         """
         by_key = {problem.key(): problem for problem in problems}
         if not by_key:
@@ -107,10 +109,10 @@ class Planner:
         return {problem: known[key] for key, problem in by_key.items() if key in known}
 
     def version(self) -> str:
-        """Of the library, such as ``9.20.0``.
+        """Return the version of the library, such as ``9.20.0``.
 
         Raises:
-            PlannerError: It cannot be asked.
+            PlannerError: The library cannot be asked.
         """
         return _version(self.library, self.device)
 
@@ -141,12 +143,12 @@ def _version(library: CudnnLibrary, device: str) -> str:
     return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
 
 
-_RULES = "3"
+_RULES = "4"
 """Of what the child process makes of a library's plans: another text where that changes."""
 
 
 def _identity(library: CudnnLibrary) -> str:
-    """A text that changes with the library: a file that was replaced is another."""
+    """Return a text that changes with the library: a file that was replaced counts as another one."""
     status = library.path.stat()
     core = library.path.with_name("libcudnn_graph.so.9")
     size = core.stat().st_size if core.exists() else 0
@@ -154,7 +156,7 @@ def _identity(library: CudnnLibrary) -> str:
 
 
 class _Ask:
-    """The child process: called with the text of a problem, it gives its plans."""
+    """The child process: called with the text of a problem, it returns the problem's plans."""
 
     def __init__(self, process: subprocess.Popen[str], stderr: IO[str], library: CudnnLibrary) -> None:
         self._process = process
@@ -215,9 +217,14 @@ class _Ask:
 
 @contextmanager
 def _asking(library: CudnnLibrary, device: str) -> Iterator[_Ask]:
-    stand_in = driver_stand_in()
+    helper, stand_in = helper_program(), driver_stand_in()
+    if helper is None:
+        raise PlannerError(
+            "convolutions cannot be planned: xmem_phantom_cudnn is missing, which is built on Linux only"
+        )
     command = [
-        *(sys.executable, "-I", str(_PROGRAM), str(library.path), "" if stand_in is None else str(stand_in)),
+        *(sys.executable, "-I", str(_PROGRAM), str(library.path), str(helper)),
+        "" if stand_in is None else str(stand_in),
         *map(str, library.loaded_before()),
     ]
     with tempfile.TemporaryFile("w+", errors="replace") as stderr:

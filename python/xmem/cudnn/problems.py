@@ -1,4 +1,4 @@
-"""What cuDNN is asked: one convolution, forward or one of its two gradients."""
+"""The problems that cuDNN is asked about: one convolution, forward or one of its two gradients."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class Operation(StrEnum):
-    """cuDNN's three operations; those of a transposed convolution are the same, in other roles."""
+    """cuDNN's three operations; a transposed convolution uses the same ones in other roles."""
 
     FORWARD = "forward"
     DATA_GRADIENT = "data_gradient"
@@ -16,19 +16,19 @@ class Operation(StrEnum):
 
 
 @dataclass(frozen=True)
-class Problem:
-    """A convolution as cuDNN's descriptors say it, two or three dimensions of space.
+class ConvolutionProblem:
+    """A convolution as cuDNN's descriptors express it, with two or three dimensions of space.
 
     Attributes:
         operation: Forward reads x and w and writes y, the gradients write x and w.
-        dtype: Of all tensors: ``float32``, ``float16``, ``bfloat16`` or ``float64``; sums are in
+        dtype: Dtype of all tensors: ``float32``, ``float16``, ``bfloat16`` or ``float64``; sums are in
             ``float32``, or ``float64`` for that.
         x: Sizes of the input: batch, channels, space.
-        w: Sizes of the filter: outputs, channels a group, space.
+        w: Sizes of the filter: outputs, channels per group, space.
         y: Sizes of the output: batch, outputs, space.
-        stride: A step a dimension of space.
-        padding: Likewise, on either side.
-        dilation: Likewise.
+        stride: One step per dimension of space.
+        padding: One value per dimension of space, on either side.
+        dilation: One value per dimension of space.
         channels_last: Whether channels are the innermost dimension of all tensors in memory.
     """
 
@@ -43,5 +43,5 @@ class Problem:
     channels_last: bool = False
 
     def key(self) -> str:
-        """A text that is the same for equal problems alone; the child process reads it as JSON."""
+        """A text that is the same only for equal problems; the child process reads it as JSON."""
         return json.dumps(astuple(self), separators=(",", ":"))

@@ -1,7 +1,7 @@
-"""Workspaces where no cuDNN can be asked: typical shares of the bytes that a convolution reads and writes.
+"""Workspaces for when no cuDNN can be asked: typical shares of the bytes that a convolution reads and writes.
 
-The table ``data/convolution_shares.toml`` is what versions of cuDNN say of common layers. Most engines with
-tensor cores first bring the input, the output or both into another order where tensors are contiguous:
+The table ``data/convolution_shares.toml`` holds what versions of cuDNN report for common layers. Most engines
+with tensor cores first bring the input, the output or both into another order where tensors are contiguous:
 shares lie near 0, 0.5 and 1.
 """
 
@@ -13,15 +13,15 @@ from importlib import resources
 from math import prod
 from typing import cast
 
-from xmem.cudnn.planner import Settings
-from xmem.cudnn.problems import Problem
+from xmem.cudnn.planner import PlannerSettings
+from xmem.cudnn.problems import ConvolutionProblem
 from xmem.dtypes import ITEM_BYTES
 
 _TENSOR_CORES = ("float16", "bfloat16")
 
 
-def kind_of(problem: Problem) -> str:
-    """What the share depends on, beside the architecture: a key of the table."""
+def kind_of(problem: ConvolutionProblem) -> str:
+    """Return what the share depends on, besides the architecture: a key of the table."""
     is_pointwise = set(problem.w[2:]) == {1}
     shape = "grouped" if problem.x[1] != problem.w[1] else "1x1" if is_pointwise else "wide"
     dtype = "float16" if problem.dtype in _TENSOR_CORES else "float32"
@@ -29,17 +29,18 @@ def kind_of(problem: Problem) -> str:
     return f"{problem.operation} {shape} {dtype} {layout}"
 
 
-def tensor_bytes(problem: Problem) -> int:
-    """Of input, filter and output."""
+def tensor_bytes(problem: ConvolutionProblem) -> int:
+    """Return the bytes of input, filter and output."""
     return ITEM_BYTES[problem.dtype] * sum(map(prod, (problem.x, problem.w, problem.y)))
 
 
 def typical_sizes(
-    problem: Problem, compute_capability: tuple[int, int], settings: Settings
+    problem: ConvolutionProblem, compute_capability: tuple[int, int], settings: PlannerSettings
 ) -> tuple[int, ...]:
-    """The typical workspace in bytes, then the most and the least; engines without tensor cores need none.
+    """Return the typical workspace in bytes, then the most and the least; engines without tensor cores need
+    none.
 
-    An architecture that the table lacks is like the last one before it.
+    An architecture that the table lacks is treated like the last one before it.
     """
     single = problem.dtype not in _TENSOR_CORES
     if problem.dtype == "float64" or (single and not settings.allow_tf32):

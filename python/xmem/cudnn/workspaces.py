@@ -1,4 +1,4 @@
-"""Workspaces of convolutions on one GPU under one release of PyTorch, by the best source there is."""
+"""Workspaces of convolutions on one GPU under one release of PyTorch, from the best available source."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from xmem.cudnn.libraries import FIRST_EXACT, CudnnLibrary, bundled_with, find_libraries
-from xmem.cudnn.planner import Planner, PlannerError, Settings, sizes_tried
-from xmem.cudnn.problems import Problem
+from xmem.cudnn.planner import Planner, PlannerError, PlannerSettings, sizes_tried
+from xmem.cudnn.problems import ConvolutionProblem
 from xmem.cudnn.shares import typical_sizes
-from xmem.device_description import Device
-from xmem.devices import UNKNOWN_IS_LIKE, find_device
+from xmem.devices.description import Device
+from xmem.devices.gpus import UNKNOWN_IS_LIKE, find_device
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What was found out about some convolutions.
+    """The workspaces that were found for some convolutions.
 
     Attributes:
-        tried: Workspaces in bytes of each, in the order in which PyTorch tries its plans; empty where cuDNN
-            has none. Of a typical one: itself, the most and the least.
-        source: Who says so, in words.
-        version: Of the library that was asked, empty where none was.
-        exact: Whether that is the version that the job's PyTorch brings.
+        tried: Workspaces of each in bytes, in the order in which PyTorch tries its plans; empty where cuDNN
+            has none. For a typical workspace: itself, the most and the least.
+        source: The source, in words.
+        version: Version of the library that was asked, empty if none was.
+        exact: Whether that is the version that the job's PyTorch ships.
     """
 
-    tried: Mapping[Problem, tuple[int, ...]]
+    tried: Mapping[ConvolutionProblem, tuple[int, ...]]
     source: str
     version: str
     exact: bool
@@ -34,28 +34,28 @@ class Answer:
 
 @dataclass(frozen=True)
 class Workspaces:
-    """Who says what workspaces cuDNN takes; equal ones say the same.
+    """A source of cuDNN's workspaces; equal ones give the same answers.
 
     Attributes:
         device: The GPU.
         torch_version: (major, minor) of the PyTorch that runs there.
-        libraries: Asked in this order, until one plans.
+        libraries: Libraries that are asked in this order, until one plans.
     """
 
     device: Device
     torch_version: tuple[int, int]
     libraries: tuple[CudnnLibrary, ...]
 
-    def ask(self, problems: tuple[Problem, ...], settings: Settings) -> Answer:
-        """The workspaces of these convolutions."""
+    def ask(self, problems: tuple[ConvolutionProblem, ...], settings: PlannerSettings) -> Answer:
+        """Return the workspaces of these convolutions."""
         return _ask(self, problems, settings)
 
 
 def workspaces_for(device: Device | None, torch_version: tuple[int, int]) -> Workspaces | None:
-    """Who knows the workspaces on a GPU; None for one without CUDA.
+    """Return the source of workspaces on a GPU; None for one without CUDA.
 
     Raises:
-        ConfigError: The library that was named is none.
+        ConfigError: The library that was named is not one.
     """
     device = device or find_device(UNKNOWN_IS_LIKE)
     if not device.attributes:
@@ -64,7 +64,9 @@ def workspaces_for(device: Device | None, torch_version: tuple[int, int]) -> Wor
 
 
 @lru_cache(maxsize=64)
-def _ask(workspaces: Workspaces, problems: tuple[Problem, ...], settings: Settings) -> Answer:
+def _ask(
+    workspaces: Workspaces, problems: tuple[ConvolutionProblem, ...], settings: PlannerSettings
+) -> Answer:
     bundled = ".".join(map(str, bundled_with(workspaces.torch_version).version))
     if not workspaces.libraries:
         return _typical(
@@ -95,7 +97,7 @@ def _ask(workspaces: Workspaces, problems: tuple[Problem, ...], settings: Settin
 
 
 def _typical(
-    workspaces: Workspaces, problems: tuple[Problem, ...], settings: Settings, reason: str
+    workspaces: Workspaces, problems: tuple[ConvolutionProblem, ...], settings: PlannerSettings, reason: str
 ) -> Answer:
     capability = workspaces.device.compute_capability or (8, 0)
     tried = {problem: typical_sizes(problem, capability, settings) for problem in problems}

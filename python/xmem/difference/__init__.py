@@ -1,7 +1,7 @@
-"""What changed from one run to another, and which module, line and kind of memory did it (docs/diff.md)."""
+"""Changes from one run to another, and the module, line and kind of memory that cause them (docs/diff.md)."""
 
 from xmem.difference.compare import difference
-from xmem.difference.result import (
+from xmem.difference.comparison import (
     BlockChange,
     Cause,
     Difference,

@@ -1,4 +1,4 @@
-"""The largest changes in words: which part of the script made the peak grow or shrink."""
+"""The largest changes in words: the parts of the script that made the peak grow or shrink."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from xmem.difference.comparison import Cause, PathChange
 from xmem.difference.names import pattern
-from xmem.difference.result import Cause, PathChange
-from xmem.estimate_result import SLACK
-from xmem.units import format_change
+from xmem.estimation.estimate import SLACK
+from xmem.text.units import format_change
 
 _MOST = 8
-_EXPLAINED = 0.8  # share of all changes that the causes shown must make up, else they are told less finely
+_EXPLAINED = (
+    0.8  # share of all changes that the causes shown must make up, else they are grouped more coarsely
+)
 _TOO_LITTLE = 0.001  # share of all changes below which a cause is not worth a line
 _MOST_LINES = 3
 _UNIFORM = 0.95  # share of a category's bytes that must have changed alike for it to be one cause
@@ -33,10 +35,10 @@ _NOUNS = {
 
 
 def causes(paths: Sequence[PathChange]) -> tuple[Cause, ...]:
-    """Group the changes such that a few groups tell most of them; most change first.
+    """Group the changes such that a few groups explain most of them; most change first.
 
-    A category that changed by one factor throughout is one cause. The rest is told by module and line, or
-    less finely where that would be too many.
+    A category that changed by one factor throughout is one cause. The rest is grouped by module and line, or
+    more coarsely where that would be too many.
     """
     paths = _of_any_operator(paths)
     uniform = [group for group in _grouped(paths, lambda path: path.category) if _is_uniform(group)]
@@ -52,7 +54,7 @@ def causes(paths: Sequence[PathChange]) -> tuple[Cause, ...]:
 
 
 def factor(before_bytes: int, after_bytes: int) -> str:
-    """``x2.00``, ``new`` or ``gone``; empty where a factor says nothing."""
+    """Return ``x2.00``, ``new`` or ``gone``; empty where a factor is not informative."""
     if before_bytes <= 0 or after_bytes <= 0:
         return "new" if after_bytes > 0 else "gone" if before_bytes > 0 else ""
     times = after_bytes / before_bytes
@@ -67,9 +69,9 @@ def _grouped(paths: Sequence[PathChange], level: Callable[[PathChange], Hashable
 
 
 def _of_any_operator(paths: Sequence[PathChange]) -> list[PathChange]:
-    """Paths of one module and line as one, under the operator that changed most.
+    """Merge the paths of one module and line under the operator that changed most.
 
-    With autocast or fusion another operator makes what are the same bytes.
+    With autocast or fusion another operator makes the same bytes.
     """
     groups = _grouped(paths, lambda path: (path.category, path.module, path.source_line))
     return [
@@ -89,7 +91,7 @@ def _change(group: Iterable[PathChange]) -> int:
 
 
 def _is_uniform(group: Sequence[PathChange]) -> bool:
-    """Whether all but a little of a category changed by the same factor, and is of several parts."""
+    """Return whether almost all of a category changed by the same factor, in several parts."""
     before, after = sum(path.before_bytes for path in group), sum(path.after_bytes for path in group)
     if before == after or len({_alike(path) for path in group}) <= 2:
         return False
@@ -107,7 +109,7 @@ def _alike(path: PathChange) -> str | None:
 
 
 def _part(path: PathChange) -> str | None:
-    """``GPT.blocks.*`` of all that is below one of a list of modules, else the first two components."""
+    """Return ``GPT.blocks.*`` for everything below a list of modules, else the first two components."""
     if path.module is None:
         return None
     parts = pattern(path.module).split(".")
@@ -117,7 +119,11 @@ def _part(path: PathChange) -> str | None:
 def _finest(path: PathChange) -> Hashable:
     if path.before_bytes and path.after_bytes:
         return path.category, _alike(path), path.source_line
-    return path.category, _part(path), path.before_bytes == 0  # what came or went did so as a whole
+    return (
+        path.category,
+        _part(path),
+        path.before_bytes == 0,
+    )  # memory that appeared or disappeared did so as a whole
 
 
 _LEVELS: tuple[Callable[[PathChange], Hashable], ...] = (
@@ -148,7 +154,7 @@ def _cause(group: Sequence[PathChange]) -> Cause:
 
 
 def _name_of_all(group: Sequence[PathChange]) -> str | None:
-    """The one name that all modules of a group go by, None where there is none."""
+    """Return the name that all modules of a group share, None where there is none."""
     for name in (_alike, _part):
         names = {name(path) for path in group}
         if len(names) == 1:
@@ -157,7 +163,7 @@ def _name_of_all(group: Sequence[PathChange]) -> str | None:
 
 
 def _most_of(group: Sequence[PathChange]) -> str | None:
-    """The modules of one pattern that changed most."""
+    """Return the module pattern that changed most."""
     sums: dict[str, int] = defaultdict(int)
     for path in group:
         if path.module is not None:
@@ -166,7 +172,7 @@ def _most_of(group: Sequence[PathChange]) -> str | None:
 
 
 def _operator(group: Sequence[PathChange]) -> str | None:
-    """The operator that changed most, of a group of which nothing else is known."""
+    """Return the operator that changed most, for a group of which nothing else is known."""
     if any(path.module is not None or path.source_line is not None for path in group):
         return None
     return max(group, key=lambda path: abs(path.change_bytes)).operator

@@ -5,29 +5,29 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 
-from xmem.difference.blocks import block_changes
 from xmem.difference.causes import causes
+from xmem.difference.comparison import Difference, PathChange, Setting, SizeChange
 from xmem.difference.instants import instants
+from xmem.difference.matched_blocks import block_changes
 from xmem.difference.names import align_lines, align_modules, unwrapped
-from xmem.difference.paths import Common, Path, Run, aligned_paths
-from xmem.difference.result import Difference, PathChange, Setting, SizeChange
-from xmem.estimate_result import SLACK, Estimate
-from xmem.holders import NO_LINE, OUTSIDE_OF_MODULES, OUTSIDE_OF_OPERATORS
-from xmem.pipeline import Analysis
-from xmem.units import format_bytes
-from xmem.words import point
+from xmem.difference.paths import Common, ComparedRun, Path, aligned_paths
+from xmem.estimation.analysis import Analysis
+from xmem.estimation.estimate import SLACK, Estimate
+from xmem.estimation.holders import NO_LINE, OUTSIDE_OF_MODULES, OUTSIDE_OF_OPERATORS
+from xmem.text.units import format_bytes
+from xmem.text.words import point
 
 _SLACK_NAME = "(allocator slack)"
 
 
 def difference(before: Estimate | Analysis, after: Estimate | Analysis) -> Difference:
-    """Say what changed from one run to another, and which part of the script did it.
+    """Compare two runs: what changed, and which part of the script caused it.
 
     Args:
         before: The first run; with an analysis on both sides, blocks and instants are compared too.
         after: The second run.
     """
-    old, new = Run.of(before), Run.of(after)
+    old, new = ComparedRun.of(before), ComparedRun.of(after)
     common = Common(old, new)
     joint = bool(old.held) and bool(new.held)
     paths = aligned_paths(old, new, common) if joint else ()
@@ -51,8 +51,8 @@ def difference(before: Estimate | Analysis, after: Estimate | Analysis) -> Diffe
     )
 
 
-def _place(run: Run, common: Common, side: int) -> Hashable:
-    """Where a run has its peak, in names that both runs share; one layer of many is as good as another."""
+def _place(run: ComparedRun, common: Common, side: int) -> Hashable:
+    """Return the place of a run's peak in names that both runs share; layers of a list count as equal."""
     peak = run.estimate.peak
     return common.key(Path("", peak.phase, None, peak.operator, peak.source_line), side)
 
@@ -71,7 +71,7 @@ def _sizes(before: Estimate, after: Estimate) -> tuple[SizeChange, ...]:
 
 
 def _settings(before: Estimate, after: Estimate) -> Iterator[Setting]:
-    """What differs in the question, the most weighty first."""
+    """Yield the settings that differ, the most important first."""
     asked: dict[str, Callable[[Estimate], str | None]] = {
         "way": _way,
         "gpu": lambda run: run.target.gpu,
@@ -91,13 +91,13 @@ def _settings(before: Estimate, after: Estimate) -> Iterator[Setting]:
 
 
 def _same_release(before: Estimate, after: Estimate) -> bool:
-    """Whether versions are one where the shorter says anything: ``2.13`` and ``2.13.0``."""
+    """Return whether versions agree as far as the shorter one goes: ``2.13`` and ``2.13.0``."""
     versions = (run.target.torch_version.split(".") for run in (before, after))
     return all(one == other for one, other in zip(*versions, strict=False))
 
 
 def _way(run: Estimate) -> str:
-    """How the run was seen."""
+    """Return how the run was observed."""
     if run.scaling is not None:
         return "fitted model"
     if run.measured is not None:
@@ -112,7 +112,7 @@ def _size_text(size_bytes: int) -> str | None:
 def _tables(
     before: Estimate, after: Estimate, paths: Sequence[PathChange]
 ) -> dict[str, tuple[SizeChange, ...]]:
-    """The bytes at the peak by one name at a time."""
+    """Return tables of the bytes at the peak, each by one name."""
     if paths:
         return {
             "category": _summed(paths, lambda path: path.category),
@@ -156,7 +156,7 @@ def _summed(
 
 
 def _merged(before: Mapping[str, int], after: Mapping[str, int]) -> tuple[SizeChange, ...]:
-    """Sizes by name, most change first, then the largest; names without bytes in either run are left out."""
+    """Merge sizes by name, most change first, then the largest; names without bytes are left out."""
     names = dict.fromkeys([*after, *before])
     changes = [SizeChange(name, before.get(name, 0), after.get(name, 0)) for name in names]
     present = [change for change in changes if change.before_bytes or change.after_bytes]
@@ -170,7 +170,7 @@ def _by_name(sizes: Mapping[str, int], rename: Callable[[str], str]) -> dict[str
     return renamed
 
 
-def _notes(before: Run, after: Run, joint: bool) -> Iterator[str]:
+def _notes(before: ComparedRun, after: ComparedRun, joint: bool) -> Iterator[str]:
     ways = _way(before.estimate), _way(after.estimate)
     if ways[0] != ways[1]:
         yield (

@@ -1,4 +1,4 @@
-"""Both runs at the place of one run's peak: what the other one held there."""
+"""Both runs at the place of one run's peak, with the memory that the other one held there."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from xmem.difference.comparison import Instant, SizeChange
 from xmem.difference.paths import Common, Path, Rows
-from xmem.difference.result import Instant, SizeChange
-from xmem.estimate_result import SLACK
+from xmem.estimation.estimate import SLACK
 
 _FoundBy = Literal["path", "operator", "phase"]
 
 
 def instants(before: Rows, after: Rows, common: Common) -> tuple[Instant, ...]:
-    """Both runs at the place of the first one's peak, and at that of the second one's."""
+    """Return both runs at the place of the first one's peak, and at that of the second one's."""
     found = (
         _instant(before, after, common, peak_of=0),
         _instant(before, after, common, peak_of=1),
@@ -25,7 +25,7 @@ def instants(before: Rows, after: Rows, common: Common) -> tuple[Instant, ...]:
 
 
 def _instant(before: Rows, after: Rows, common: Common, *, peak_of: int) -> Instant | None:
-    """The place of a peak in both runs, None where the other run never comes to that phase."""
+    """Return both runs at the place of a peak, None where the other run never reaches that phase."""
     sides = before, after
     own, other = sides[peak_of], sides[1 - peak_of]
     place = own.paths[own.path[_peak_row(own)]]
@@ -55,12 +55,12 @@ def _instant(before: Rows, after: Rows, common: Common, *, peak_of: int) -> Inst
 
 
 def _peak_row(rows: Rows) -> int:
-    """The block whose allocation raised the peak."""
+    """Return the block whose allocation raised the peak."""
     return int(rows.analysis.stages.requests.block[rows.analysis.replay.peak_allocated.request])
 
 
 def _same_place(rows: Rows, place: Path, common: Common, side: int) -> tuple[_FoundBy, int] | None:
-    """The birth in a run, at the like of another run's place, after which it holds most."""
+    """Return the birth in a run, at a place like another run's, after which the run holds most."""
     wanted = common.key(place, side)
     tries: tuple[tuple[_FoundBy, Callable[[Path], bool]], ...] = (
         (
@@ -80,7 +80,7 @@ def _same_place(rows: Rows, place: Path, common: Common, side: int) -> tuple[_Fo
 
 
 def _births(rows: Rows, chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Requests that the replay came to which allocate a block of one of these paths."""
+    """Return the requests that the replay reached and that allocate a block of one of these paths."""
     done = len(rows.analysis.replay.timeline.allocated_bytes)
     requests = rows.holders.alloc_request[chosen[rows.path]]
     born: NDArray[np.int64] = requests[requests < done]

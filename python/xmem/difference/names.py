@@ -1,7 +1,7 @@
-"""Which module and which source line of one run is which of the other.
+"""Alignment of the modules and source lines of one run with those of another.
 
-Both are told by what happens there, the operators and phases, where names alone do not tell: lines that moved
-within their file, modules below a wrapper or with another name.
+Where names alone are not enough, both are matched by what happens there, the operators and phases: lines that
+moved within their file, modules below a wrapper or with another name.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from pathlib import PurePath
 
 _WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module"}
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
-_ALIKE = 0.5  # share of what is common from which a module or a file counts as renamed, not replaced
+_ALIKE = 0.5  # share in common from which a module or a file counts as renamed, not replaced
 _SAME_NUMBER = 0.05  # what an unchanged line number adds to the likeness of two lines
 
 Activity = Mapping[str, Set[Hashable]]
-"""By name, what happens there."""
+"""What happens in each module or line, by name."""
 
 
 def unwrapped(module: str) -> str:
-    """The path of a module without the components that DataParallel, torch.compile and FSDP put into it."""
+    """Return the path of a module without the components that DataParallel, torch.compile and FSDP add."""
     root, *rest = module.split(".")
     return ".".join([root, *(part for part in rest if part not in _WRAPPERS)])
 
 
 def pattern(module: str) -> str:
-    """``GPT.blocks.*.attn`` for ``GPT.blocks.3.attn``."""
+    """Return ``GPT.blocks.*.attn`` for ``GPT.blocks.3.attn``."""
     return _NUMBER.sub("*", module)
 
 
 def by_pattern(modules: Iterable[str]) -> dict[str, list[str]]:
-    """Modules that differ by numbers in their paths, under their pattern; one alone under its path."""
+    """Group modules whose paths differ by numbers under their pattern; a single one under its path."""
     groups: dict[str, list[str]] = defaultdict(list)
     for module in modules:
         groups[pattern(module)].append(module)
@@ -41,22 +41,22 @@ def by_pattern(modules: Iterable[str]) -> dict[str, list[str]]:
 
 
 def align_modules(before: Activity, after: Activity) -> dict[str, str]:
-    """The modules of the second run that stand for those of the first, level by level from the root.
+    """Map modules of the first run to their counterparts in the second, level by level from the root.
 
-    Children of the same name stand for each other; of the rest, those in which much the same happens.
+    Children of the same name are counterparts; of the rest, those in which much the same happens.
     """
     return _both_ways(before, after, lambda left, right: dict(_paired(_tree(left), _tree(right))))
 
 
 def align_lines(before: Activity, after: Activity) -> dict[str, str]:
-    """The lines ``PATH:LINE`` of the second run that stand for those of the first, in order within files."""
+    """Map lines ``PATH:LINE`` of the first run to their counterparts in the second, in order within files."""
     return _both_ways(before, after, _align_lines)
 
 
 def _both_ways(
     before: Activity, after: Activity, align: Callable[[Activity, Activity], dict[str, str]]
 ) -> dict[str, str]:
-    """Align such that the order of the runs makes no difference to what is aligned with what."""
+    """Align the runs such that their order makes no difference to the pairs."""
     if sorted(before) <= sorted(after):
         return align(before, after)
     return {left: right for right, left in align(after, before).items()}
@@ -89,7 +89,7 @@ def _by_file(lines: Iterable[str]) -> dict[str, list[int]]:
 
 
 def _paired_files(left: Collection[str], right: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Files of one path, then the only ones of one name, then the only ones that are left."""
+    """Yield files of the same path, then the only ones of a name, then the only ones that are left."""
     yield from ((path, path) for path in left if path in right)
     rest_left = [path for path in left if path not in right]
     rest_right = [path for path in right if path not in left]
@@ -108,7 +108,7 @@ def _paired_files(left: Collection[str], right: Collection[str]) -> Iterator[tup
 def _in_order(
     left: Sequence[int], right: Sequence[int], likeness: Callable[[int, int], float]
 ) -> Iterator[tuple[int, int]]:
-    """The pairs of most likeness altogether that keep the order of both sides."""
+    """Yield the pairs with the highest total likeness that keep the order of both sides."""
     best = [[0.0] * (len(right) + 1) for _ in range(len(left) + 1)]
     like = [[likeness(i, j) for j in right] for i in left]
     for row in reversed(range(len(left))):
@@ -141,7 +141,7 @@ class _Module:
     children: dict[str, _Module] = field(default_factory=dict)
 
     def activity(self, prefix: str = "") -> Iterator[Hashable]:
-        """What happens in the module and below it, and where."""
+        """Yield what happens in the module and below it, and where."""
         yield from ((prefix, what) for what in self.own)
         for name, child in self.children.items():
             yield from child.activity(f"{prefix}.{name}")

@@ -1,4 +1,4 @@
-"""What a run holds at its peak, by attribution path; and the paths of two runs side by side."""
+"""Memory that a run holds at its peak, by attribution path; and the paths of two runs side by side."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from xmem.attribution import Category, Phase
+from xmem.difference.comparison import PathChange, Renamed
 from xmem.difference.names import Activity, align_lines, align_modules, unwrapped
-from xmem.difference.result import PathChange, Renamed
-from xmem.estimate_result import SLACK, Estimate
-from xmem.evidence import taken_bytes
-from xmem.pipeline import Analysis
+from xmem.estimation.analysis import Analysis
+from xmem.estimation.estimate import SLACK, Estimate
+from xmem.estimation.evidence import taken_bytes
+from xmem.trace.attribution import Category, Phase
 
 
 class Path(NamedTuple):
-    """Who holds a block; modules without the components of wrappers."""
+    """Holder of a block; modules without the components of wrappers."""
 
     category: str
     phase: str
@@ -30,15 +30,15 @@ class Path(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Run:
-    """One side of a comparison: an estimate, and where the trace was given all that it rests on."""
+class ComparedRun:
+    """One side of a comparison: an estimate and, if the trace was given, the analysis behind it."""
 
     estimate: Estimate
     analysis: Analysis | None
 
     @classmethod
-    def of(cls, source: Estimate | Analysis) -> Run:
-        """The side that an estimate or an analysis makes."""
+    def of(cls, source: Estimate | Analysis) -> ComparedRun:
+        """Make a side of an estimate or an analysis."""
         return cls(source, None) if isinstance(source, Estimate) else cls(source.estimate, source)
 
     @cached_property
@@ -48,7 +48,7 @@ class Run:
 
     @cached_property
     def held(self) -> Mapping[Path, tuple[int, int]]:
-        """Bytes and blocks of each path at the peak, slack apart; empty where the estimate does not say."""
+        """Bytes and blocks of each path at the peak, without slack; empty where the estimate lacks them."""
         if self.rows is not None:
             return self.rows.held()
         held: dict[Path, tuple[int, int]] = {}
@@ -65,8 +65,8 @@ class Rows:
 
     Attributes:
         paths: Every path of the run.
-        path: int64, index into ``paths``, one entry a row of the workload.
-        taken: int64 bytes of each row, rounded as the allocator rounds; without slack.
+        path: int64, index into ``paths``, one entry per row of the workload.
+        taken: int64 bytes of each row, rounded as the allocator does; without slack.
         alive: Rows alive at the peak of allocated bytes.
     """
 
@@ -91,7 +91,7 @@ class Rows:
         self.alive = holders.alive_at(analysis.replay.peak_allocated.request)
 
     def held(self) -> dict[Path, tuple[int, int]]:
-        """Bytes and blocks of each path at the peak."""
+        """Return the bytes and blocks of each path at the peak."""
         bytes_of = np.zeros(len(self.paths), np.int64)
         np.add.at(bytes_of, self.path[self.alive], self.taken[self.alive])
         blocks_of = np.bincount(self.path[self.alive], minlength=len(self.paths))
@@ -106,9 +106,9 @@ class Rows:
 
 
 class Common:
-    """Names that mean the same thing in both runs, whatever each calls it."""
+    """Names that stand for the same thing in both runs, whatever each calls it."""
 
-    def __init__(self, before: Run, after: Run) -> None:
+    def __init__(self, before: ComparedRun, after: ComparedRun) -> None:
         whole = bool(before.rows and after.rows)
         noted = all(_line_notes(side) for side in (before, after))
         sides = [_activities(side, whole=whole, noted=noted) for side in (before, after)]
@@ -118,7 +118,7 @@ class Common:
         self._lines = lines, {new: old for old, new in lines.items()}
 
     def key(self, path: Path, side: int) -> Hashable:
-        """The same for paths of side 0 and of side 1 that stand for each other."""
+        """Return a key that is the same for counterpart paths of side 0 and side 1."""
         return (
             path.category,
             path.phase,
@@ -128,23 +128,23 @@ class Common:
         )
 
     def module(self, name: str | None, side: int) -> str | None:
-        """The name of a module in the second run, else in the first."""
+        """Return the name of a module in the second run, else in the first."""
         return self._modules[0].get(name, name) if side == 0 and name is not None else name
 
     def source_line(self, name: str | None, side: int) -> str | None:
-        """The name of a line in the second run, else in the first."""
+        """Return the name of a line in the second run, else in the first."""
         return self._lines[0].get(name, name) if side == 0 and name is not None else name
 
     def renamed(self) -> tuple[Renamed, ...]:
-        """The names that differ."""
+        """Return the names that differ."""
         return (
             *(Renamed("module", old, new) for old, new in self._modules[0].items() if old != new),
             *(Renamed("source_line", old, new) for old, new in self._lines[0].items() if old != new),
         )
 
 
-def aligned_paths(before: Run, after: Run, common: Common) -> tuple[PathChange, ...]:
-    """The paths of both runs side by side, most change first; with the slack they sum to the peaks."""
+def aligned_paths(before: ComparedRun, after: ComparedRun, common: Common) -> tuple[PathChange, ...]:
+    """Return the paths of both runs side by side, most change first; with the slack they sum to the peaks."""
     sides = {common.key(path, side): path for side, run in ((0, before), (1, after)) for path in run.held}
     held = [
         {common.key(path, side): what for path, what in run.held.items()}
@@ -170,7 +170,7 @@ def aligned_paths(before: Run, after: Run, common: Common) -> tuple[PathChange, 
     return tuple(sorted(rows, key=lambda row: (-abs(row.change_bytes), -row.after_bytes)))
 
 
-def _slack_bytes(run: Run) -> int:
+def _slack_bytes(run: ComparedRun) -> int:
     return run.estimate.peak_allocated_bytes - sum(size for size, _ in run.held.values())
 
 
@@ -187,17 +187,17 @@ class _Activities:
     line: Activity
 
 
-def _line_notes(run: Run) -> Mapping[str, Mapping[str, str]]:
-    return {} if run.analysis is None else run.analysis.stages.trace.line_notes
+def _line_notes(run: ComparedRun) -> Mapping[str, Mapping[str, str]]:
+    return {} if run.analysis is None else run.analysis.stages.trace.notes.lines
 
 
-def _activities(run: Run, *, whole: bool, noted: bool) -> _Activities:
-    """What happens in each module and line: of the whole run, or of what is held at its peak.
+def _activities(run: ComparedRun, *, whole: bool, noted: bool) -> _Activities:
+    """Return what happens in each module and line: in the whole run, or for the blocks held at its peak.
 
     Args:
         run: The run.
-        whole: Look at all of it.
-        noted: Both runs say what their lines read: one that reads the same is the more alike for it.
+        whole: Whether to use the whole run.
+        noted: Whether both runs record the text of their lines: equal text makes lines more alike.
     """
     paths: Iterable[Path] = run.rows.paths if whole and run.rows is not None else run.held
     modules: dict[str, set[Hashable]] = defaultdict(set)

@@ -2,5 +2,5 @@
 
     estimate, limits, baseline -> findings, each with what holds or added the bytes
 
-Light until something has grown: the estimate's values are enough.
+The estimate's values are enough until something has grown.
 """

@@ -1,4 +1,4 @@
-"""Baselines: estimates that are kept in a repository, and later ones held to."""
+"""Baselines: estimates kept in a repository, with which later ones are compared."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from xmem.errors import TraceError
-from xmem.estimate_file import read_estimate, write_estimate
-from xmem.estimate_result import Estimate
-from xmem.files import naming
+from xmem.estimation.estimate import Estimate
+from xmem.estimation.estimate_file import read_estimate, write_estimate
+from xmem.files.writing import naming
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """What a job took when somebody last agreed to it.
+    """Estimate of a job when somebody last accepted it.
 
     Attributes:
-        path: As the user named it.
-        estimate: Of then.
+        path: Path as the user gave it.
+        estimate: The estimate at that time.
     """
 
     path: str
@@ -28,11 +28,11 @@ def read_baseline(path: Path, *, writer: str = "xmem-fast check --update-baselin
     """Read an estimate as ``estimate -o`` and ``check --update-baseline`` write it.
 
     Args:
-        path: Of the file.
-        writer: The command that writes a missing one, for the message.
+        path: Path of the file.
+        writer: Command that writes a missing file, for the message.
 
     Raises:
-        TraceError: There is none, or it is damaged.
+        TraceError: The file is missing or damaged.
     """
     if not path.exists():
         raise TraceError(f"there is no baseline yet; write it with `{writer}`", path)
@@ -40,9 +40,9 @@ def read_baseline(path: Path, *, writer: str = "xmem-fast check --update-baselin
 
 
 def write_baseline(path: Path, estimate: Estimate) -> None:
-    """Write what lasts of an estimate, so that the file changes only when the answer does.
+    """Write the stable parts of an estimate, so that the file changes only when the answer does.
 
-    No two runs of a script have the same times: the curve and what else is told by the clock is left out.
+    No two runs of a script have the same times, so the curve and other clock-dependent values are left out.
 
     Raises:
         ConfigError: It cannot be written.

@@ -1,4 +1,4 @@
-"""The judgement: which limits a job breaks, and what holds or added the bytes."""
+"""Judgement of a job: which limits it breaks, and what holds or added the bytes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from xmem.errors import XmemError
-from xmem.estimate_result import Estimate
+from xmem.estimation.estimate import Estimate
 from xmem.gate.baseline import Baseline
 from xmem.gate.limits import Limits, Metric
-from xmem.units import format_bytes
-from xmem.words import at_instant
+from xmem.text.units import format_bytes
+from xmem.text.words import at_instant
 
 if TYPE_CHECKING:
     from xmem.difference import Difference
@@ -22,7 +22,7 @@ _TOP = 5
 _OTHER_QUESTIONS = ("gpu", "torch", "alloc_conf", "what_if", "at", "policies_off", "iterations")
 _LINE = re.compile(r"(?P<file>.+):(?P<number>\d+)")
 
-# Rows of the category that make up what the allocator and the driver add to the blocks.
+# Rows of the category table for what the allocator and the driver add to the blocks.
 BEYOND_BLOCKS = "reserved_beyond_allocated"
 CONTEXT = "cuda_context"
 OUTSIDE = "outside_of_pytorch"
@@ -31,7 +31,7 @@ OTHER_RANK = "larger_rank"
 
 
 class Rule(StrEnum):
-    """What can be wrong."""
+    """Kinds of findings."""
 
     OVER_BUDGET = "over-budget"
     DOES_NOT_FIT = "does-not-fit"
@@ -44,11 +44,11 @@ class Finding:
     """A limit that was broken.
 
     Attributes:
-        rule: Which one.
+        rule: The rule of the limit.
         message: One sentence with the figures.
-        bytes_by: Bytes by category, module and source line, largest first: what is held at the peak, and
-            of ``Rule.GREW`` what was added since the baseline. Modules and lines are the largest; categories
-            also name what the figure has beyond the blocks in use, so those at the peak sum to it.
+        bytes_by: Bytes by category, module and source line, largest first: those held at the peak, or for
+            ``Rule.GREW`` those added since the baseline. Modules and lines are the largest; categories also
+            name the bytes of the figure beyond the blocks in use, so those at the peak sum to it.
         source_line: ``PATH:LINE`` to look at first, None when no line is known.
     """
 
@@ -65,19 +65,19 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CheckOutcome:
     """One job that was judged.
 
     Attributes:
-        name: Of the job.
+        name: Name of the job.
         source: The file that was judged or the command that was captured.
-        estimate: What it needs; None when there is no answer.
-        limits: What it was held to.
-        bytes: The figure that was held to budget and GPU, -1 when there is no answer.
-        baseline: What it was compared with.
+        estimate: Estimate of the job; None when there is no answer.
+        limits: Limits that it was checked against.
+        bytes: The figure that was compared with budget and GPU, -1 when there is no answer.
+        baseline: Baseline that it was compared with.
         baseline_bytes: The same figure of the baseline, -1 when there is none.
-        findings: The limits that it breaks; empty when it passes.
-        error: Why there is no answer.
+        findings: Limits that it breaks; empty when it passes.
+        error: Reason why there is no answer.
     """
 
     name: str
@@ -92,12 +92,12 @@ class Outcome:
 
     @property
     def passed(self) -> bool:
-        """Whether it keeps all of its limits."""
+        """Whether it stays within all of its limits."""
         return not self.findings
 
     @property
     def estimated_bytes(self) -> int:
-        """The figure of the estimate itself, which is held to the baseline; -1 when there is no answer."""
+        """The figure of the estimate itself, to compare with the baseline; -1 when there is no answer."""
         return -1 if self.estimate is None else self.limits.metric.of(self.estimate)
 
     @property
@@ -107,7 +107,7 @@ class Outcome:
         return None if verdict is None else verdict.gpu
 
     def to_json(self) -> dict[str, Any]:
-        """Plain Python objects for ``json.dumps``."""
+        """Return plain Python objects for ``json.dumps``."""
         grown = self.baseline is not None
         return {
             "name": self.name,
@@ -140,28 +140,28 @@ class Outcome:
 
 def judge(
     name: str, source: str, estimate: Estimate, limits: Limits, baseline: Baseline | None = None
-) -> Outcome:
-    """Hold a job to its limits.
+) -> CheckOutcome:
+    """Judge a job by its limits.
 
     Args:
-        name: Of the job, for people.
-        source: The file or the command that the estimate is of.
-        estimate: What the job needs.
-        limits: What it may take.
-        baseline: What it took before.
+        name: Name of the job, for people.
+        source: The file or the command that was estimated.
+        estimate: Estimate of the job.
+        limits: Limits of the job.
+        baseline: Earlier estimate of the job.
 
     Raises:
-        ConfigError: The estimate does not have the figure that is to be judged.
+        ConfigError: The estimate lacks the figure to judge.
     """
     judged_bytes = limits.metric.of(estimate, upper=limits.upper)
-    # Growth is that of the estimate: bounds also move with what is known of other jobs.
+    # Growth is measured on the estimate: bounds also move with what is known of other jobs.
     before_bytes = -1 if baseline is None else limits.metric.of(baseline.estimate)
     findings = [
         _over_budget(estimate, limits, judged_bytes),
         _does_not_fit(estimate, limits),
         None if baseline is None else _grew(estimate, limits, baseline),
     ]
-    return Outcome(
+    return CheckOutcome(
         name=name,
         source=source,
         estimate=estimate,
@@ -173,10 +173,10 @@ def judge(
     )
 
 
-def failed_outcome(name: str, source: str, limits: Limits, error: XmemError) -> Outcome:
-    """A job without an answer: it could not be captured or read."""
+def failed_outcome(name: str, source: str, limits: Limits, error: XmemError) -> CheckOutcome:
+    """Return the outcome of a job that could not be captured or read."""
     finding = Finding(Rule.NO_ANSWER, str(error), {}, None)
-    return Outcome(name, source, None, limits, -1, None, -1, (finding,), error)
+    return CheckOutcome(name, source, None, limits, -1, None, -1, (finding,), error)
 
 
 def _over_budget(estimate: Estimate, limits: Limits, judged_bytes: int) -> Finding | None:
@@ -242,7 +242,7 @@ def _grew(estimate: Estimate, limits: Limits, baseline: Baseline) -> Finding | N
 def _added(
     change: Difference, metric: Metric, before: Estimate, after: Estimate
 ) -> dict[str, dict[str, int]]:
-    """Bytes that each category, module and line has more than before, most first; what shrank is left off."""
+    """Return the bytes that each category, module and line gained, most first, without those that shrank."""
     of_both = Limits(metric=metric)
     then, now = _beyond_blocks(before, of_both), _beyond_blocks(after, of_both)
     rows = {
@@ -257,7 +257,7 @@ def _added(
 
 
 def _alike(modules: Mapping[str, int]) -> dict[str, int]:
-    """The layers of a list together: ``GPT.blocks.*.mlp``."""
+    """Sum the layers of a list: ``GPT.blocks.*.mlp``."""
     from xmem.difference.names import by_pattern
 
     changed = by_pattern(module for module, size in modules.items() if size)
@@ -271,7 +271,7 @@ def _subject(estimate: Estimate, limits: Limits) -> str:
 
 
 def _held(estimate: Estimate, limits: Limits) -> dict[str, dict[str, int]]:
-    """Who holds the bytes of the figure at the peak, by category, module and line."""
+    """Return the holders of the figure's bytes at the peak, by category, module and line."""
     breakdown = estimate.breakdown
     categories = {**breakdown.category, **_beyond_blocks(estimate, limits)}
     return {
@@ -286,7 +286,7 @@ def _largest(sizes: Mapping[str, int], count: int | None = _TOP) -> dict[str, in
 
 
 def _beyond_blocks(estimate: Estimate, limits: Limits) -> dict[str, int]:
-    """What the figure has beyond the blocks in use at the peak of allocated memory."""
+    """Return the bytes of the figure beyond the blocks in use at the peak of allocated memory."""
     metric, beyond = limits.metric, {}
     if metric is not Metric.ALLOCATED:
         beyond[BEYOND_BLOCKS] = estimate.peak_reserved_bytes - estimate.peak_allocated_bytes

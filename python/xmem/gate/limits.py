@@ -1,4 +1,4 @@
-"""What a job may take: the figure that is judged, its budget, and how far it may grow."""
+"""Limits of a job: the figure that is judged, its budget, and how far it may grow."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from xmem.errors import ConfigError
-from xmem.estimate_result import Estimate
-from xmem.units import format_bytes, parse_bytes
+from xmem.estimation.estimate import Estimate
+from xmem.text.units import format_bytes, parse_bytes
 
 
 class Metric(StrEnum):
@@ -19,7 +19,7 @@ class Metric(StrEnum):
 
     @property
     def words(self) -> str:
-        """For people, after ``the``."""
+        """Name for people, to follow ``the``."""
         return {
             Metric.DEVICE_PEAK: "device peak",
             Metric.RESERVED: "peak of reserved memory",
@@ -27,11 +27,11 @@ class Metric(StrEnum):
         }[self]
 
     def of(self, estimate: Estimate, *, upper: bool = False) -> int:
-        """The figure in bytes, of the process that holds most where a job has several.
+        """Return the figure in bytes, for the process that holds most where a job has several.
 
         Args:
-            estimate: Of the job.
-            upper: The upper bound of the estimate's interval, not the estimate itself.
+            estimate: Estimate of the job.
+            upper: Return the upper bound of the estimate's interval, not the estimate itself.
 
         Raises:
             ConfigError: There is no upper bound of this figure.
@@ -51,7 +51,7 @@ class Metric(StrEnum):
 
 
 def _larger_ranks(estimate: Estimate, peak: str) -> list[int]:
-    """Peaks of other processes and GPUs of the job that held more than the captured one."""
+    """Return the peaks of the job's other processes and GPUs that held more than the captured one."""
     if estimate.measured is None:
         return []
     own: int = getattr(estimate.measured, peak)
@@ -74,54 +74,54 @@ def _upper_bound(estimate: Estimate, metric: Metric) -> int:
 
 
 @dataclass(frozen=True)
-class Growth:
+class AllowedGrowth:
     """How far a figure may grow beyond its baseline.
 
     Attributes:
-        bytes: Whatever the baseline.
-        share: Of the baseline, instead.
+        bytes: Growth in bytes, whatever the baseline.
+        share: Growth as a share of the baseline, instead.
     """
 
     bytes: int = 0
     share: float = 0.0
 
     def allowed_bytes(self, baseline_bytes: int) -> int:
-        """Of a baseline of this size."""
+        """Return the allowed growth of a baseline of this size."""
         return self.bytes + int(self.share * baseline_bytes)
 
     def __str__(self) -> str:
         return f"{self.share * 100:g}%" if self.share else format_bytes(self.bytes)
 
 
-def parse_growth(text: str) -> Growth:
-    """Read ``5%`` or ``200MiB``; ``0`` is no growth at all.
+def parse_growth(text: str) -> AllowedGrowth:
+    """Read ``5%`` or ``200MiB``; ``0`` allows no growth at all.
 
     Raises:
-        ConfigError: Neither a share nor a size.
+        ConfigError: The text is neither a share nor a size.
     """
     number, percent, rest = text.strip().partition("%")
     try:
         if percent and not rest and 0 <= float(number) < float("inf"):
-            return Growth(share=float(number) / 100)
+            return AllowedGrowth(share=float(number) / 100)
         if text.strip() == "0":
-            return Growth()
-        return Growth(bytes=parse_bytes(text))
+            return AllowedGrowth()
+        return AllowedGrowth(bytes=parse_bytes(text))
     except (ValueError, ConfigError):
         raise ConfigError(f"{text!r} is not a growth", "write it like 5%, 200MiB or 0") from None
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a job is held to; a GPU is part of the estimate.
+    """Limits of a job; a GPU is part of the estimate.
 
     Attributes:
-        budget_bytes: The most that the figure may be, None when only the GPU and the baseline count.
-        metric: The figure.
-        upper: Whether the upper bound of the estimate's interval is held to the budget and the GPU.
-        max_growth: Beyond the baseline.
+        budget_bytes: Largest allowed figure, None when only the GPU and the baseline count.
+        metric: The figure to judge.
+        upper: Whether the upper bound of the estimate's interval is compared with the budget and the GPU.
+        max_growth: Allowed growth beyond the baseline.
     """
 
     budget_bytes: int | None = None
     metric: Metric = Metric.DEVICE_PEAK
     upper: bool = False
-    max_growth: Growth = Growth()
+    max_growth: AllowedGrowth = AllowedGrowth()

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from xmem.errors import ConfigError
 from xmem.gate.limits import Limits, Metric, parse_growth
-from xmem.units import parse_bytes
+from xmem.text.units import parse_bytes
 
 MODES = ("auto", "phantom", "real")
 FILE_NAMES = ("xmem.toml", "pyproject.toml")
@@ -24,15 +24,15 @@ _KINDS = ("command", "trace", "estimate", "model")
 
 @dataclass(frozen=True)
 class Asked:
-    """What a job is held to, as it was asked for.
+    """Requested limits of a job.
 
     Attributes:
-        limits: Checked.
-        gpus: Names; none when no GPU is asked about.
-        confidence: Of the upper bound, None where the estimate itself is judged.
-        baseline: File, or folder with a file a job; None when there is no baseline.
+        limits: Validated limits.
+        gpus: Names of GPUs; empty when none was requested.
+        confidence: Confidence of the upper bound, None where the estimate itself is judged.
+        baseline: File, or folder with a file per job; None when there is no baseline.
         alloc_conf: ``PYTORCH_CUDA_ALLOC_CONF`` of the job, None for that of the recorded run.
-        torch_version: PyTorch that will run it, None for the recorded one.
+        torch_version: PyTorch version that will run it, None for the recorded one.
     """
 
     limits: Limits = field(default_factory=Limits)
@@ -45,13 +45,13 @@ class Asked:
 
 @dataclass(frozen=True)
 class CommandToCapture:
-    """A command, and how it is captured.
+    """A command and its capture settings.
 
     Attributes:
-        arguments: Of it, the program first.
+        arguments: Its arguments, the program first.
         iterations: Optimizer steps to record.
         mode: One of ``MODES``.
-        timeout_s: Given up after this many seconds.
+        timeout_s: Timeout in seconds.
     """
 
     arguments: tuple[str, ...]
@@ -64,14 +64,14 @@ class CommandToCapture:
 
 
 @dataclass(frozen=True)
-class Job:
+class CheckedJob:
     """Something to check.
 
     Attributes:
-        name: For people, and of its baseline in a folder.
+        name: Name for people, and of its baseline in a folder.
         source: A trace, an estimate or a fitted model; or a command.
-        asked: What it is held to.
-        at: Where a fitted model is asked.
+        asked: Requested limits.
+        at: Point at which to evaluate a fitted model.
     """
 
     name: str
@@ -81,7 +81,7 @@ class Job:
 
 
 def find_spec(folder: Path) -> Path | None:
-    """The file in a folder that says what to check, None when there is none.
+    """Return the file in a folder that lists the jobs to check, None when there is none.
 
     Raises:
         ConfigError: A file of that name is not valid TOML.
@@ -93,17 +93,17 @@ def find_spec(folder: Path) -> Path | None:
     return None
 
 
-def read_jobs(path: Path) -> tuple[Job, ...]:
+def read_jobs(path: Path) -> tuple[CheckedJob, ...]:
     """Read and check the jobs of a file, in its order.
 
     Raises:
-        ConfigError: It cannot be read, or something in it is invalid; names the file and the key.
+        ConfigError: The file cannot be read or is invalid; the message names the file and the key.
     """
     table = _table_of(path, _content(path))
     if table is None:
         where = "[tool.xmem.check]" if path.name == "pyproject.toml" else "[check]"
         raise ConfigError(f"{path} has no table {where}", "add it with the jobs to check")
-    return _Reader(path).jobs(table)
+    return _CheckFile(path).jobs(table)
 
 
 def _content(path: Path) -> dict[str, Any]:
@@ -124,12 +124,12 @@ def _table_of(path: Path, content: Mapping[str, Any]) -> Any:
 
 
 @dataclass(frozen=True)
-class _Reader:
+class _CheckFile:
     """Reads the table of one file; errors name it."""
 
     path: Path
 
-    def jobs(self, table: object) -> tuple[Job, ...]:
+    def jobs(self, table: object) -> tuple[CheckedJob, ...]:
         if not isinstance(table, dict):
             self._refuse("check is not a table")
         shared = {key: value for key, value in table.items() if key != "jobs"}
@@ -139,7 +139,7 @@ class _Reader:
             self._refuse("jobs has no tables", "add a table for each job, such as [check.jobs.gpt2]")
         return tuple(self._job(name, entry, shared) for name, entry in jobs.items())
 
-    def _job(self, name: str, entry: object, shared: Mapping[str, Any]) -> Job:
+    def _job(self, name: str, entry: object, shared: Mapping[str, Any]) -> CheckedJob:
         if not isinstance(entry, dict) or sum(kind in entry for kind in _KINDS) != 1:
             self._refuse(
                 f"jobs.{name} needs exactly one source",
@@ -157,7 +157,7 @@ class _Reader:
             self._refuse(f"jobs.{name}.at = {at!r} is not a string", 'write it like "batch=16,seq=128"')
         settings = {**shared, **entry}
         source = self._command(name, settings) if kind == "command" else self._file(name, kind, entry[kind])
-        return Job(name, source, self._asked(name, settings), at)
+        return CheckedJob(name, source, self._asked(name, settings), at)
 
     def _command(self, name: str, settings: Mapping[str, Any]) -> CommandToCapture:
         arguments = settings["command"]
@@ -234,7 +234,7 @@ class _Reader:
 def limits_of(
     *, budget: str | None, metric: str | None, max_growth: str | None, upper: bool = False
 ) -> Limits:
-    """Limits as texts say them; what is not said keeps its default.
+    """Parse limits from texts; those not given keep their defaults.
 
     Raises:
         ConfigError: A text is invalid, or two of them cannot be combined.

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from xmem.orchestration.operators import OPERATOR
-from xmem.orchestration.policy import Context
+from xmem.run.operators import OPERATOR
+from xmem.run.recorded import Context
 
 _ENGINE = "autograd::engine::evaluate_function"
 
 
 def rows_by_event(event: NDArray[np.int32]) -> dict[int, NDArray[np.intp]]:
-    """Rows of the workload by the event that holds them, -1 left out."""
+    """Return the rows of the workload by the event that holds them, without -1."""
     rows = np.argsort(event, kind="stable")
     rows = rows[event[rows] >= 0]
     found, starts = np.unique(event[rows], return_index=True)
@@ -20,7 +20,7 @@ def rows_by_event(event: NDArray[np.int32]) -> dict[int, NDArray[np.intp]]:
 
 
 def nodes_of_calls(calls: NDArray[np.intp], context: Context) -> list[NDArray[np.intp]]:
-    """For each call, the engine's spans of the nodes that it made, in order.
+    """Return for each call the engine's spans of the nodes that it made, in order.
 
     An operator is given the number of the next node to be made: those from the call's own number up to that
     of the first operator behind it are the call's.

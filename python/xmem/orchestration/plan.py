@@ -1,4 +1,4 @@
-"""Which policies apply to which kind of trace, in which order."""
+"""Decides which policies apply to which kind of trace, and in which order."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from xmem.orchestration.kernels.onednn_temporaries import DropOneDnnTemporaries
 from xmem.orchestration.kernels.reductions import AddReductionBuffers
 from xmem.orchestration.kernels.scatter_buffers import AddEmbeddingBackwardBuffers, AddIndexBackwardBuffers
 from xmem.orchestration.kernels.softmax_products import AddSoftmaxBackwardProducts
-from xmem.orchestration.lifetimes.categories import (
+from xmem.orchestration.lifetimes.host_blocks import (
+    AddMemoryBeforeTrace,
+    AddTensorsBeforeTrace,
+    DropHostMemory,
+)
+from xmem.orchestration.lifetimes.lifetime_rules import (
     BatchDataPerIteration,
     GradientsUntilZeroGrad,
     PermanentOptimizerState,
     PersistentParameters,
     RecordedActivations,
-)
-from xmem.orchestration.lifetimes.host_memory import (
-    AddMemoryBeforeTrace,
-    AddTensorsBeforeTrace,
-    DropHostMemory,
 )
 from xmem.orchestration.lifetimes.recorded_requests import RecordedRequests
 from xmem.orchestration.matmul.autocast_copies import AddAutocastCopies
@@ -39,9 +39,10 @@ from xmem.orchestration.matmul.cublas_workspaces import (
     RecognizeCublasWorkspaces,
 )
 from xmem.orchestration.optimizer.optimizer_temporaries import DropStepCounters, ReplaceOptimizerTemporaries
-from xmem.orchestration.policy import Context, Policy, Recorded
+from xmem.orchestration.policy import Policy
 from xmem.orchestration.recurrent.cudnn_layers import ReplaceRecurrentLayers
 from xmem.orchestration.user_policies import user_policies, user_policy_names
+from xmem.run.recorded import Context, Recorded
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,9 @@ class Plan:
     """The policies for one kind of trace.
 
     Attributes:
-        facts: What the capture knows of the run and the profiler did not write; they hold for any target.
-        corrections: What is different on the target, applied after the facts.
+        facts: Policies for what the capture knows about the run and the profiler did not write, for any
+            target.
+        corrections: Policies for what differs on the target, applied after the facts.
         by_gpu: Whether a correction may look at the GPU's description, beyond its compute capability.
         off: Names of policies that are switched off.
     """
@@ -108,7 +110,7 @@ GPU_TRACE = Plan(
 
 
 def plan_for(*, gpu_trace: bool, without: Iterable[str] = ()) -> Plan:
-    """The built-in policies for one kind of trace, then those of installed packages.
+    """Return the built-in policies for one kind of trace, then those of installed packages.
 
     Args:
         gpu_trace: Whether the trace was recorded on a GPU, real or phantom.
@@ -127,7 +129,7 @@ def plan_for(*, gpu_trace: bool, without: Iterable[str] = ()) -> Plan:
 
 
 def require_policies(names: Iterable[str]) -> None:
-    """Check that these are names of policies; none is loaded for it.
+    """Check that these are names of policies, without loading any.
 
     Raises:
         ConfigError: One is not, or two packages have policies of one name.
@@ -140,6 +142,7 @@ def require_policies(names: Iterable[str]) -> None:
 
 
 def policy_names() -> list[str]:
-    """All policies that can be switched off: the built-in ones in order, then those of installed packages."""
+    """Return the names of all policies that can be switched off: the built-in ones in order, then those of
+    installed packages."""
     built_in = dict.fromkeys(policy.name for policy in (*CPU_TRACE, *GPU_TRACE))
     return [*built_in, *user_policy_names(frozenset(built_in))]

@@ -1,4 +1,4 @@
-"""What a policy is, and how policies are composed into a plan.
+"""Defines policies, and composes them into a plan.
 
 A policy is a pure function on the workload that moves it closer to what CUDA would do. Each names the
 behaviour that it reproduces and how we know; each is listed in the result with what it changed.
@@ -7,84 +7,16 @@ behaviour that it reproduces and how we know; each is listed in the result with 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any, NamedTuple, Protocol, TypeVar
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from xmem.attribution import Attribution
-from xmem.blocks import BlockTable, traced_device
-from xmem.job_settings import busiest_device
-from xmem.orchestration.allocator_history import AllocatorHistory, allocator_history
-from xmem.orchestration.inputs import InputsByRow
-from xmem.orchestration.operators import OperatorIndex
-from xmem.orchestration.target import Target as Target
-from xmem.orchestration.workload import Workload
-from xmem.trace import Trace
+from xmem.run.recorded import Recorded
+from xmem.run.workload import Workload
 
-_Seen = TypeVar("_Seen", bound="Recorded", contravariant=True)
-
-
-@dataclass(frozen=True, eq=False)
-class Recorded:
-    """What the trace says of the run: all that a policy may look at that holds for any target. Equal to
-    itself alone, so that what follows from it can be kept beside it."""
-
-    trace: Trace
-    blocks: BlockTable
-    attribution: Attribution
-
-    @cached_property
-    def operators(self) -> OperatorIndex:
-        """Names and nesting of the trace's operators."""
-        return OperatorIndex(self.trace)
-
-    @cached_property
-    def traced_device(self) -> tuple[int, int]:
-        """Type and index of the device that the run is about."""
-        return traced_device(self.blocks, busiest_device(self.trace))
-
-    @cached_property
-    def history(self) -> AllocatorHistory | None:
-        """What the allocator of the traced device was asked for, None where the trace does not say."""
-        return allocator_history(self.metadata, self.blocks, *self.traced_device)
-
-    @property
-    def metadata(self) -> dict[str, Any] | None:
-        """What our capture wrote, None for a foreign trace."""
-        return self.trace.metadata
-
-    @property
-    def asked_for_gpu(self) -> bool:
-        """Whether this is a capture of a script that asked for a GPU, so that host and device memory are
-        told apart.
-        """
-        return bool(self.metadata and self.metadata.get("device_requests"))
-
-    def on(self, target: Target) -> Context:
-        """The same run, for policies that move it to a target."""
-        context = Context(self.trace, self.blocks, self.attribution, target=target)
-        context.__dict__["operators"] = self.operators  # indexed once for all targets
-        context.__dict__["history"] = self.history
-        return context
-
-    def with_inputs(self, inputs: InputsByRow | None) -> Recorded:
-        """The same run, of whose operators some were given something else; None: none was."""
-        recorded = replace(self)
-        recorded.__dict__["operators"] = (
-            self.operators if inputs is None else self.operators.with_inputs(inputs)
-        )
-        recorded.__dict__["history"] = self.history
-        return recorded
-
-
-@dataclass(frozen=True)
-class Context(Recorded):
-    """The run, and the target that it is moved to."""
-
-    target: Target = field(kw_only=True)
+_Seen = TypeVar("_Seen", bound=Recorded, contravariant=True)
 
 
 class Policy(Protocol[_Seen]):
@@ -98,7 +30,7 @@ class Policy(Protocol[_Seen]):
 
 
 class _Lifetimes(NamedTuple):
-    """The columns of a workload that say what is alive when."""
+    """The columns of a workload that determine what is alive when."""
 
     size_bytes: NDArray[np.int64]
     alloc_ns: NDArray[np.int64]
@@ -114,14 +46,14 @@ class _Lifetimes(NamedTuple):
 
 @dataclass(frozen=True)
 class PolicyChange:
-    """What one policy changed.
+    """The changes of one policy.
 
     Attributes:
         name: The policy's name.
         description: The CUDA behaviour that it reproduces.
         blocks_changed: Blocks added, dropped, resized or given another lifetime.
         bytes_changed: Sum of sizes after minus before, over all blocks of the run.
-        package: The package that brought it, None for a built-in one.
+        package: The package that provides it, None for a built-in one.
         applied: False for a policy that was switched off.
     """
 
@@ -134,7 +66,8 @@ class PolicyChange:
     _before_and_after: tuple[_Lifetimes, _Lifetimes] | None = field(default=None, repr=False, compare=False)
 
     def bytes_at(self, time_ns: int) -> int:
-        """Bytes asked for by the blocks that are alive at an instant: after less before the policy."""
+        """Return the change in bytes requested by the blocks alive at an instant: after minus before the
+        policy."""
         if self._before_and_after is None:
             return 0
         before, after = self._before_and_after
@@ -144,7 +77,7 @@ class PolicyChange:
 def apply_policies(
     policies: Sequence[Policy[_Seen]], workload: Workload, context: _Seen, *, off: Collection[str] = ()
 ) -> tuple[Workload, list[PolicyChange]]:
-    """Apply policies in order, but for those that are switched off; say of each what it changed."""
+    """Apply policies in order, except for those that are switched off; report what each one changed."""
     changes = []
     for policy in policies:
         before, applied = workload, policy.name not in off
@@ -168,9 +101,9 @@ def apply_policies(
 
 
 def _blocks_changed(before: Workload, after: Workload) -> int:
-    """Rows that are in only one of the two, or in both with another size or lifetime.
+    """Count the rows that are in only one of the two, or in both with another size or lifetime.
 
-    Rows of the trace are told by their block; rows added by policies only ever grow in number.
+    Rows of the trace are identified by their block; rows added by policies only ever grow in number.
     """
     if after is before:
         return 0
@@ -187,7 +120,7 @@ def _blocks_changed(before: Workload, after: Workload) -> int:
 
 
 def _differs(before: Workload, after: Workload) -> NDArray[np.bool_]:
-    """Say of each row, the same in both, whether its size or lifetime changed."""
+    """Return for each row, the same in both, whether its size or lifetime changed."""
     changed: NDArray[np.bool_] = (
         (before.size_bytes != after.size_bytes)
         | (before.alloc_ns != after.alloc_ns)

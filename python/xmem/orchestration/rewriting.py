@@ -1,4 +1,4 @@
-"""Replacing what a stretch of the run allocates: blocks dropped, given other times, played from a tape."""
+"""Replaces what a stretch of the run allocates: drops blocks, changes their times, plays them from a tape."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from xmem.attribution import Category, Phase
-from xmem.blocks import NEVER
 from xmem.orchestration.tape import Tape
-from xmem.orchestration.workload import Workload, concatenated, made_by_policy
+from xmem.run.workload import Workload, concatenated, made_by_policy
+from xmem.trace.attribution import Category, Phase
+from xmem.trace.blocks import NEVER
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """A piece of the run that a tape takes the place of.
+    """A piece of the run that a tape replaces.
 
     Attributes:
         begin_ns: When it begins; events of the tape follow a nanosecond apart.
         end_ns: When it ends.
-        phase: Of new blocks.
-        iteration: Of new blocks.
-        operator: Of new blocks, row of the EventTable, -1 = none.
-        module: Of new blocks, index into ``Attribution.modules``, -1 = none.
-        source_line: Of new blocks, index into ``Attribution.lines``, -1 = none.
+        phase: Phase of new blocks.
+        iteration: Iteration of new blocks.
+        operator: Operator of new blocks, row of the EventTable, -1 = none.
+        module: Module of new blocks, index into ``Attribution.modules``, -1 = none.
+        source_line: Source line of new blocks, index into ``Attribution.lines``, -1 = none.
     """
 
     begin_ns: int
@@ -36,17 +36,17 @@ class Stretch:
     source_line: int = -1
 
     def time_ns(self, event: int, events: int) -> int:
-        """When an event of a tape with so many happens: in its order, and inside the stretch."""
+        """Return the time of an event of a tape with ``events`` events: in order, and inside the stretch."""
         room = self.end_ns - self.begin_ns
         return self.begin_ns + (event if events <= room else event * room // events)
 
 
 @dataclass
 class Rewriting:
-    """Changes to a workload, collected and then made at once.
+    """Changes to a workload, collected and then applied at once.
 
     Attributes:
-        workload: Before the changes.
+        workload: Workload before the changes.
     """
 
     workload: Workload
@@ -82,12 +82,12 @@ class Rewriting:
         """Put the allocations of a tape into a stretch.
 
         Args:
-            tape: Its allocations are numbered as they come.
-            stretch: Where.
-            recorded: Allocations that the trace holds too, by number: rows, which keep their ends and all
-                else that is known of them.
-            ends_ns: When allocations end that the tape keeps, by number; the end of the stretch for others.
-            categories: Of allocations that are not temporary, by number.
+            tape: Tape whose allocations are numbered as they come.
+            stretch: Stretch to play it in.
+            recorded: Rows of allocations that the trace holds too, by number; they keep their ends and all
+                else that is known about them.
+            ends_ns: Ends of allocations that the tape keeps, by number; the end of the stretch for others.
+            categories: Categories of allocations that are not temporary, by number.
         """
         for number, size_bytes in enumerate(tape.size_bytes):
             alloc_ns = stretch.time_ns(tape.born[number], tape.events)
@@ -116,7 +116,7 @@ class Rewriting:
             self._columns.setdefault(name, []).append(value)
 
     def finish(self) -> Workload:
-        """The workload with all changes, in order of allocation."""
+        """Return the workload with all changes, in order of allocation."""
         kept = np.ones(len(self.workload), np.bool_)
         kept[self._dropped] = False
         changed = self.workload.with_columns(

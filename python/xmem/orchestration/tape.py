@@ -1,4 +1,4 @@
-"""What a piece of Python code allocates and frees, in the order in which it would."""
+"""The allocations and frees of a piece of Python code, in order."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ class Tape:
     """Allocations and frees, numbered as they come.
 
     Attributes:
-        size_bytes: Of each allocation.
+        size_bytes: Size of each allocation.
         born: Number of each allocation among all events.
         died: Number of its free, -1 = never.
-        kept: Whether each allocation is made for good.
-        events: How many allocations and frees there were.
+        kept: Whether each allocation is permanent.
+        events: Number of allocations and frees.
     """
 
     def __init__(self) -> None:
@@ -26,12 +26,12 @@ class Tape:
         self._references: list[int] = []
 
     def new(self, size_bytes: int) -> int:
-        """Allocate; the value is gone when the last name that it is bound to is."""
+        """Allocate; the value is freed with the last name that it is bound to."""
         self._alloc(size_bytes, kept=False)
         return len(self.size_bytes) - 1
 
     def keep(self, size_bytes: int) -> None:
-        """Allocate for good."""
+        """Allocate permanently."""
         self._alloc(size_bytes, kept=True)
 
     def flash(self, size_bytes: int) -> None:
@@ -39,12 +39,12 @@ class Tape:
         self.release([self.hold(self.new(size_bytes))])
 
     def hold(self, value: int) -> int:
-        """One more reference to a value."""
+        """Add a reference to a value."""
         self._references[value] += 1
         return value
 
     def release(self, values: Sequence[int]) -> None:
-        """One reference less to each of a list: CPython empties lists and tuples from their end."""
+        """Drop a reference to each of a list: CPython empties lists and tuples from their end."""
         for value in reversed(values):
             self._references[value] -= 1
             if self._references[value] == 0:
@@ -53,7 +53,7 @@ class Tape:
 
     @contextmanager
     def frame(self, *names: str) -> Iterator[Frame]:
-        """The local variables of a function call, in the order of their first appearance in it."""
+        """Open the local variables of a function call, in the order of their first appearance in it."""
         frame = Frame(self, names)
         yield frame
         frame.leave()
@@ -83,7 +83,7 @@ class Frame:
         return list(values)
 
     def drop(self, name: str) -> None:
-        """``del name``."""
+        """Do ``del name``."""
         self.let(name)
 
     def leave(self) -> None:

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from xmem.attribution import Category
-from xmem.blocks import NEVER
-from xmem.orchestration.operators import OperatorIndex
-from xmem.orchestration.workload import Workload, concatenated, made_like
+from xmem.run.operators import OperatorIndex
+from xmem.run.workload import Workload, concatenated, made_like
+from xmem.trace.attribution import Category
+from xmem.trace.blocks import NEVER
 
 ELSEWHERE = ("", 0)
 """A step of ``AddedBlocks.add_in_order``."""
@@ -38,7 +38,7 @@ class AddedBlocks:
         free_ns: int = NEVER,
         category: Category = Category.WORKSPACE,
     ) -> None:
-        """Add a block; nothing where it would be empty."""
+        """Add a block, unless it would be empty."""
         if size_bytes > 0:
             self._like.append(like)
             self._size_bytes.append(size_bytes)
@@ -50,7 +50,7 @@ class AddedBlocks:
         """Add the blocks of one kernel, a nanosecond apart: order is all that matters.
 
         Args:
-            like: Row of the workload.
+            like: Row of the workload that the blocks resemble.
             begin_ns: The instant of the first step.
             steps: A name and a size allocate, the same name and 0 free; ``ELSEWHERE`` is a nanosecond in
                 which the kernel allocates a block that is there. What is left is freed at the end, the
@@ -70,7 +70,7 @@ class AddedBlocks:
             time_ns += 1
 
     def added(self) -> Workload:
-        """The workload with these blocks; of those of one time, they are the first."""
+        """Return the workload with these blocks; at equal times they come first."""
         if not self._like:
             return self._workload
         rows = self._workload.select(np.array(self._like, np.intp))
@@ -85,7 +85,7 @@ class AddedBlocks:
 
 
 def first_blocks(workload: Workload, operators: OperatorIndex, rows: NDArray[np.int32]) -> list[int]:
-    """The first block that each operator allocates, a row of the workload, -1 = none."""
+    """Return the first block that each operator allocates, a row of the workload, -1 = none."""
     owner = operators.rows_owned_by(workload.operator, rows)
     first = [-1] * len(rows)
     for block in np.flatnonzero(owner >= 0)[::-1]:

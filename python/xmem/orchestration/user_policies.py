@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from xmem.errors import ConfigError, XmemError
-from xmem.orchestration.policy import Context, Policy
-from xmem.orchestration.workload import COLUMNS, Workload
+from xmem.orchestration.policy import Policy
+from xmem.run.recorded import Context
+from xmem.run.workload import COLUMNS, Workload
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -20,14 +21,14 @@ GROUP = "xmem.policies"
 
 
 class UserPolicy:
-    """A policy of another package, whose faults are told as that package's.
+    """A policy of another package, whose faults are reported as that package's.
 
     Attributes:
-        name: As of the entry point and of the policy.
+        name: Name of the entry point and of the policy.
         description: The policy's.
         package: Name and version of the distribution.
         gpu_traces: Whether it also corrects traces that were recorded on a GPU, real or phantom.
-        policy: What the entry point gave.
+        policy: The object behind the entry point.
     """
 
     def __init__(self, name: str, package: str, policy: Policy[Context]) -> None:
@@ -41,7 +42,7 @@ class UserPolicy:
         """Apply it, and check what it made.
 
         Raises:
-            ConfigError: It raises, or what it returns is no workload.
+            ConfigError: It raises, or does not return a workload.
         """
         where = f"policy {self.name} of {self.package}"
         otherwise = f"fix it, or pass --without-policy {self.name}"
@@ -57,7 +58,7 @@ class UserPolicy:
 
 
 def user_policies(*, gpu_trace: bool, unloaded: Collection[str]) -> tuple[UserPolicy, ...]:
-    """The policies of installed packages for one kind of trace, by name.
+    """Return the policies of installed packages for one kind of trace, by name.
 
     Args:
         gpu_trace: Whether the trace was recorded on a GPU, real or phantom.
@@ -71,7 +72,7 @@ def user_policies(*, gpu_trace: bool, unloaded: Collection[str]) -> tuple[UserPo
 
 
 def user_policy_names(built_in: Collection[str]) -> list[str]:
-    """Names of the policies of installed packages, none of which is loaded for it.
+    """Return the names of the policies of installed packages, without loading any.
 
     Raises:
         ConfigError: Two policies have one name.
@@ -122,7 +123,7 @@ def _package(point: EntryPoint) -> str:
 
 
 def _problem_of(made: object) -> str | None:
-    """What is wrong with the result of a policy, None where nothing is."""
+    """Return what is wrong with the result of a policy, None if nothing is."""
     if not isinstance(made, Workload):
         return f"{type(made).__name__} instead of a Workload"
     lengths = {name: len(getattr(made, name)) for name in COLUMNS}

@@ -1,6 +1,6 @@
-"""Which cuDNN planned the convolutions and attention of a phantom run.
+"""The cuDNN that planned the convolutions and attention of a phantom run.
 
-The choice is that of ``csrc/phantom/libraries/cudnn_planner.hpp``.
+The choice is that of ``csrc/phantom/libraries/cudnn/planning/planner.hpp``.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Literal, cast
 
 @dataclass(frozen=True)
 class CudnnPlanner:
-    """Who chose the engines, and with them the workspaces.
+    """The library that chose the engines, and with them the workspaces.
 
     Attributes:
-        bundled_version: Of the cuDNN in the environment, as ``cudnnGetVersion`` gives it: 90100.
+        bundled_version: Version of the cuDNN in the environment, as ``cudnnGetVersion`` returns it: 90100.
         planned_by: ``bundled``: that library, so the plans are those of the card, or close to them
             (up to 9.7). ``named``: the one that was asked for. ``none``: no library, and no
             workspaces.
-        version: Of the library that planned, 0 if there was none.
+        version: Version of the library that planned, 0 if there was none.
         reason: Why it was not the one asked for, or none at all.
     """
 
@@ -30,7 +30,7 @@ class CudnnPlanner:
 
 
 def read_planner(folder: Path) -> CudnnPlanner | None:
-    """What a run in ``folder`` wrote down; None if it never used cuDNN's graphs."""
+    """Read what a run in ``folder`` wrote down; None if it never used cuDNN's graphs."""
     path = folder / "cudnn"
     if not path.exists():
         return None

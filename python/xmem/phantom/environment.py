@@ -1,4 +1,4 @@
-"""How a process comes to see the phantom GPU: a folder with its machine and ledger, and a few variables."""
+"""Makes a process see the phantom GPU: a folder with its machine and ledger, and a few variables."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from xmem.devices import Device
+from xmem.devices.gpus import Device
 from xmem.phantom.installation import PRELOADED, library_folder
 from xmem.phantom.ledger import create_ledger
 from xmem.phantom.machine import write_machine
@@ -25,8 +25,8 @@ def prepare(
     Args:
         folder: An existing folder, private to one run.
         devices: The GPUs of the machine, in order.
-        driver_version: As ``cudaDriverGetVersion`` gives it.
-        limit_bytes: What each GPU gives out before it is out of memory; its size by default.
+        driver_version: Version as ``cudaDriverGetVersion`` returns it.
+        limit_bytes: Memory that each GPU hands out before it is out of memory; its size by default.
         cudnn_library: See :func:`xmem.phantom.machine.write_machine`.
     """
     write_machine(
@@ -40,13 +40,13 @@ def prepare(
 
 
 def phantom_environment(folder: Path, base: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a process that is to see the machine in ``folder``, made from that of another."""
+    """Return the environment of a process that should see the machine in ``folder``, made from ``base``."""
     libraries = library_folder()
     environment = dict(base)
     environment["XMEM_PHANTOM"] = str(folder)
     preloaded = [str(libraries / name) for name in PRELOADED]
     environment["LD_PRELOAD"] = _joined(preloaded, environment.get("LD_PRELOAD"))
-    # Programs that look for the driver's file, not for its name.
+    # For programs that look for the driver's file, not for its name.
     environment["LD_LIBRARY_PATH"] = _joined([str(libraries)], environment.get("LD_LIBRARY_PATH"))
     environment["TRITON_LIBCUDA_PATH"] = str(libraries)
     # Tuning measures nothing here: its results must not be taken from, or left in, the user's caches.

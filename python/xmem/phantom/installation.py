@@ -1,4 +1,4 @@
-"""Where the phantom's libraries are installed."""
+"""The folder in which the phantom's libraries are installed."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ _OPENED_BY_THEM = ("xmem_phantom_cudnn", "phantom_functions.tsv")
 
 
 def library_folder() -> Path:
-    """Where the phantom's libraries were installed; ``XMEM_PHANTOM_LIBRARIES`` names another build of them.
+    """Return where the phantom's libraries were installed; ``XMEM_PHANTOM_LIBRARIES`` names another build of
+    them.
 
     Raises:
-        ConfigError: This is no Linux, or the variable names a folder that lacks a file of the phantom.
+        ConfigError: This is not Linux, or the variable names a folder that lacks a file of the phantom.
         CaptureError: A file of the phantom is missing in this installation.
     """
     if sys.platform != "linux":
@@ -39,7 +40,7 @@ def library_folder() -> Path:
     for folder in folders:
         if not _missing(folder):
             return folder
-    # The package's sources and what was built of them may lie apart: the folder that has most is meant.
+    # The package's sources and what was built from them may lie apart: take the folder that has most.
     nearest = min(folders, key=lambda folder: len(_missing(folder)))
     raise CaptureError(
         f"the phantom GPU cannot be used: {', '.join(_missing(nearest))} is missing in {nearest}; install "

@@ -1,4 +1,4 @@
-"""The ledger of a phantom run: which processes there were, what they held, and what they called.
+"""The ledger of a phantom run: its processes, what they held, and what they called.
 
 The layout is that of ``csrc/phantom/machine/ledger.hpp``.
 """
@@ -54,7 +54,7 @@ class DeviceUse:
 
     Attributes:
         used_bytes: Device memory at the end, in whole pages, without the context.
-        peak_bytes: The most of it.
+        peak_bytes: Peak of that memory.
         context_bytes: The size of its context, 0 if it never used the card.
     """
 
@@ -68,7 +68,7 @@ class ProcessRecord:
     """What one process did.
 
     Attributes:
-        process: Its number.
+        process: Number of the process.
         last_call: The CUDA function that it called last, None if it called none.
         launches: Kernels that it launched.
         devices: By card; only those that it used.
@@ -82,7 +82,7 @@ class ProcessRecord:
     calls: Mapping[str, int]
 
     def calls_of(self, fidelity: str) -> dict[str, int]:
-        """The calls of functions of one fidelity: ``faithful``, ``approximate`` or ``refused``."""
+        """Return the calls of functions of one fidelity: ``faithful``, ``approximate`` or ``refused``."""
         known = functions()
         return {name: count for name, count in self.calls.items() if known[name] == fidelity}
 
@@ -95,10 +95,10 @@ def create_ledger(path: Path) -> None:
 
 
 def read_ledger(path: Path) -> list[ProcessRecord]:
-    """The processes that called CUDA, in the order of their first call.
+    """Read the processes that called CUDA, in the order of their first call.
 
     Raises:
-        CaptureError: The file is no ledger of this version.
+        CaptureError: The file is not a ledger of this version.
     """
     with path.open("rb") as file:
         header = file.read(_HEADER.size)
@@ -116,7 +116,8 @@ def read_ledger(path: Path) -> list[ProcessRecord]:
 
 @cache
 def functions() -> dict[str, str]:
-    """All functions that the phantom exports, in the order of their numbers, and the fidelity of each."""
+    """Return all functions that the phantom exports, in the order of their numbers, and the fidelity of
+    each."""
     text = (library_folder() / "phantom_functions.tsv").read_text()
     rows = (line.split("\t") for line in text.splitlines())
     return {name: fidelity for name, _library, fidelity in rows}

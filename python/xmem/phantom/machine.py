@@ -10,9 +10,9 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from xmem.cudnn.description import UNKNOWN_NAME, cuda_attributes, cudnn_description
-from xmem.device_description import attribute_numbers
-from xmem.devices import Device
+from xmem.cudnn.device_properties import UNKNOWN_NAME, cuda_attributes, cudnn_description
+from xmem.devices.description import attribute_numbers
+from xmem.devices.gpus import Device
 from xmem.errors import ConfigError
 
 
@@ -28,9 +28,9 @@ def write_machine(
 
     Args:
         path: The file.
-        devices: The GPUs; the same one may stand there several times.
-        driver_version: As ``cudaDriverGetVersion`` gives it: 13000 for CUDA 13.0.
-        limit_bytes: What each GPU gives out before it is out of memory; its size by default.
+        devices: The GPUs; the same one may occur several times.
+        driver_version: Version as ``cudaDriverGetVersion`` returns it: 13000 for CUDA 13.0.
+        limit_bytes: Memory that each GPU hands out before it is out of memory; its size by default.
         cudnn_library: A ``libcudnn.so.9``, for the CUDA of the environment, that plans convolutions in
             place of the environment's own.
 
@@ -48,13 +48,13 @@ def write_machine(
 
 
 def machine_attributes(device: Device, number: int) -> dict[str, int]:
-    """All CUDA attributes of a GPU in its place in a machine, by name.
+    """Return all CUDA attributes of a GPU at its place in a machine, by name.
 
     A GPU known by its size alone has the compute capability and the multiprocessors of an A100.
 
     Args:
         device: The GPU.
-        number: Its place, from 0; every place is a PCI bus of its own.
+        number: Its place, from 0; every place has a PCI bus of its own.
 
     Raises:
         ConfigError: The GPU has no CUDA.
@@ -86,5 +86,5 @@ def _device_lines(device: Device, number: int, driver_version: int) -> list[str]
 
 
 def _uuid(name: str, number: int) -> str:
-    """The same in every run, and another for every place in the machine."""
+    """Return a UUID that is the same in every run, and different for every place in the machine."""
     return hashlib.sha256(f"{name} {number}".encode()).hexdigest()[:32]

@@ -1,4 +1,4 @@
-"""A block of the user's own process recorded: a context manager, a decorator, a magic of IPython.
+"""Recording of a block of the user's own process: a context manager, a decorator, an IPython magic.
 
 Torch is known only to ``xmem.capture.child``, which is imported when a recording begins.
 """

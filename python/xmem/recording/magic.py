@@ -1,4 +1,4 @@
-"""The cell magic ``%%xmem`` of IPython and Jupyter, loaded by ``%load_ext xmem``."""
+"""The ``%%xmem`` cell magic for IPython and Jupyter, loaded by ``%load_ext xmem``."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from rich.console import Console
 
 from xmem.errors import XmemError
 from xmem.recording.recorder import record
-from xmem.reports.terminal import render
+from xmem.reports.terminal.summary import render
 
 _VARIABLE = "_xmem"
 
 
 @magics_class
 class XmemMagics(Magics):  # type: ignore[misc]
-    """``%%xmem``."""
+    """The ``%%xmem`` magic."""
 
     @magic_arguments()
     @argument("--gpu", help="a GPU of `xmem-fast gpus` that the result is for")
@@ -29,7 +29,7 @@ class XmemMagics(Magics):  # type: ignore[misc]
     @argument("--device", default="auto", help="cpu to predict, cuda to measure")
     @cell_magic
     def xmem(self, line: str, cell: str) -> None:
-        """Record the memory of a cell and print what it needs; the recorder is then in `_xmem`."""
+        """Record the memory of a cell and print what it needs; `_xmem` then holds the recorder."""
         options = parse_argstring(self.xmem, line)
         try:
             recorder = record(
@@ -51,5 +51,5 @@ class XmemMagics(Magics):  # type: ignore[misc]
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
-    """Called by ``%load_ext xmem``."""
+    """Register the magic; ``%load_ext xmem`` calls this."""
     shell.register_magics(XmemMagics)

@@ -1,6 +1,6 @@
 """Memory that is older than a recording: the model, the state of its optimizer, the batch.
 
-The profiler sees allocations only. What lived before is known by the tensors that were named or given to
+The profiler sees allocations only. Older memory is known from the tensors that were named or passed to
 calls (CPU), or from the allocator itself (GPU), and becomes allocations at the beginning of the trace.
 """
 
@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from xmem.blocks import BORN_BEFORE, BlockTable, pair_blocks
-from xmem.trace import Trace
+from xmem.trace.blocks import BORN_BEFORE, BlockTable, pair_blocks
+from xmem.trace.trace import Trace
 
 if TYPE_CHECKING:
-    from xmem.capture.child.xmem_child.block import Recorded
-    from xmem.capture.child.xmem_child.trace_writer import MemoryChange
+    from xmem.capture.child.xmem_child.block import RecordedBlock
+    from xmem.capture.child.xmem_child.records.trace_writer import MemoryChange
 
 
 class _Sighting(NamedTuple):
@@ -26,7 +26,7 @@ class _Sighting(NamedTuple):
     time_ns: int
     address: int
     size_bytes: int
-    is_seen: bool  # by a call; else named
+    is_seen: bool  # seen by a call; else named
 
 
 class _Life(NamedTuple):
@@ -37,20 +37,20 @@ class _Life(NamedTuple):
     born_before: bool
 
 
-def changes_before(recorded: Recorded, trace: Trace) -> list[MemoryChange]:
-    """Allocations, and their frees, to be added to a recording; inputs found so get a row among its tensors.
+def changes_before(recorded: RecordedBlock, trace: Trace) -> list[MemoryChange]:
+    """Return the allocations and frees to add to a recording; inputs found this way get a row in its tensors.
 
     Args:
         recorded: The recording; the ``tensors`` of its metadata grow.
-        trace: What the profiler wrote of it.
+        trace: The profiler's trace of it.
     """
     if recorded.on_gpu:
         return list(_on_gpu(recorded))
     return _on_cpu(recorded, pair_blocks(trace))
 
 
-def measured_peaks(recorded: Recorded, trace: Trace) -> list[dict[str, int]]:
-    """Of a recording on a GPU: the most that the allocator of each device held, by its own account."""
+def measured_peaks(recorded: RecordedBlock, trace: Trace) -> list[dict[str, int]]:
+    """Return the most that each device's allocator reports to have held, for a recording on a GPU."""
     memory = trace.memory
     peaks = []
     for device, (allocated, reserved) in recorded.totals.items():
@@ -64,8 +64,8 @@ def measured_peaks(recorded: Recorded, trace: Trace) -> list[dict[str, int]]:
     return peaks
 
 
-def _on_gpu(recorded: Recorded) -> Iterator[MemoryChange]:
-    """Blocks of named tensors; of the others nothing is known but their sum, which the first total tells."""
+def _on_gpu(recorded: RecordedBlock) -> Iterator[MemoryChange]:
+    """Yield blocks of named tensors; only the sum of the others is known, from the first total."""
     named = set(recorded.metadata["tensors"]["address"])
     for device, (allocated, reserved) in recorded.totals.items():
         blocks = [row for row in recorded.existing if row.device_index == device and row.address in named]
@@ -77,8 +77,8 @@ def _on_gpu(recorded: Recorded) -> Iterator[MemoryChange]:
             )
 
 
-def _on_cpu(recorded: Recorded, blocks: BlockTable) -> list[MemoryChange]:
-    from xmem.capture.child.xmem_child.trace_writer import CPU, MemoryChange
+def _on_cpu(recorded: RecordedBlock, blocks: BlockTable) -> list[MemoryChange]:
+    from xmem.capture.child.xmem_child.records.trace_writer import CPU, MemoryChange
 
     tensors = recorded.metadata["tensors"]
     sightings = [
@@ -126,7 +126,7 @@ def _lives_at(addresses: set[int], blocks: BlockTable) -> defaultdict[int, list[
     return lives
 
 
-def _name_input(tensors: dict[str, list[Any]], recorded: Recorded, sighting: _Sighting) -> None:
+def _name_input(tensors: dict[str, list[Any]], recorded: RecordedBlock, sighting: _Sighting) -> None:
     seen = recorded.seen[sighting.address]
     row = {
         "role": "input",

@@ -15,20 +15,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
-from xmem import alloc_conf as allocator_settings
 from xmem.capture.capture import own_version
-from xmem.devices import find_device
 from xmem.errors import CaptureError, ConfigError, XmemError
-from xmem.estimate_file import write_estimate
-from xmem.estimate_result import Estimate
-from xmem.files import write_whole
-from xmem.pipeline import Analysis, analyze
+from xmem.estimation.analysis import Analysis
+from xmem.estimation.estimate import Estimate
+from xmem.estimation.estimate_file import write_estimate
+from xmem.estimation.observation import observe
+from xmem.estimation.pipeline import answer
+from xmem.estimation.question import ask
+from xmem.files.writing import write_whole
 from xmem.recording.older_memory import changes_before, measured_peaks
-from xmem.trace import read_trace
-from xmem.units import parse_bytes
+from xmem.trace.trace import read_trace
 
 if TYPE_CHECKING:
-    from xmem.capture.child.xmem_child.block import BlockRecording, Recorded
+    from xmem.capture.child.xmem_child.block import BlockRecording, RecordedBlock
 
 RecordedDevice = Literal["auto", "cpu", "cuda"]
 StrPath = str | os.PathLike[str]
@@ -47,10 +47,10 @@ _one_at_a_time = threading.Lock()
 
 
 class Recorder:
-    """A recording of the block that it is the context of; see ``record``.
+    """Recording of the block that it is the context manager of; see ``record``.
 
     After the block: ``estimate``, ``analysis``, ``trace_path``, and the ``write_`` methods. They raise
-    ``XmemError`` where there is no recording, because the block failed, lay inside of another recording or
+    ``XmemError`` where there is no recording, because the block failed, lay inside another recording or
     had no tensors.
     """
 
@@ -64,10 +64,9 @@ class Recorder:
         html: StrPath | None = None,
         device: RecordedDevice = "auto",
     ) -> None:
-        _require_settings(gpu, capacity, alloc_conf, device)
-        self._gpu = gpu
-        self._capacity = capacity
-        self._alloc_conf = alloc_conf
+        if device not in _DEVICES:
+            raise ConfigError(f"device={device!r} is invalid", f"use one of {', '.join(_DEVICES)}")
+        self._question = ask(gpu=gpu, capacity=capacity, alloc_conf=alloc_conf)
         self._json = json
         self._html = html
         self._device = device
@@ -77,7 +76,7 @@ class Recorder:
         self._missing: str | None = _NOT_YET  # why there is no result; None when there is one
 
     def within(self, owner: object) -> Recorder:
-        """Say whose method the block is: a module's own name then stands before those of its parts."""
+        """Set the owner of the method that is recorded: a module's name then precedes those of its parts."""
         self._within = owner
         return self
 
@@ -121,7 +120,7 @@ class Recorder:
                 self.write_html(self._html)
 
     def discard(self, reason: str = _FAILED) -> None:
-        """Have no result, whatever is recorded; later questions are answered by ``reason``."""
+        """Drop the result, whatever is recorded; later access raises an error with ``reason``."""
         self._missing = reason
         self._trace = None
         self.__dict__.pop("analysis", None)
@@ -133,7 +132,7 @@ class Recorder:
 
     @property
     def trace_path(self) -> Path:
-        """The trace; it is deleted with this object, so copy it, or ``write_trace``, to keep it.
+        """Path of the trace; it is deleted with this object, so copy it or call ``write_trace`` to keep it.
 
         Raises:
             XmemError: There is no recording.
@@ -144,18 +143,18 @@ class Recorder:
 
     @cached_property
     def analysis(self) -> Analysis:
-        """The estimate and all that it rests on, made when it is first asked for.
+        """The estimate and the data behind it, computed on first access.
 
         Raises:
             XmemError: There is no recording, or it holds no memory.
         """
-        made = analyze(self.trace_path, gpu=self._gpu, capacity=self._capacity, alloc_conf=self._alloc_conf)
-        # The trace goes with this object: its name would tell nobody anything.
+        made = answer(observe(self.trace_path), self._question)
+        # The trace is deleted with this object, so its name would be useless.
         return replace(made, estimate=replace(made.estimate, trace=replace(made.estimate.trace, path="")))
 
     @property
     def estimate(self) -> Estimate:
-        """What the block needs of a GPU.
+        """The memory that the block needs on a GPU.
 
         Raises:
             XmemError: There is no recording, or it holds no memory.
@@ -191,7 +190,7 @@ class Recorder:
 
         Raises:
             XmemError: There is no recording.
-            ConfigError: What the page is made with is not installed.
+            ConfigError: A package that the page needs is not installed.
             OSError: The file cannot be written.
         """
         from xmem.advice import PAGE_BUDGET_S, advise
@@ -236,14 +235,14 @@ def record(
         print(recorder.estimate.fits)
 
     On the CPU this predicts what the block needs on a GPU; on a GPU it measures. The recording ends with the
-    block, and torch is then as it was before.
+    block and leaves torch as it was before.
 
     Args:
         gpu: Name of a GPU (``xmem-fast gpus``) that the result is for.
         capacity: Memory of the GPU in bytes or as text (``"11.5GiB"``); wins over that of ``gpu``.
         alloc_conf: ``PYTORCH_CUDA_ALLOC_CONF`` of the job.
-        json: Where to write the estimate when the block has ended.
-        html: Where to write the report when the block has ended.
+        json: File to write the estimate to when the block has ended.
+        html: File to write the report to when the block has ended.
         device: ``cpu`` to predict, ``cuda`` to measure; ``auto`` measures where torch sees a GPU.
 
     Raises:
@@ -252,20 +251,6 @@ def record(
         CaptureError: Torch is missing or too old, or the recording cannot be written.
     """
     return Recorder(gpu=gpu, capacity=capacity, alloc_conf=alloc_conf, json=json, html=html, device=device)
-
-
-def _require_settings(
-    gpu: str | None, capacity: int | str | None, alloc_conf: str | None, device: str
-) -> None:
-    """Before the block runs, which may take long."""
-    if gpu is not None:
-        find_device(gpu)
-    if isinstance(capacity, str):
-        parse_bytes(capacity)
-    if alloc_conf is not None:
-        allocator_settings.parse(alloc_conf, allocator_settings.DEFAULT_TORCH_VERSION)
-    if device not in _DEVICES:
-        raise ConfigError(f"device={device!r} is invalid", f"use one of {', '.join(_DEVICES)}")
 
 
 def _start(device: RecordedDevice, within: object) -> BlockRecording:
@@ -299,8 +284,8 @@ def _is_on_gpu(device: RecordedDevice) -> bool:
     return has_gpu and device != "cpu"
 
 
-def _complete(recorded: Recorded, trace: Path) -> bool:
-    """Turn what the profiler wrote into a whole trace: metadata, spans, and memory that is older.
+def _complete(recorded: RecordedBlock, trace: Path) -> bool:
+    """Complete the profiler's trace with metadata, spans and older memory.
 
     Returns:
         Whether the trace holds any memory.

@@ -1,4 +1,4 @@
-"""``xmem.memory_tracker``: every call of a function recorded."""
+"""``xmem.memory_tracker``: a recording of every call of a function."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ R = TypeVar("R")
 
 
 class TrackedFunction(Generic[P, R]):
-    """What a tracked function is to type checkers: the function, and the recordings of its last calls."""
+    """Type of a tracked function for type checkers: the function, and the recordings of its last calls."""
 
     recordings: deque[Recorder]
 
@@ -61,14 +61,14 @@ def memory_tracker(
         train_step(batch)
         print(train_step.recordings[-1].estimate.peak_allocated_bytes)
 
-    The function returns what it returns, and raises what it raises. Calls inside of a recording (recursion,
-    other tracked functions) are part of it and have none of their own. ``recordings`` holds the ``Recorder``
-    of the last 16 calls.
+    Return values and exceptions of the function pass through. Calls inside a recording (recursion, other
+    tracked functions) are part of it and have none of their own. ``recordings`` holds the ``Recorder`` of
+    each of the last 16 calls.
 
     Args:
-        function: Given when the decorator is used without arguments.
+        function: The function, when the decorator is used without arguments.
         on_result: Called with the ``Recorder`` after each recorded call.
-        **options: Those of ``record``; with ``json`` and ``html``, each call replaces the file.
+        **options: Options of ``record``; with ``json`` and ``html``, each call replaces the file.
 
     Raises:
         ConfigError: An option is invalid, or the function is a generator or a coroutine.
@@ -81,7 +81,7 @@ def memory_tracker(
             "tracked, because they run after the call has returned",
             "put `with xmem.record():` around what runs",
         )
-    Recorder(**options)  # complains where the decorator stands, not at the first call
+    Recorder(**options)  # raises where the decorator is applied, not at the first call
     recordings: deque[Recorder] = deque(maxlen=_KEPT_RECORDINGS)
 
     @functools.wraps(function)

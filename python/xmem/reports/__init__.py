@@ -1,1 +1,1 @@
-"""Reports: one finished result in, one text out. A report computes nothing and reads no trace."""
+"""Reports: each turns one finished result into one text. A report computes nothing and reads no trace."""

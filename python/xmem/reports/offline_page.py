@@ -1,4 +1,4 @@
-"""What the pages of reports have in common: one file each that needs nothing else, made by jinja2."""
+"""Common parts of the report pages: each is one self-contained file, rendered by jinja2."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from xmem.units import format_bytes, format_change
-from xmem.words import spaced
+from xmem.text.units import format_bytes, format_change
+from xmem.text.words import spaced
 
 if TYPE_CHECKING:
     import jinja2
@@ -18,9 +18,9 @@ _STYLE = Path(__file__).with_suffix(".css")
 
 
 def environment(templates: Path) -> jinja2.Environment:
-    """Where the templates of a folder are rendered; every text that is not marked as safe is escaped.
+    """Return the jinja2 environment for the templates of a folder; text not marked as safe is escaped.
 
-    They have the filters ``bytes``, ``change`` and ``words``.
+    It has the filters ``bytes``, ``change`` and ``words``.
     """
     import jinja2
 
@@ -37,14 +37,14 @@ def environment(templates: Path) -> jinja2.Environment:
 
 
 def style(own: Path) -> str:
-    """The style of all pages, and after it the page's own, as text for a ``<style>`` element."""
+    """Return the style of all pages followed by the page's own, as text for a ``<style>`` element."""
     return _STYLE.read_text(encoding="utf-8") + own.read_text(encoding="utf-8")
 
 
 def _bytecode_cache() -> jinja2.BytecodeCache | None:
-    """Keeps compiled templates beside this module's own byte code, which is a third of the time of a page.
+    """Cache compiled templates beside this module's byte code, which saves a third of the time of a page.
 
-    None where Python keeps none either.
+    Return None where Python caches no byte code either.
     """
     import jinja2
 

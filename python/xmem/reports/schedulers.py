@@ -1,16 +1,16 @@
-"""The request that an estimate implies, in the words of a scheduler, with the reason as a comment.
+"""The request that an estimate implies, in the syntax of a scheduler, with the reason as a comment.
 
-Where the fields are documented:
+Documentation of the fields:
 
 - HAMi: ``nvidia.com/gpu`` and ``nvidia.com/gpumem`` (MiB of each virtual GPU, a hard limit), README and
   ``examples/nvidia`` of github.com/Project-HAMi/HAMi.
 - KAI Scheduler: the annotation ``gpu-memory`` (MiB, not enforced), ``docs/gpu-sharing`` of
   github.com/NVIDIA/KAI-Scheduler; ``gpu-fraction-num-devices`` in its ``pkg/common/constants``.
 - Slurm: ``--gres=gpu:TYPE:COUNT``, slurm.schedmd.com/gres.html. It counts GPUs, not their memory
-  (``--mem-per-gpu`` is host memory); TYPE is the site's, or AutoDetect's: the GPU's name with underscores.
+  (``--mem-per-gpu`` is host memory); TYPE is set by the site or AutoDetect: the GPU's name with underscores.
 - Ray: ``num_gpus``, a fraction that Ray does not enforce, and ``accelerator_type``,
   docs.ray.io/en/latest/ray-core/scheduling/accelerators.html and .../ray-core/accelerator-types.html.
-- SkyPilot: ``resources.accelerators``, a set is tried from the cheapest on,
+- SkyPilot: ``resources.accelerators``, a set is tried starting with the cheapest,
   docs.skypilot.co/en/latest/reference/yaml-spec.html; names as ``sky show-gpus`` lists them.
 """
 
@@ -20,9 +20,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from xmem.devices import Device, devices
-from xmem.estimate_result import Estimate
-from xmem.units import format_bytes
+from xmem.devices.gpus import Device, devices
+from xmem.estimation.estimate import Estimate
+from xmem.text.units import format_bytes
 
 _MIB = 1 << 20
 
@@ -63,7 +63,7 @@ _SKYPILOT_NAMES = {
 
 
 class Scheduler(StrEnum):
-    """Who is asked."""
+    """Scheduler to write a request for."""
 
     K8S_HAMI = "k8s-hami"
     KAI = "kai"
@@ -74,16 +74,16 @@ class Scheduler(StrEnum):
 
 @dataclass(frozen=True)
 class _Request:
-    """What the job needs, whoever is asked.
+    """Needs of the job, independent of the scheduler.
 
     Attributes:
-        beside_context_bytes: What the card must have beside the context: the estimate's, the most that a
-            fitted model leaves open, or the upper bound of the interval.
+        beside_context_bytes: Memory that the card must have beside the context: that of the estimate, the
+            most that a fitted model leaves open, or the upper bound of the interval.
         context_bytes: CUDA context; the largest known one where no GPU was named.
-        gpus: How many.
-        device: The GPU, None when none was named or it is known by its size alone.
-        capacity_bytes: Of the GPU, -1 when none was named.
-        confidence: That the job needs no more, None where no bound was asked for.
+        gpus: Number of GPUs.
+        device: The GPU, None when none was named or only its size is known.
+        capacity_bytes: Capacity of the GPU, -1 when none was named.
+        confidence: Confidence that the job needs no more, None where no bound was requested.
     """
 
     beside_context_bytes: int
@@ -103,12 +103,12 @@ class _Request:
 
 
 def render(estimate: Estimate, scheduler: Scheduler, *, upper: bool = False) -> str:
-    """The lines to paste; those of a job that does not fit say so and request nothing.
+    """Return the lines to paste; for a job that does not fit they say so and request nothing.
 
     Args:
-        estimate: What the job needs.
-        scheduler: Who is asked.
-        upper: Ask for the upper bound of the estimate's interval, not for the estimate.
+        estimate: Estimate of the job.
+        scheduler: Scheduler to write the request for.
+        upper: Request the upper bound of the estimate's interval, not the estimate.
     """
     request = _request(estimate, upper)
     lines = _reason(estimate, request)
@@ -134,7 +134,7 @@ def _request(estimate: Estimate, upper: bool) -> _Request:
         beside.append(interval.high_bytes - estimate.context_bytes)
     named = estimate.target.capacity_bytes >= 0
     return _Request(
-        # No process holds more of a GPU than there is; with less memory than asked for caches are given back.
+        # No process holds more of a GPU than it has; with less memory than requested, caches are released.
         beside_context_bytes=min(max(beside), estimate.target.capacity_bytes - estimate.context_bytes)
         if named
         else max(beside),
@@ -217,7 +217,7 @@ def _ray(request: _Request) -> list[str]:
 
 
 def _ray_gpus(request: _Request) -> str:
-    """A count, or the share of one GPU in Ray's steps of a ten-thousandth, rounded up."""
+    """Return a count, or the share of one GPU in Ray's steps of a ten-thousandth, rounded up."""
     if request.gpus > 1 or request.capacity_bytes < 0:
         return str(request.gpus)
     whole = request.capacity_bytes if request.device is None else request.device.total_memory_bytes
@@ -231,7 +231,7 @@ def _skypilot(request: _Request) -> list[str]:
     if request.device is not None:
         names = [_SKYPILOT_NAMES[request.device.slug]]
     else:
-        # By size alone, each with its own context; of two GPUs with one name the smaller counts.
+        # By size alone, each with its own context; if two GPUs share a name, the smaller counts.
         small = {_SKYPILOT_NAMES[known.slug] for known in _in_skypilot() if not _holds(known, request)}
         names = list(dict.fromkeys(_SKYPILOT_NAMES[known.slug] for known in _in_skypilot()))
         names = [name for name in names if name not in small]

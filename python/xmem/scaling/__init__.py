@@ -1,9 +1,9 @@
-"""From runs of a script at a few small sizes to its memory at any size.
+"""Models that predict the memory of a script at any size from runs at a few small sizes.
 
 Two runs of one script at different sizes issue the same operators in the same order; only the sizes of their
 blocks differ, and they are polynomials in the dimensions that changed.
 
-    samples -> alignment of their blocks -> a polynomial a block -> an Observation at any point
+    samples -> alignment of their blocks -> a polynomial per block -> an Observation at any point
 """
 
 from xmem.scaling.dimensions import Point, grid, label, parse_point, parse_values, substitute

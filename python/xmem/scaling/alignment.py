@@ -1,4 +1,4 @@
-"""Which blocks of runs of different size stand for each other."""
+"""Alignment of the blocks of runs of different size."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xmem import _core
-from xmem.observation import Observation
+from xmem.estimation.observation import Observation
 
 Int64 = NDArray[np.int64]
 
 
 def align_blocks(base: Observation, others: Sequence[Observation]) -> list[NDArray[np.int32]]:
-    """For each other run the row of its workload for every row of the base's, -1 = none.
+    """Return for each other run the row of its workload for every row of the base's, -1 = none.
 
-    Blocks are told by who allocated them: innermost and outermost operator, module, phase, iteration,
-    stream; their order does the rest.
+    Blocks are matched by their origin: innermost and outermost operator, module, phase, iteration, stream;
+    and then by their order.
 
     Raises:
-        ConfigError: The runs differ too much to be of one script.
+        ConfigError: The runs differ too much to be from one script.
     """
     keys = _shared_keys([base, *others])
     return [_core.align(keys[0], other) for other in keys[1:]]
@@ -29,8 +29,8 @@ def align_blocks(base: Observation, others: Sequence[Observation]) -> list[NDArr
 def changed_lifetimes(
     base: Observation, other: Observation, counterpart: NDArray[np.int32]
 ) -> NDArray[np.bool_]:
-    """Say of every block of the base whether the other run frees its counterpart at another place: before or
-    after another allocation, counted over aligned blocks alone.
+    """Return for every block of the base whether the other run frees its counterpart at another place: before
+    or after another allocation, counted over aligned blocks alone.
     """
     rows = np.flatnonzero(counterpart >= 0)
     places = [
@@ -43,7 +43,7 @@ def changed_lifetimes(
 
 
 def _shared_keys(observations: Sequence[Observation]) -> list[Int64]:
-    """A number for every block, the same for blocks of one origin in all runs."""
+    """Return a number for every block, the same for blocks of one origin in all runs."""
     numbers: dict[str, int] = {}
     columns = [_origin_columns(observed, _numbering(numbers)) for observed in observations]
     _, keys = np.unique(np.concatenate(columns), axis=0, return_inverse=True)
@@ -71,5 +71,5 @@ def _origin_columns(observed: Observation, number: Callable[[Iterable[str]], Int
 
 
 def _numbering(numbers: dict[str, int]) -> Callable[[Iterable[str]], Int64]:
-    """Texts to numbers, the same for equal texts of all runs."""
+    """Return a function that numbers texts, the same for equal texts of all runs."""
     return lambda texts: np.array([numbers.setdefault(text, len(numbers)) for text in texts], np.int64)

@@ -18,10 +18,10 @@ _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 def parse_values(text: str) -> tuple[str, tuple[int, ...]]:
-    """``batch=2,3`` as a dimension and its values, ascending.
+    """Parse ``batch=2,3`` into a dimension and its values, ascending.
 
     Raises:
-        ConfigError: It is not of that form, or a value is not a positive whole number or stands twice.
+        ConfigError: It is not of that form, or a value is not a positive whole number or is repeated.
     """
     name, _, values = text.partition("=")
     hint = "write NAME=VALUE,VALUE with whole numbers above 0, such as batch=2,3"
@@ -35,10 +35,10 @@ def parse_values(text: str) -> tuple[str, tuple[int, ...]]:
 
 
 def parse_point(text: str) -> dict[str, int]:
-    """``batch=16,seq=128`` as a point.
+    """Parse ``batch=16,seq=128`` into a point.
 
     Raises:
-        ConfigError: It is not of that form, or a dimension stands twice.
+        ConfigError: It is not of that form, or a dimension is repeated.
     """
     point: dict[str, int] = {}
     for part in text.split(","):
@@ -50,15 +50,15 @@ def parse_point(text: str) -> dict[str, int]:
 
 
 def grid(dimensions: Mapping[str, Sequence[int]]) -> list[dict[str, int]]:
-    """Every combination of the values, the last dimension changing fastest."""
+    """Return every combination of the values, the last dimension changing fastest."""
     return [dict(zip(dimensions, values, strict=True)) for values in product(*dimensions.values())]
 
 
 def substitute(command: Sequence[str], point: Point) -> list[str]:
-    """The command with ``{name}`` replaced by the value of that dimension.
+    """Return the command with ``{name}`` replaced by the value of that dimension.
 
     Raises:
-        ConfigError: A dimension does not stand in the command, so that it would not change with it.
+        ConfigError: The command does not contain a dimension and would not change with it.
     """
     used = {name for argument in command for name in _PLACEHOLDER.findall(argument)}
     missing = [name for name in point if name not in used]
@@ -73,12 +73,12 @@ def substitute(command: Sequence[str], point: Point) -> list[str]:
 
 
 def label(point: Point) -> str:
-    """``batch=16, seq=128``, for people."""
+    """Return the point as ``batch=16, seq=128``, for people."""
     return ", ".join(f"{name}={value}" for name, value in point.items())
 
 
 def volume(point: Point) -> float:
-    """The product of all dimensions."""
+    """Return the product of all dimensions."""
     return math.prod(float(value) for value in point.values())
 
 
@@ -86,7 +86,7 @@ def require_dimensions(point: Point, names: Iterable[str]) -> None:
     """Check that the point has a value above 0 for each of these dimensions and for no other.
 
     Raises:
-        ConfigError: It has not.
+        ConfigError: A dimension is missing, unknown or not positive.
     """
     wanted = ", ".join(f"{name}=N" for name in names)
     if set(point) != set(names) or any(value < 1 for value in point.values()):

@@ -1,9 +1,9 @@
-"""The largest value of a dimension with which a job fits a GPU, by exact replay.
+"""Largest value of a dimension at which a job fits a GPU, by exact replay.
 
 The allocator's caches make the answer jump: a larger batch can need less reserved memory than a smaller one,
-and a device that is nearly full makes it flush and go on. Only one thing grows with the sizes for certain,
-the bytes in blocks, so they bound the search from above; below the bound every value is replayed on the
-device, from the top down, until one fits.
+and a device that is nearly full makes it flush and go on. Only the bytes in blocks are certain to grow with
+the sizes, so they bound the search from above; below the bound every value is replayed on the device, from
+the top down, until one fits.
 """
 
 from __future__ import annotations
@@ -13,20 +13,21 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import count, islice
-from typing import NotRequired, TypedDict, Unpack
+from types import MappingProxyType
 
 import numpy as np
 
-from xmem.devices import Device
+from xmem.devices.gpus import Device
 from xmem.errors import ConfigError
-from xmem.need import Need, memory_needed
+from xmem.estimation.need import Need, memory_needed
+from xmem.estimation.question import AS_RECORDED, Question
 from xmem.scaling.dimensions import label
 from xmem.scaling.model import ScalingModel
 
 _TRIED_BELOW = 48
 
 LARGEST_VALUE = 1 << 20
-"""No dimension is searched beyond this."""
+"""Largest value of a dimension to search."""
 
 
 @dataclass(frozen=True)
@@ -34,14 +35,14 @@ class Largest:
     """The result of a search.
 
     Attributes:
-        dimension: Which one was searched.
-        value: The largest that fits; 0 when none does, not even 1.
-        at: The other dimensions.
-        need: What the job needs there, None when nothing fits.
+        dimension: Dimension that was searched.
+        value: Largest value that fits; 0 when none does, not even 1.
+        at: Values of the other dimensions.
+        need: Need of the job there, None when nothing fits.
         bound: No value above this can fit: its blocks alone are larger than the GPU.
-        replayed: How many values were replayed on the GPU.
+        replayed: Number of values replayed on the GPU.
         smaller_misfits: Values below ``value`` that do not fit, ascending, of those tried: some dozens,
-            evenly spaced, and what the search came by.
+            evenly spaced, and those that the search visited.
     """
 
     dimension: str
@@ -53,23 +54,9 @@ class Largest:
     smaller_misfits: tuple[int, ...]
 
 
-class ProbeSettings(TypedDict):
-    """What stays the same along the dimension.
-
-    Attributes:
-        at: Values of the model's other dimensions.
-        alloc_conf: ``PYTORCH_CUDA_ALLOC_CONF`` of the job.
-        torch_version: PyTorch that will run it.
-    """
-
-    at: NotRequired[Mapping[str, int]]
-    alloc_conf: NotRequired[str | None]
-    torch_version: NotRequired[str | None]
-
-
 @dataclass(frozen=True)
 class CurvePoint:
-    """What a job needs at one value of a dimension, on a device without limit."""
+    """Memory that a job needs at one value of a dimension, on a device without limit."""
 
     value: int
     peak_reserved_bytes: int
@@ -77,14 +64,10 @@ class CurvePoint:
 
 
 class Prober:
-    """The need of a model along one dimension on one GPU, each value replayed once."""
+    """The need of a model along one dimension, each value replayed once."""
 
     def __init__(
-        self,
-        model: ScalingModel,
-        dimension: str,
-        device: Device | None,
-        **settings: Unpack[ProbeSettings],
+        self, model: ScalingModel, dimension: str, question: Question, at: Mapping[str, int]
     ) -> None:
         if dimension not in model.dimensions:
             raise ConfigError(
@@ -92,31 +75,24 @@ class Prober:
             )
         self.model = model
         self.dimension = dimension
-        self.device = device
-        self.at = dict(settings.get("at", {}))
-        self._alloc_conf = settings.get("alloc_conf")
-        self._torch_version = settings.get("torch_version")
+        self.question = question
+        self.at = dict(at)
         self._known: dict[int, Need] = {}
 
     def __call__(self, value: int) -> Need:
-        """What the job needs with this value.
+        """Return the need of the job at this value.
 
         Raises:
             ConfigError: The other dimensions are not those of the model.
         """
         if value not in self._known:
             observed = self.model.at({**self.at, self.dimension: value})
-            self._known[value] = memory_needed(
-                observed,
-                device=self.device,
-                alloc_conf=self._alloc_conf,
-                torch_version=self._torch_version,
-            )
+            self._known[value] = memory_needed(observed, self.question)
         return self._known[value]
 
     @property
     def known(self) -> Mapping[int, Need]:
-        """Every value asked for so far."""
+        """Every value requested so far."""
         return self._known
 
 
@@ -124,21 +100,23 @@ def find_largest(
     model: ScalingModel,
     dimension: str,
     device: Device,
-    **settings: Unpack[ProbeSettings],
+    question: Question = AS_RECORDED,
+    at: Mapping[str, int] = MappingProxyType({}),
 ) -> Largest:
     """Find the largest value of a dimension that fits on a GPU.
 
     Args:
-        model: Fitted.
-        dimension: One of the model's.
+        model: The fitted model.
+        dimension: A dimension of the model.
         device: The GPU.
-        settings: What stays the same, see ``ProbeSettings``.
+        question: Settings of the job.
+        at: Values of the model's other dimensions.
 
     Raises:
         ConfigError: A dimension, a setting or a version is invalid, or the dimension does not change
             how much memory the job needs.
     """
-    probe = Prober(model, dimension, device, **settings)
+    probe = Prober(model, dimension, question.on(device), at)
     bound = _last(lambda value: probe(value).peak_allocated_bytes <= device.usable_bytes)
     if bound is None:
         given = f", given {label(probe.at)}" if probe.at else ""
@@ -166,14 +144,15 @@ def curve_of(
     dimension: str,
     up_to: int,
     points: int,
-    **settings: Unpack[ProbeSettings],
+    question: Question = AS_RECORDED,
+    at: Mapping[str, int] = MappingProxyType({}),
 ) -> list[CurvePoint]:
-    """The peak at values of a dimension, evenly spaced from 1 to ``up_to``, both included.
+    """Return the peak at values of a dimension, evenly spaced from 1 to ``up_to``, both included.
 
     Raises:
         ConfigError: A dimension, a setting or a version is invalid.
     """
-    probe = Prober(model, dimension, None, **settings)
+    probe = Prober(model, dimension, question.on(None), at)
     values = _spread(up_to, points)
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as threads:
         needs = list(threads.map(probe, values))
@@ -184,13 +163,13 @@ def curve_of(
 
 
 def _spread(up_to: int, points: int) -> list[int]:
-    """So many whole numbers from 1 to `up_to`, evenly spaced, both included."""
+    """Return the given number of whole numbers from 1 to `up_to`, evenly spaced, both included."""
     return sorted(set(np.linspace(1, up_to, min(points, up_to)).round().astype(int).tolist()))
 
 
 def _last(holds: Callable[[int], bool]) -> int | None:
-    """The last value of 0, 1, 2, ... for which a condition holds that fails for good once it fails; None when
-    it holds up to the end of the search.
+    """Return the last value of 0, 1, 2, ... for which a condition holds that fails for good once it fails;
+    None when it holds up to the end of the search.
     """
     too_large = next(1 << power for power in count() if 1 << power > LARGEST_VALUE or not holds(1 << power))
     if too_large > LARGEST_VALUE:
@@ -203,7 +182,7 @@ def _last(holds: Callable[[int], bool]) -> int | None:
 
 
 def _fitting_from_above(probe: Prober, bound: int, threads: ThreadPoolExecutor) -> Iterator[int]:
-    """Values that fit, from the bound down; a few are replayed at once."""
+    """Yield values that fit, from the bound down; a few are replayed at once."""
     descending = iter(range(bound, 0, -1))
     while chunk := list(islice(descending, 2 * (os.cpu_count() or 1))):
         for value, need in zip(chunk, threads.map(probe, chunk), strict=True):

@@ -10,19 +10,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xmem.errors import ConfigError
-from xmem.move import correct
-from xmem.need import unreplayed_as_recorded
-from xmem.observation import Observation, Scaled
+from xmem.estimation.move import correct, policy_target
+from xmem.estimation.need import unreplayed_as_recorded
+from xmem.estimation.observation import Observation, Scaled
+from xmem.estimation.question import AS_RECORDED
+from xmem.estimation.verdict import Unreplayed, most_unreplayed
 from xmem.scaling.alignment import align_blocks, changed_lifetimes
 from xmem.scaling.dimensions import Point, label, require_dimensions, volume
 from xmem.scaling.polynomials import Certainty, Polynomials, fit_polynomials
 from xmem.scaling.shapes import Shapes, fit_shapes
-from xmem.verdict import Unreplayed, most_unreplayed
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One run: where, and what its trace says."""
+    """One run: its point, and the observation from its trace."""
 
     point: Point
     observed: Observation
@@ -30,15 +31,15 @@ class Sample:
 
 @dataclass(frozen=True)
 class Difference:
-    """Blocks that the runs do not have in common, by who allocated them.
+    """Blocks that the runs do not have in common, by origin.
 
     Attributes:
         kind: ``unfitted`` no polynomial passes through their sizes; ``missing`` not in every run; ``extra``
             only in runs other than the base; ``lifetime`` freed at another place of the run.
         operator: Innermost operator, empty = none.
         module: Module path, empty = none.
-        blocks: How many.
-        bytes: Sum of their sizes in the run that has them, the base where it does.
+        blocks: Number of blocks.
+        bytes: Sum of their sizes in the run that has them, preferably the base.
     """
 
     kind: str
@@ -53,15 +54,15 @@ class ScalingModel:
     """The blocks of the largest run, each with a polynomial for its size.
 
     Attributes:
-        dimensions: Names.
+        dimensions: Names of the dimensions.
         samples: The runs that it was fitted from.
         base: Index of the sample whose order of requests is kept.
-        polynomials: One a row of the base's workload.
+        polynomials: One per row of the base's workload.
         observed_bytes: int64 [rows, 2], least and most of the sizes seen, for rows without a polynomial.
-        differences: What the runs do not have in common, most bytes first.
+        differences: Blocks that the runs do not have in common, most bytes first.
         extra_bytes: Bytes of blocks that only runs other than the base hold.
-        shapes: What operators were given.
-        unreplayed: What the cards of the runs held beside what their replays show, at its most.
+        shapes: Inputs of operators.
+        unreplayed: Most memory that the cards of the runs held beside what their replays show.
     """
 
     dimensions: tuple[str, ...]
@@ -80,10 +81,10 @@ class ScalingModel:
         return self.samples[self.base]
 
     def at(self, point: Point | None = None, /, **dimensions: int) -> Observation:
-        """The run at a point, as a trace of it would say; give it to ``xmem.estimate``.
+        """Return the run at a point, as a trace of it would show it; pass it to ``xmem.estimate``.
 
         Blocks without a polynomial take the most that they could: the largest size seen, times the growth
-        of the product of all dimensions; ``Estimate.scaling`` says what that makes of the peak.
+        of the product of all dimensions; ``Estimate.scaling`` has the effect on the peak.
 
         Raises:
             ConfigError: A dimension is missing, unknown or not positive.
@@ -111,7 +112,7 @@ class ScalingModel:
         )
 
     def summary(self) -> dict[str, int]:
-        """How well the sizes are known, of the blocks that corrections for a GPU leave."""
+        """Summarize how well the sizes are known, for the blocks that corrections for a GPU leave."""
         rows = survivors(self.base_sample.observed)
         certainty = self.polynomials.certainty[rows]
         return {
@@ -129,8 +130,8 @@ def fit(samples: Sequence[Sample]) -> ScalingModel:
         samples: At least two; each dimension that is to vary needs at least two values.
 
     Raises:
-        ConfigError: Too few points, dimensions that do not vary, points that repeat, traces of different
-            kinds, or runs that differ too much to be of one script.
+        ConfigError: There are too few points, dimensions that do not vary, repeated points or traces of
+            different kinds, or the runs differ too much to be from one script.
     """
     dimensions = _checked_dimensions(samples)
     base = max(range(len(samples)), key=lambda index: volume(samples[index].point))
@@ -189,7 +190,7 @@ def fit(samples: Sequence[Sample]) -> ScalingModel:
 
 
 def _by_block(observed: Observation, column: NDArray[Any]) -> NDArray[Any]:
-    """A column of the workload as one of the trace's blocks; zeros for blocks that it does not hold."""
+    """Map a column of the workload to the trace's blocks; zeros for blocks that it does not hold."""
     rows = observed.workload.block
     spread = np.zeros(len(observed.recorded.blocks), column.dtype)
     spread[rows[rows >= 0]] = column[rows >= 0]
@@ -224,14 +225,14 @@ def _checked_dimensions(samples: Sequence[Sample]) -> tuple[str, ...]:
 
 
 def survivors(observed: Observation) -> NDArray[np.bool_]:
-    """Rows of the workload that all corrections leave there: the others' sizes do not matter."""
-    corrected, _ = correct(observed, None, None)
+    """Return the rows of the workload that all corrections keep: the sizes of the others do not matter."""
+    corrected, _ = correct(observed, policy_target(observed, AS_RECORDED))
     left: NDArray[np.bool_] = np.isin(observed.workload.block, corrected.block)
     return left
 
 
 def _differences(kind: str, observed: Observation, rows: NDArray[np.bool_]) -> list[Difference]:
-    """The blocks of these rows, summed up by who allocated them."""
+    """Return the blocks of these rows, summed by origin."""
     recorded, workload = observed.recorded, observed.workload
     events, names, modules = recorded.trace.events, recorded.trace.names, recorded.attribution.modules
     sums: dict[tuple[str, str], tuple[int, int]] = {}

@@ -1,7 +1,7 @@
-"""Fitted models as files: a zip archive of the traces that a model is fitted from, and their points.
+"""Fitted models as files: zip archives of the traces that a model is fitted from, and their points.
 
 The traces are the model: reading and fitting them again takes well under a second, and a newer version of
-this package then applies what it knows better. `model.json` holds
+this package then applies its improvements. `model.json` holds
 
     format      1
     dimensions  names, in order
@@ -19,17 +19,17 @@ from pathlib import Path
 from typing import Any
 
 from xmem.errors import TraceError
-from xmem.observation import observe
+from xmem.estimation.observation import observe
 from xmem.scaling.dimensions import Point
 from xmem.scaling.model import Sample, ScalingModel, fit
-from xmem.trace import Trace, read_trace
+from xmem.trace.trace import Trace, read_trace
 
 _FORMAT = 1
 _INDEX = "model.json"
 
 
 def is_model_file(path: str | os.PathLike[str]) -> bool:
-    """Whether the file is a fitted model, told by its content."""
+    """Return whether the file is a fitted model, judging by its content."""
     if not Path(path).is_file() or not zipfile.is_zipfile(path):
         return False
     with zipfile.ZipFile(path) as archive:
@@ -41,7 +41,7 @@ def write_model(
     traces: Sequence[tuple[Point, Path]],
     command: Sequence[str] | None = None,
 ) -> None:
-    """Pack traces and their points; the file appears when it is whole.
+    """Pack traces and their points; the file appears only when it is complete.
 
     Raises:
         TraceError: A trace cannot be read, or the file cannot be written.
@@ -74,8 +74,8 @@ def read_model(path: str | os.PathLike[str]) -> ScalingModel:
     """Read the traces of a model and fit them.
 
     Raises:
-        TraceError: The file is no model, is damaged, or is of a newer format.
-        ConfigError: The traces do not make a model.
+        TraceError: The file is not a model, is damaged, or has a newer format.
+        ConfigError: No model can be fitted to the traces.
     """
     name = os.fspath(path)
     try:

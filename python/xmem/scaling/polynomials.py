@@ -2,8 +2,8 @@
 
 Sizes of tensors are products and sums of dimensions times the size of an element, so a polynomial either
 passes through every size exactly or is wrong: nothing is rounded or fitted by least squares. Of all
-polynomials that pass, the one with fewest terms of lowest degree is taken. One with a term for each point
-passes through any sizes and says nothing; it is taken without squares only, whose extrapolation is mild.
+polynomials that pass, the one with fewest terms of lowest degree is used. One with a term for each point
+passes through any sizes and proves nothing; it is used only without squares, where extrapolation is mild.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ _TOO_LARGE = 2.0**62
 _MAX_DENOMINATOR = 64  # masks of one bit an element, halves of squares
 
 Monomial = tuple[int, ...]
-"""The power of each dimension."""
+"""Power of each dimension."""
 
 
 class Certainty(IntEnum):
     """How well a row's polynomial is known."""
 
     UNFITTED = 0  # no polynomial passes through the sizes
-    DETERMINED = 1  # one without squares does, with a term for each point: any sizes would have fitted
+    DETERMINED = 1  # one without squares passes, with a term for each point: any sizes would have fitted
     VERIFIED = 2  # one passes, with fewer terms than points
 
 
 @dataclass(frozen=True)
 class Polynomials:
-    """One polynomial a row.
+    """One polynomial per row.
 
     Attributes:
-        dimensions: Names, in the order of the powers.
+        dimensions: Names of the dimensions, in the order of the powers.
         monomials: The columns of ``coefficients``.
         coefficients: int64 [rows, monomials], numerators.
         denominator: int64 [rows].
@@ -56,7 +56,7 @@ class Polynomials:
     certainty: NDArray[np.uint8]
 
     def at(self, point: Point) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """The value of every row (int64), rounded up, and whether it is a whole number that is not negative.
+        """Return the value of every row (int64), rounded up, and whether it is a non-negative whole number.
 
         Rows without a polynomial are 0 and do not hold.
 
@@ -76,11 +76,11 @@ class Polynomials:
 def fit_polynomials(
     dimensions: Sequence[str], points: Sequence[Point], sizes: NDArray[np.int64]
 ) -> Polynomials:
-    """Fit one polynomial a row.
+    """Fit one polynomial per row.
 
     Args:
-        dimensions: Names.
-        points: Where the sizes were seen.
+        dimensions: Names of the dimensions.
+        points: Points at which the sizes were observed.
         sizes: int64 [rows, points].
     """
     dimensions = tuple(dimensions)
@@ -123,7 +123,7 @@ def _value(monomial: Monomial, dimensions: Sequence[str], point: Point) -> int:
 
 
 def _candidates(dimensions: Sequence[str], points: Sequence[Point]) -> tuple[Monomial, ...]:
-    """Products of powers that the points can tell apart, lowest degree first."""
+    """Return the products of powers that the points can tell apart, lowest degree first."""
     values = [len({point[name] for point in points}) for name in dimensions]
     powers = [range(min(count - 1, _MAX_DEGREE) + 1) for count in values]
     return tuple(sorted(product(*powers), key=lambda monomial: (sum(monomial), monomial)))
@@ -141,7 +141,7 @@ def _subsets(monomials: Sequence[Monomial], points: int) -> list[tuple[int, ...]
 
 
 def _left_inverse(design: list[list[int]]) -> tuple[list[int], list[list[Fraction]]] | None:
-    """Points that determine the coefficients, and the matrix that gives them; None when none do."""
+    """Return points that determine the coefficients, and the matrix to compute them; None when none do."""
     terms = len(design[0])
     rows: list[int] = []
     reduced: list[list[Fraction]] = []
@@ -160,7 +160,7 @@ def _left_inverse(design: list[list[int]]) -> tuple[list[int], list[list[Fractio
 
 
 def _inverse(matrix: list[list[Fraction]]) -> list[list[Fraction]]:
-    """Gauss and Jordan; the matrix is regular."""
+    """Invert a regular matrix by Gauss-Jordan elimination."""
     size = len(matrix)
     work = [[*row, *(Fraction(int(i == j)) for j in range(size))] for i, row in enumerate(matrix)]
     for column in range(size):
@@ -177,12 +177,12 @@ def _inverse(matrix: list[list[Fraction]]) -> list[list[Fraction]]:
 def _solve(
     design: list[list[int]], inverse: tuple[list[int], list[list[Fraction]]], sizes: list[int]
 ) -> tuple[list[int], int] | None:
-    """Numerators and their denominator when the polynomial passes through every size."""
+    """Return numerators and their denominator if the polynomial passes through every size."""
     rows, matrix = inverse
     chosen = [sizes[row] for row in rows]
     coefficients = [sum(a * b for a, b in zip(line, chosen, strict=True)) for line in matrix]
     if not all(coefficients) and any(sizes):
-        return None  # a smaller set of terms had its chance already
+        return None  # a smaller set of terms was tried already
     denominator = lcm(*(Fraction(c).denominator for c in coefficients))
     numerators = [int(c * denominator) for c in coefficients]
     if denominator > _MAX_DENOMINATOR:

@@ -1,4 +1,4 @@
-"""What operators are given, as functions of a script's dimensions."""
+"""Inputs of operators as functions of a script's dimensions."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xmem.orchestration.inputs import Inputs, InputsByRow
-from xmem.orchestration.policy import Recorded
+from xmem.run.inputs import Inputs, InputsByRow
+from xmem.run.recorded import Recorded
 from xmem.scaling.dimensions import Point
 from xmem.scaling.polynomials import Polynomials, fit_polynomials
 
 
 @dataclass(frozen=True)
 class Shapes:
-    """Shapes and strides of what the base run's operators were given.
+    """Shapes and strides of the inputs of the base run's operators.
 
     Attributes:
-        recorded: Of each row of the EventTable whose inputs the trace has, in every run alike.
+        recorded: Inputs of each row of the EventTable for which the trace has them, alike in every run.
         first: Row of ``polynomials`` of the first number of each.
-        numbers: int64, as recorded, those of one operator after the other.
-        polynomials: A row for each of these numbers.
+        numbers: int64, numbers as recorded, operator by operator.
+        polynomials: One row for each of these numbers.
     """
 
     recorded: dict[int, Inputs]
@@ -33,7 +33,7 @@ class Shapes:
     polynomials: Polynomials
 
     def at(self, point: Point) -> InputsByRow | None:
-        """The inputs at a point; numbers that no polynomial gives stay as recorded. None: all do."""
+        """Return the inputs at a point; numbers without a polynomial stay as recorded. None: all do."""
         if not self.recorded:
             return None
         values, holds = self.polynomials.at(point)
@@ -60,10 +60,10 @@ class _ScaledInputs:
 def fit_shapes(
     dimensions: Sequence[str], points: Sequence[Point], runs: Sequence[Recorded], base: int
 ) -> Shapes:
-    """Fit what the base run's operators were given.
+    """Fit the inputs of the base run's operators.
 
-    The k-th operator of a name is the same one in every run; operators of which the runs have not equally
-    many, or which were given other kinds of things, are left out: they keep what they were given.
+    The k-th operator of a name is the same one in every run. Operators whose number or kinds of inputs differ
+    between runs are left out: they keep their recorded inputs.
     """
     rows_by_name = [_rows_by_name(run) for run in runs]
     recorded: dict[int, Inputs] = {}
@@ -88,7 +88,7 @@ def fit_shapes(
 
 
 def _rows_by_name(run: Recorded) -> dict[str, list[int]]:
-    """Rows of operators whose inputs were recorded, by name, as the run came to them."""
+    """Return the rows of operators whose inputs were recorded, by name, in order of execution."""
     events, names = run.trace.events, run.trace.names
     rows = np.flatnonzero(events.inputs >= 0)
     found: dict[str, list[int]] = {}
@@ -114,12 +114,12 @@ def _leaves(lists: Any) -> Iterator[int]:
 
 
 def _kind(inputs: Inputs) -> Any:
-    """All but the numbers."""
+    """Return everything but the numbers."""
     return _with_numbers([inputs.shapes, inputs.strides], repeat(0))
 
 
 def _with_numbers(lists: Any, numbers: Iterator[int]) -> Any:
-    """The same lists with other numbers."""
+    """Return the same lists with other numbers."""
     if isinstance(lists, list):
         return [_with_numbers(each, numbers) for each in lists]
     return next(numbers) if type(lists) is int else lists

@@ -1,4 +1,4 @@
-"""A fitted model against a run that it was not fitted from."""
+"""Comparison of a fitted model with a run that it was not fitted from."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from xmem.need import memory_needed
+from xmem.estimation.need import memory_needed
 from xmem.scaling.alignment import align_blocks
 from xmem.scaling.model import Sample, ScalingModel
 
 
 @dataclass(frozen=True)
 class Verification:
-    """What the model says of a point, and what the run there shows.
+    """The model's prediction at a point, and the run there.
 
     Attributes:
         at: The point.
-        peak_reserved_bytes: By the model.
-        captured_peak_reserved_bytes: By the trace of the run.
+        peak_reserved_bytes: Peak according to the model.
+        captured_peak_reserved_bytes: Peak according to the trace of the run.
         blocks: Blocks of the run on its device.
         blocks_equal: Blocks with a counterpart of the same size in the model.
-        bytes_off: Sum of what sizes differ by, over blocks with a counterpart.
+        bytes_off: Sum of the differences of sizes, over blocks with a counterpart.
     """
 
     at: Mapping[str, int]
@@ -34,7 +34,7 @@ class Verification:
 
     @property
     def relative_error(self) -> float:
-        """Of the peak: positive where the model says more than the run took."""
+        """Relative error of the peak: positive if the model predicts more than the run took."""
         return self.peak_reserved_bytes / self.captured_peak_reserved_bytes - 1
 
 
@@ -42,7 +42,7 @@ def verify(model: ScalingModel, held_out: Sample) -> Verification:
     """Compare a model with a run.
 
     Raises:
-        ConfigError: The run has other dimensions, or differs too much to be one of the same script.
+        ConfigError: The run has other dimensions, or differs too much to be from the same script.
     """
     predicted = model.at(held_out.point)
     (counterpart,) = align_blocks(predicted, [held_out.observed])
@@ -52,8 +52,8 @@ def verify(model: ScalingModel, held_out: Sample) -> Verification:
     )
     return Verification(
         at=dict(held_out.point),
-        peak_reserved_bytes=memory_needed(predicted, device=None).peak_reserved_bytes,
-        captured_peak_reserved_bytes=memory_needed(held_out.observed, device=None).peak_reserved_bytes,
+        peak_reserved_bytes=memory_needed(predicted).peak_reserved_bytes,
+        captured_peak_reserved_bytes=memory_needed(held_out.observed).peak_reserved_bytes,
         blocks=len(held_out.observed.workload),
         blocks_equal=int((off == 0).sum()),
         bytes_off=int(off.sum()),

@@ -6,8 +6,8 @@ Finished rows survive any interruption; the results do not depend on where and i
 """
 
 from xmem.sweep.configuration import Configuration
-from xmem.sweep.outcome import Outcome
-from xmem.sweep.run import Summary, run_sweep
+from xmem.sweep.driver import SweepSummary, run_sweep
+from xmem.sweep.outcome import ConfigurationOutcome
 from xmem.sweep.spec import Spec, read_spec
 
-__all__ = ["Configuration", "Outcome", "Spec", "Summary", "read_spec", "run_sweep"]
+__all__ = ["Configuration", "ConfigurationOutcome", "Spec", "SweepSummary", "read_spec", "run_sweep"]

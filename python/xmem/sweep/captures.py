@@ -1,4 +1,4 @@
-"""Jobs that are commands: captured at a few small points and fitted once, kept beside the results."""
+"""Jobs that are commands: captured at a few small points, fitted once, and kept beside the results."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from xmem.scaling.dimensions import substitute
 
 MODES = ("auto", "phantom", "real")
 
-_READ_WHOLE = 16 << 20  # larger files among the arguments are data, told by size and time
+_READ_WHOLE = 16 << 20  # larger files among the arguments are data, identified by size and time
 
 
 @dataclass(frozen=True)
 class CommandJob:
-    """A command, and how it is captured.
+    """A command and its capture settings.
 
     Attributes:
         command: Its arguments, with ``{dimension}`` where a dimension goes.
-        points: Where it is captured; the one empty point when it has no dimensions.
+        points: Points at which it is captured; one empty point when it has no dimensions.
         iterations: Optimizer steps to record.
-        mode: ``auto``, ``phantom`` or ``real``, as of ``xmem-fast capture``.
-        timeout_s: Given up after this many seconds.
+        mode: ``auto``, ``phantom`` or ``real``, as for ``xmem-fast capture``.
+        timeout_s: Timeout in seconds.
     """
 
     command: tuple[str, ...]
@@ -37,7 +37,7 @@ class CommandJob:
 
     @property
     def dimensions(self) -> tuple[str, ...]:
-        """Names."""
+        """Names of the dimensions."""
         return tuple(self.points[0])
 
 
@@ -51,9 +51,9 @@ class Captured:
 
     Attributes:
         path: The fitted model; the trace of a command without dimensions.
-        files: All that is kept for it.
-        made: Captures that were made now.
-        reused: Captures that were there.
+        files: All files that are kept for it.
+        made: Number of new captures.
+        reused: Number of captures that existed already.
     """
 
     path: Path
@@ -63,7 +63,7 @@ class Captured:
 
 
 def captured_job(job: CommandJob, folder: Path, capture: Capture) -> Captured:
-    """Capture what is not there yet; a file appears when it is whole.
+    """Make the missing captures; a file appears only when it is complete.
 
     Raises:
         CaptureError: A run of the command failed.
@@ -86,7 +86,7 @@ def captured_job(job: CommandJob, folder: Path, capture: Capture) -> Captured:
 
 
 def kept_files(job: CommandJob, folder: Path) -> tuple[Path, ...]:
-    """The files that ``captured_job`` keeps for a job, whether or not they exist."""
+    """Return the files that ``captured_job`` keeps for a job, whether or not they exist."""
     traces = _traces(job, folder)
     return (*traces, _model(traces, folder)) if job.dimensions else tuple(traces)
 
@@ -100,7 +100,7 @@ def _model(traces: Sequence[Path], folder: Path) -> Path:
 
 
 def _digest(job: CommandJob, command: Sequence[str]) -> str:
-    """Names all that a capture follows from, as far as the command shows it: the files that it names too."""
+    """Return a digest of all inputs of a capture that the command shows, including files that it names."""
     content = {
         "command": list(command),
         "files": {argument: _content(Path(argument)) for argument in command},

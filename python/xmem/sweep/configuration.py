@@ -1,26 +1,28 @@
-"""One configuration of a sweep, and how configurations are cut into pieces of work."""
+"""One configuration of a sweep, and the division of configurations into chunks of work."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeAlias
 
-from xmem.devices import Device
+from xmem.devices.gpus import Device
+from xmem.estimation.question import Question
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """What one row of the results is about.
+    """Configuration of one row of the results.
 
     Attributes:
-        number: Place in the sweep, from 0.
+        number: Position in the sweep, from 0.
         point: Value of each dimension of the model; empty for a job that has none.
         what_if: Changes to the job as the command line spells them, `;` between; empty for none.
         alloc_conf: ``PYTORCH_CUDA_ALLOC_CONF``; None for that of the recorded run.
-        torch_version: PyTorch that will run the job; None for the one that was recorded.
+        torch_version: PyTorch version that will run the job; None for the recorded one.
         gpu: The GPU as the spec names it, None for no GPU.
-        device: What that name means.
+        device: The device of that name.
     """
 
     number: int
@@ -31,8 +33,17 @@ class Configuration:
     gpu: str | None
     device: Device | None
 
+    @cached_property
+    def question(self) -> Question:
+        """The question to answer for the job.
+
+        Raises:
+            ConfigError: The settings or the version are invalid.
+        """
+        return Question(self.device, self.alloc_conf, self.torch_version)
+
     def inputs(self) -> dict[str, Any]:
-        """The columns that say what a row is about."""
+        """Return the columns that identify a row."""
         return {
             "configuration": self.number,
             **self.point,
@@ -52,9 +63,9 @@ def cut(configurations: Iterable[Configuration], *, workers: int, largest: int) 
     """Cut into chunks for a number of workers; configurations that share work stand together.
 
     Args:
-        configurations: In any order.
-        workers: Each gets some four chunks, so that all end at about the same time.
-        largest: The most configurations in a chunk: what is lost when a worker dies.
+        configurations: Configurations in any order.
+        workers: Number of workers; each gets some four chunks, so that all end at about the same time.
+        largest: Most configurations in a chunk, which are lost when a worker dies.
     """
     ordered = sorted(configurations, key=_shared_work)
     size = max(1, min(largest, -(-len(ordered) // (4 * workers))))

@@ -1,4 +1,4 @@
-"""The table of results as a file: Parquet, CSV or JSON lines, by suffix; it appears when it is whole."""
+"""The table of results as a file: Parquet, CSV or JSON lines, by suffix; it appears once complete."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _FRACTION = ("seconds",)
 
 
 def require_writable(path: Path) -> None:
-    """Check before the work that results can be written there.
+    """Check up front that results can be written to a file.
 
     Raises:
-        ConfigError: No known suffix, no such folder, or no library for the format.
+        ConfigError: The suffix is unknown, the folder is missing, or the library for the format is missing.
     """
     if path.suffix not in _WRITERS:
         raise ConfigError(

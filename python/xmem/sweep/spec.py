@@ -12,34 +12,34 @@ from math import prod
 from pathlib import Path
 from typing import Any, NoReturn
 
-from xmem.devices import Device, custom_device, devices, find_device
+from xmem.devices.gpus import Device, custom_device, devices, find_device
 from xmem.errors import ConfigError
 from xmem.scaling.dimensions import grid, require_dimensions, substitute
 from xmem.sweep.captures import MODES, CommandJob
 from xmem.sweep.configuration import Configuration
-from xmem.sweep.outcome import Outcome
+from xmem.sweep.outcome import ConfigurationOutcome
 from xmem.sweep.what_if import parse_changes
-from xmem.units import parse_bytes
+from xmem.text.units import parse_bytes
 
 MOST_CONFIGURATIONS = 1_000_000
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _AXES = ("what_if", "alloc_conf", "torch", "gpu")
 _COLUMNS = frozenset(
-    ("configuration", "capacity_bytes", *_AXES, *(column.name for column in fields(Outcome)))
+    ("configuration", "capacity_bytes", *_AXES, *(column.name for column in fields(ConfigurationOutcome)))
 )
 _COMMAND_KEYS = frozenset(("command", "fit", "iterations", "mode", "timeout_s"))
 
 
 @dataclass(frozen=True)
 class Spec:
-    """A sweep, checked.
+    """A validated sweep.
 
     Attributes:
         path: The file.
         job: A fitted model or trace, or a command to capture.
-        dimensions: Those that the configurations vary.
-        configurations: In order: the last key of the grid changes fastest.
+        dimensions: Dimensions that the configurations vary.
+        configurations: Configurations in order: the last key of the grid changes fastest.
     """
 
     path: Path
@@ -52,7 +52,7 @@ def read_spec(path: str | os.PathLike[str]) -> Spec:
     """Read and check a spec.
 
     Raises:
-        ConfigError: It cannot be read, or something in it is invalid; names the file and the key.
+        ConfigError: The file cannot be read or is invalid; the message names the file and the key.
     """
     name = os.fspath(path)
     try:
@@ -62,11 +62,11 @@ def read_spec(path: str | os.PathLike[str]) -> Spec:
         raise ConfigError(f"{name} cannot be read ({error.strerror})") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{name} is not valid TOML ({error})") from None
-    return _Reader(Path(path)).spec(content)
+    return _SweepFile(Path(path)).spec(content)
 
 
 @dataclass(frozen=True)
-class _Reader:
+class _SweepFile:
     """Reads the tables of one file; errors name it."""
 
     path: Path
@@ -144,7 +144,7 @@ class _Reader:
         return points
 
     def _rows(self, content: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """The configurations as values by key: every combination of grid, zip and list."""
+        """Return the configurations as values by key: every combination of grid, zip and list."""
         tables = {name: self._axes(name, content.get(name, {})) for name in ("grid", "zip")}
         entries = content.get("list", [{}])
         if not isinstance(entries, list) or not entries or not all(isinstance(e, dict) for e in entries):
@@ -188,7 +188,7 @@ class _Reader:
         return {key: self._value(f"[[list]] {number}:", key, value) for key, value in entry.items()}
 
     def _value(self, table: str, key: str, value: object) -> Any:
-        """A value as configurations hold it; that of ``gpu`` is its name and the device."""
+        """Return a value as configurations hold it; that of ``gpu`` is its name and the device."""
         where = f"{table} {key} = {value!r}"
         if key == "gpu":
             return self._gpu(where, value)
@@ -249,7 +249,7 @@ class _Reader:
         return tuple(configurations)
 
     def _checked(self, where: str, make: Callable[[], Any]) -> Any:
-        """What a function makes of a value; its complaint names the file and the key too."""
+        """Return the result of a function; its errors also name the file and the key."""
         try:
             return make()
         except ConfigError as error:
@@ -264,7 +264,7 @@ def _expanded(gpu: object) -> list[object]:
 
 
 def _size(text: str) -> int | None:
-    """A capacity with its unit; None for other text, such as the name of a GPU."""
+    """Parse a capacity with its unit; None for other text, such as the name of a GPU."""
     if not re.fullmatch(r"\s*[\d.]+\s*[KMGTP]?i?B\s*", text, re.IGNORECASE):
         return None
     return parse_bytes(text)

@@ -1,4 +1,4 @@
-"""Finished rows in an SQLite database: what a sweep goes on from after it was stopped, however it was."""
+"""Finished rows in an SQLite database, from which a sweep resumes however it was stopped."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from xmem.errors import ConfigError, SweepError
 from xmem.sweep.evaluate import Finished
-from xmem.sweep.outcome import Outcome
+from xmem.sweep.outcome import ConfigurationOutcome
 
 _TABLES = """
 create table if not exists sweep (identity text not null);
@@ -22,14 +22,14 @@ class Store:
     """The finished rows of one sweep. Use as a context manager."""
 
     def __init__(self, path: Path, identity: str) -> None:
-        """Open the rows of a sweep, or begin.
+        """Open the rows of a sweep, or create them.
 
         Args:
             path: The database.
-            identity: All that the rows follow from; of another one nothing is reused.
+            identity: Digest of everything that the rows depend on; rows of another one are not reused.
 
         Raises:
-            ConfigError: The rows there are those of another sweep.
+            ConfigError: The rows are those of another sweep.
             SweepError: The database cannot be used.
         """
         self.path = path
@@ -52,12 +52,12 @@ class Store:
         self._database.close()
 
     def finished(self) -> set[int]:
-        """Numbers of the configurations that have a row."""
+        """Return the numbers of the configurations that have a row."""
         with self._explained():
             return {number for (number,) in self._database.execute("select configuration from outcomes")}
 
     def add(self, rows: Finished) -> None:
-        """Keep rows, all or none of them.
+        """Store rows, all or none of them.
 
         Raises:
             SweepError: They cannot be written.
@@ -68,13 +68,13 @@ class Store:
                 [(number, json.dumps(outcome.columns())) for number, outcome in rows],
             )
 
-    def outcomes(self) -> Iterator[tuple[int, Outcome]]:
-        """All rows, by number."""
+    def outcomes(self) -> Iterator[tuple[int, ConfigurationOutcome]]:
+        """Return all rows, by number."""
         with self._explained():
             for number, text in self._database.execute(
                 "select configuration, outcome from outcomes order by configuration"
             ):
-                yield number, Outcome(**json.loads(text))
+                yield number, ConfigurationOutcome(**json.loads(text))
 
     def _own(self, identity: str) -> None:
         with self._database:

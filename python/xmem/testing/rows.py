@@ -1,6 +1,7 @@
 """Columns of the core as rows of the reference: to compare the two, and to print what a test got.
 
-The reference names its fields as the core names its columns. A Python object a row: for small traces only.
+The reference names its fields as the core names its columns. It makes one Python object per row, so it is for
+small traces only.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from xmem.testing.reference.trace import KINDS, MemoryEvent, Span
 
 
 def span_rows(trace: Any) -> list[Span]:
-    """The EventTable of a core trace."""
+    """Return the rows of the EventTable of a core trace."""
     rows = _rows(trace.events, Span, without="row")
     return [_span(trace.names, row, number) for number, row in enumerate(rows)]
 
@@ -31,17 +32,17 @@ def _span(names: Any, row: dict[str, Any], number: int) -> Span:
 
 
 def memory_rows(trace: Any) -> list[MemoryEvent]:
-    """The MemoryTable of a core trace."""
+    """Return the rows of the MemoryTable of a core trace."""
     return [MemoryEvent(**row) for row in _rows(trace.memory, MemoryEvent)]
 
 
 def block_rows(blocks: Any) -> list[Block]:
-    """A BlockTable of the core."""
+    """Return the rows of a BlockTable of the core."""
     return [Block(**{**row, "flags": BlockFlag(row["flags"])}) for row in _rows(blocks, Block)]
 
 
 def attribution_rows(attribution: Any) -> list[Attribution]:
-    """The attribution columns of the core."""
+    """Return the rows of the attribution columns of the core."""
     return [_attribution(attribution, row) for row in _rows(attribution, Attribution)]
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from xmem.testing.reference.trace import kind_of
 from xmem.testing.trace_builder import Format, Numbering, TraceBuilder
-from xmem.trace import WITH_INPUTS
+from xmem.trace.trace import WITH_INPUTS
 
 OPERATORS = (
     *WITH_INPUTS,

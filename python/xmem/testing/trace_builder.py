@@ -45,7 +45,7 @@ class TraceBuilder:
         numbering: Which events get an `Ev Idx`.
         pid: Process of the events that follow.
         tid: Thread of the events that follow.
-        events: What was built so far, as decoded JSON except for `ts` and `dur`, which are `Decimal`.
+        events: Events built so far, as decoded JSON except for `ts` and `dur`, which are `Decimal`.
         metadata: The `xmem` object, None for a foreign trace.
     """
 
@@ -241,7 +241,7 @@ class TraceBuilder:
         )
 
     def event(self, event: Mapping[str, Any]) -> Self:
-        """Add an event as it is, but for the `Ev Idx` that `numbering` asks for."""
+        """Add an event as it is, except for the `Ev Idx` that `numbering` asks for."""
         event = dict(event)
         by_capture = event.get("cat") in _CAPTURE_CATEGORIES
         if self.numbering == "all" or (self.numbering == "torch" and not by_capture):
@@ -322,7 +322,7 @@ class TraceBuilder:
         return "[\n" + ",".join(f"\n  {dump(_in_words_of_2021(event))}" for event in self.events) + "\n]\n"
 
     def bytes(self, format: Format = "torch213", *, ascii_only: bool = False) -> bytes:
-        """The text of the file in UTF-8."""
+        """Return the text of the file in UTF-8."""
         return self.json(format, ascii_only=ascii_only).encode()
 
     def write(
@@ -337,7 +337,7 @@ class TraceBuilder:
 
 
 def nanoseconds(time_us: Microseconds) -> int:
-    """Whole nanoseconds of a time in microseconds."""
+    """Return a time in microseconds as whole nanoseconds."""
     return int(_decimal(time_us) * 1000)
 
 
@@ -346,7 +346,7 @@ def _decimal(time_us: Microseconds) -> Decimal:
 
 
 def _dump(ascii_only: bool, *, compact: bool = False) -> Callable[[object], str]:
-    """A JSON writer that writes `Decimal` digit by digit, which the standard one cannot."""
+    """Return a JSON writer that writes `Decimal` digit by digit, which the standard one cannot."""
     separators = (",", ":") if compact else (", ", ": ")
 
     def dump(value: object) -> str:
@@ -361,7 +361,7 @@ def _dump(ascii_only: bool, *, compact: bool = False) -> Callable[[object], str]
 
 
 def pretty_event(event: Mapping[str, Any], dump: Callable[[object], str]) -> str:
-    """One event as torch 2.13 lays it out: a field a line, all of `args` on one, gaps included."""
+    """Lay out one event as torch 2.13 does: one field per line, all of `args` on one, gaps included."""
     fields = [f"    {dump(key)}: {dump(value)}" for key, value in event.items() if key != "args"]
     if event.get("ph") == "i":
         fields[0] += ",\n    "
@@ -377,7 +377,8 @@ def pretty_event(event: Mapping[str, Any], dump: Callable[[object], str]) -> str
 
 
 def _in_words_of_2021(event: Mapping[str, Any]) -> dict[str, Any]:
-    """Operators and annotations share a category, memory events have neither category, `Addr` nor totals."""
+    """Write an event as in 2021: operators and annotations share a category, memory events have neither
+    category, `Addr` nor totals."""
     unknown = {"Ev Idx"}
     event = dict(event)
     if event.get("name") == "[memory]":

@@ -3,12 +3,12 @@
 from xmem.validation.loading import DEFAULT_FOLDER, load_measurements
 from xmem.validation.measurements import (
     Convolution,
-    ConvolutionWorkspaces,
     DeviceFacts,
     DeviceMemory,
     IterationUsage,
     Launches,
     LeastMemory,
+    MeasuredWorkspaces,
     Measurement,
     OperatorRequests,
     OperatorTable,
@@ -19,12 +19,12 @@ from xmem.validation.recordings import replay_history
 __all__ = [
     "DEFAULT_FOLDER",
     "Convolution",
-    "ConvolutionWorkspaces",
     "DeviceFacts",
     "DeviceMemory",
     "IterationUsage",
     "Launches",
     "LeastMemory",
+    "MeasuredWorkspaces",
     "Measurement",
     "OperatorRequests",
     "OperatorTable",

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from xmem.devices import find_device
+from xmem.devices.gpus import find_device
 from xmem.errors import ConfigError, TraceError
 from xmem.validation.runs import IDENTITY, Identity, MeasuredRun, TableRow, read_table
 

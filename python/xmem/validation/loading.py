@@ -14,12 +14,12 @@ from xmem.errors import ConfigError, TraceError
 from xmem.validation.columns import Int64
 from xmem.validation.measurements import (
     Convolution,
-    ConvolutionWorkspaces,
     DeviceFacts,
     DeviceMemory,
     IterationUsage,
     Launches,
     LeastMemory,
+    MeasuredWorkspaces,
     Measurement,
     OperatorRequests,
     OperatorTable,
@@ -188,7 +188,7 @@ def _operators(common: dict[str, Any], fields: _Fields) -> Measurement:
 
 def _convolutions(common: dict[str, Any], fields: _Fields) -> Measurement:
     calls = ("forward", "data_gradient", "filter_gradient")
-    return ConvolutionWorkspaces(
+    return MeasuredWorkspaces(
         **common,
         flags=_mapping(fields["flags"]),
         convolutions=tuple(

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xmem.errors import TraceError
-from xmem.snapshot import MemoryTrace, RecordedAction
+from xmem.snapshot.snapshot import MemoryTrace, RecordedAction
 from xmem.validation.columns import Int64, unpack
 
 Outcome = Literal["done", "out_of_memory", "failed", "timeout"]
@@ -237,7 +237,7 @@ class Convolution:
 
 
 @dataclass(frozen=True)
-class ConvolutionWorkspaces(Measurement):
+class MeasuredWorkspaces(Measurement):
     """The convolutions of a network, each alone.
 
     Attributes:

@@ -6,11 +6,11 @@ from dataclasses import fields
 
 import numpy as np
 
-from xmem.alloc_conf import AllocatorOptions
-from xmem.alloc_conf import parse as parse_alloc_conf
 from xmem.errors import TraceError
-from xmem.simulation import AllocatorState
-from xmem.snapshot import RecordedDevice, RecordingReplay, replay_recording
+from xmem.simulation.alloc_conf import AllocatorOptions
+from xmem.simulation.alloc_conf import parse as parse_alloc_conf
+from xmem.simulation.replay import AllocatorState
+from xmem.snapshot.snapshot import RecordedDevice, RecordingReplay, replay_recording
 from xmem.validation.measurements import TrainingPeak
 
 _DTYPES = {"UInt8": np.uint8, "Int32": np.int32, "Int64": np.int64}

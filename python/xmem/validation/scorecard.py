@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from xmem.calibration import KINDS, Calibration, Residuals, interval, shipped
-from xmem.estimate_result import Interval
+from xmem.estimation.calibration import KINDS, Calibration, Residuals, interval, shipped
+from xmem.estimation.estimate import Interval
 from xmem.validation.aggregate import FACTORS, experiment, sampling, summaries, variance, worst_first
 from xmem.validation.estimates import WAYS, RowEstimate, context_bytes, first_of, published_estimate
 from xmem.validation.metrics import Judged, MethodResult, judge_all

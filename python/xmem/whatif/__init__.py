@@ -4,7 +4,7 @@ A what-if is a pure function on a recorded run (``run.Run``), applied after the 
 reads it as the command line spells it; docs/what_if.md says what each covers and how it was validated.
 """
 
+from xmem.whatif.changed_run import ChangedRun, WhatIf
 from xmem.whatif.parse import parse_whatif
-from xmem.whatif.run import Run, WhatIf
 
-__all__ = ["Run", "WhatIf", "parse_whatif"]
+__all__ = ["ChangedRun", "WhatIf", "parse_whatif"]

@@ -9,12 +9,12 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from xmem.attribution import Category
-from xmem.blocks import NEVER
 from xmem.errors import ConfigError
-from xmem.orchestration.workload import Workload, concatenated
+from xmem.run.workload import Workload, concatenated
+from xmem.trace.attribution import Category
+from xmem.trace.blocks import NEVER
+from xmem.whatif.changed_run import ChangedRun, Span
 from xmem.whatif.gradients import arrivals, in_flight
-from xmem.whatif.run import Run, Span
 
 _PERSISTENT = (Category.PARAMETER, Category.BUFFER, Category.OPTIMIZER_STATE)
 
@@ -32,7 +32,7 @@ class Accumulation:
     text: str
     count: int
 
-    def __call__(self, run: Run) -> Run:
+    def __call__(self, run: ChangedRun) -> ChangedRun:
         """Repeat the forward and backward pass of every iteration."""
         if self.count == 1:
             return run
@@ -106,7 +106,7 @@ class _MicroBatch:
     is_gradient: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, run: Run, index: int) -> _MicroBatch:
+    def of(cls, run: ChangedRun, index: int) -> _MicroBatch:
         """The one before a step."""
         span, workload = run.micro_batches[index], run.workload
         inside = (workload.alloc_ns >= span.begin_ns) & (workload.alloc_ns < span.end_ns)
@@ -161,7 +161,7 @@ def _carried(batch: _MicroBatch, after: _MicroBatch) -> NDArray[np.int64]:
 
 
 def _like_the_one_before(
-    run: Run, before: _MicroBatch, last: _MicroBatch, ranks: NDArray[np.int64]
+    run: ChangedRun, before: _MicroBatch, last: _MicroBatch, ranks: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """The recording ends before the blocks of the last iteration do; they live as those of the one before."""
     if not np.array_equal(before.size_bytes, last.size_bytes):

@@ -8,8 +8,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from xmem.trace import SPAN_KINDS
-from xmem.whatif.run import Run, is_engine_node
+from xmem.trace.trace import SPAN_KINDS
+from xmem.whatif.changed_run import ChangedRun, is_engine_node
 
 _LINE = SPAN_KINDS.index("line")
 _KEEPS_NOTHING = frozenset((
@@ -72,7 +72,7 @@ class BackwardNodes:
     saves_inputs: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, run: Run) -> BackwardNodes:
+    def of(cls, run: ChangedRun) -> BackwardNodes:
         """All nodes of a run."""
         events, names, operators = (
             run.recorded.trace.events,
@@ -131,7 +131,7 @@ class BackwardNodes:
         return np.where((found >= 0) & (times_ns <= self.end_ns[found]), found, -1)
 
 
-def _lines(run: Run, rows: NDArray[np.int32]) -> NDArray[np.int32]:
+def _lines(run: ChangedRun, rows: NDArray[np.int32]) -> NDArray[np.int32]:
     """The source line of each operator, -1 where a capture noted none."""
     events, names = run.recorded.trace.events, run.recorded.trace.names
     lines = np.flatnonzero(events.kind == _LINE)

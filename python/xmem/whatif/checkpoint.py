@@ -13,13 +13,13 @@ from fnmatch import fnmatchcase
 import numpy as np
 from numpy.typing import NDArray
 
-from xmem.attribution import Category, Phase
-from xmem.blocks import NEVER
 from xmem.errors import ConfigError
-from xmem.orchestration.workload import Workload, concatenated
+from xmem.run.workload import Workload, concatenated
+from xmem.trace.attribution import Category, Phase
+from xmem.trace.blocks import NEVER
 from xmem.whatif.backward_nodes import BackwardNodes
+from xmem.whatif.changed_run import ChangedRun, Span
 from xmem.whatif.module_calls import module_calls
-from xmem.whatif.run import Run, Span
 
 _PERSISTENT = (Category.PARAMETER, Category.BUFFER, Category.GRADIENT, Category.OPTIMIZER_STATE)
 _SHOWN_MODULES = 4
@@ -39,7 +39,7 @@ class Checkpoint:
     text: str
     pattern: str
 
-    def __call__(self, run: Run) -> Run:
+    def __call__(self, run: ChangedRun) -> ChangedRun:
         """Checkpoint every call of the modules.
 
         Raises:
@@ -68,7 +68,7 @@ class Checkpoint:
             ahead += each.room_ns
         return run.with_workload(concatenated([*added, run.workload]))
 
-    def _calls(self, run: Run) -> list[Span]:
+    def _calls(self, run: ChangedRun) -> list[Span]:
         """Calls of matching modules in the order of time, the outermost ones."""
         events = run.recorded.trace.events
         calls = module_calls(run.recorded)

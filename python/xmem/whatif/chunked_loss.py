@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from xmem.attribution import Category, Phase
-from xmem.blocks import NEVER
 from xmem.errors import ConfigError
-from xmem.orchestration.workload import Workload, concatenated
+from xmem.run.workload import Workload, concatenated
+from xmem.trace.attribution import Category, Phase
+from xmem.trace.blocks import NEVER
 from xmem.whatif.backward_nodes import BackwardNodes, Pass
-from xmem.whatif.run import Run, Span
+from xmem.whatif.changed_run import ChangedRun, Span
 
 _CROSS_ENTROPY = ("NllLossBackward0", "NllLoss2DBackward0")
 _LINEAR = ("MmBackward0", "AddmmBackward0")
@@ -34,7 +34,7 @@ class ChunkedLoss:
     text: str
     count: int
 
-    def __call__(self, run: Run) -> Run:
+    def __call__(self, run: ChangedRun) -> ChangedRun:
         """Cut the loss of every pass.
 
         Raises:
@@ -52,7 +52,7 @@ class ChunkedLoss:
             run = self._cut(run, nodes, loss)
         return run
 
-    def _cut(self, run: Run, nodes: BackwardNodes, loss: Loss) -> Run:
+    def _cut(self, run: ChangedRun, nodes: BackwardNodes, loss: Loss) -> ChangedRun:
         """Put the first chunk where the whole was, and the others into room made for them."""
         blocks = _Blocks.of(run.workload, nodes, loss, self.count)
         others = self.count - 1

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xmem.orchestration.optimizer.optimizer_steps import Parameter
-from xmem.whatif.run import Run, Span
+from xmem.whatif.changed_run import ChangedRun, Span
 
 _VIEWS = ("TBackward", "TransposeBackward", "PermuteBackward", "ViewBackward", "ReshapeAliasBackward")
 
@@ -35,7 +35,7 @@ class Arrival:
     copied: bool
 
 
-def arrivals(run: Run, backward: Span, parameters: Sequence[Parameter]) -> list[Arrival]:
+def arrivals(run: ChangedRun, backward: Span, parameters: Sequence[Parameter]) -> list[Arrival]:
     """The gradients that a backward pass makes, in the order in which they arrive.
 
     Args:
@@ -70,7 +70,7 @@ def arrivals(run: Run, backward: Span, parameters: Sequence[Parameter]) -> list[
 
 
 def _handled(
-    run: Run,
+    run: ChangedRun,
     node: Span,
     ready: Sequence[Parameter],
     before: tuple[str, Span] | None,
@@ -99,7 +99,7 @@ def _rank(parameter: Parameter) -> int:
     return len(parameter.shape or ())
 
 
-def in_flight(run: Run, found: Sequence[Arrival]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def in_flight(run: ChangedRun, found: Sequence[Arrival]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """What the blocks of arriving gradients become when there is a gradient to add them to.
 
     Returns:

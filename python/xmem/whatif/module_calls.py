@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xmem.orchestration.policy import Recorded
-from xmem.trace import SPAN_KINDS
+from xmem.run.recorded import Recorded
+from xmem.trace.trace import SPAN_KINDS
 
 _MODULE, _FRAME = SPAN_KINDS.index("module"), SPAN_KINDS.index("module_frame")
 _PREFIX = "nn.Module: "

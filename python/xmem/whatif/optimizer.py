@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from xmem.attribution import Category, Phase
-from xmem.blocks import NEVER
 from xmem.errors import ConfigError
 from xmem.orchestration.optimizer.optimizer_steps import ALGORITHMS, Step, construct_state
 from xmem.orchestration.tape import Tape
-from xmem.whatif.run import Run
+from xmem.trace.attribution import Category, Phase
+from xmem.trace.blocks import NEVER
+from xmem.whatif.changed_run import ChangedRun
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Optimizer:
     options: frozenset[str]
     implementation: str
 
-    def __call__(self, run: Run) -> Run:
+    def __call__(self, run: ChangedRun) -> ChangedRun:
         """Replace the optimizer."""
         algorithm = ALGORITHMS[self.name]
         steps = run.steps
@@ -87,7 +87,7 @@ def parse_optimizer(text: str, value: str) -> Optimizer:
     return Optimizer(text, name, frozenset(options), implementation)
 
 
-def _after_the_model(run: Run) -> int:
+def _after_the_model(run: ChangedRun) -> int:
     """Right after the last parameter or buffer that is there before the first forward pass."""
     workload = run.workload
     model = np.isin(workload.category, (Category.PARAMETER, Category.BUFFER))
@@ -95,7 +95,7 @@ def _after_the_model(run: Run) -> int:
     return int(made.max()) + 1 if len(made) else run.forwards[0]
 
 
-def _insert(run: Run, tape: Tape, at_ns: int, iteration: int) -> Run:
+def _insert(run: ChangedRun, tape: Tape, at_ns: int, iteration: int) -> ChangedRun:
     """Play a tape at a time; the run waits for it."""
     if not tape.size_bytes:
         return run

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 from xmem.errors import ConfigError
 from xmem.whatif.accumulation import parse_accumulation
+from xmem.whatif.changed_run import WhatIf
 from xmem.whatif.checkpoint import parse_checkpoint
 from xmem.whatif.chunked_loss import parse_chunked_loss
 from xmem.whatif.optimizer import parse_optimizer
 from xmem.whatif.precision import parse_precision
 from xmem.whatif.release import parse_release
-from xmem.whatif.run import WhatIf
 from xmem.whatif.zero_grad import parse_set_to_none, parse_zero_grad
 
 WHAT_IFS: dict[str, Callable[[str, str], WhatIf]] = {

@@ -14,13 +14,13 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
-from xmem.attribution import Category, Phase
 from xmem.dtypes import OF_PROFILER
 from xmem.errors import ConfigError
 from xmem.orchestration.optimizer.optimizer_steps import Parameter
-from xmem.orchestration.workload import concatenated
+from xmem.run.workload import concatenated
+from xmem.trace.attribution import Category, Phase
+from xmem.whatif.changed_run import ChangedRun
 from xmem.whatif.gradients import arrivals
-from xmem.whatif.run import Run
 
 _PURE, _AUTOCAST = ("bf16", "fp16"), ("bf16-autocast", "fp16-autocast")
 
@@ -78,7 +78,7 @@ class Halved:
 
     text: str
 
-    def __call__(self, run: Run) -> Run:
+    def __call__(self, run: ChangedRun) -> ChangedRun:
         """Halve what is float32."""
         _require_float32(run)
         workload = run.workload
@@ -110,7 +110,7 @@ class Autocast:
 
     text: str
 
-    def __call__(self, run: Run) -> Run:
+    def __call__(self, run: ChangedRun) -> ChangedRun:
         """Cast every forward pass."""
         _require_float32(run)
         blocks = run.workload.block[run.workload.block >= 0]
@@ -142,7 +142,7 @@ def parse_precision(text: str, value: str) -> Halved | Autocast:
 class _Pass:
     """Forward and backward before one step, on their way to autocast."""
 
-    def __init__(self, run: Run, index: int) -> None:
+    def __init__(self, run: ChangedRun, index: int) -> None:
         self.run = run
         self.batch = run.micro_batches[index]
         self.backward = run.backwards[index]
@@ -159,7 +159,7 @@ class _Pass:
         self.half_of: dict[int, bool] = {}
         self.input_cast: set[int] = set()
 
-    def cast(self) -> Run:
+    def cast(self) -> ChangedRun:
         inside = (self.workload.alloc_ns >= self.batch.begin_ns) & (
             self.workload.alloc_ns < self.batch.end_ns
         )
@@ -293,7 +293,7 @@ class _Pass:
         return int(self.workload.alloc_ns[row])
 
 
-def _require_float32(run: Run) -> None:
+def _require_float32(run: ChangedRun) -> None:
     """The dtypes of named tensors and of inputs must be recorded, and none be half already."""
     trace = run.recorded.trace
     used = np.unique(trace.events.input_types)
@@ -306,12 +306,12 @@ def _require_float32(run: Run) -> None:
         raise run.refusal("part of it runs in half precision already")
 
 
-def _operator_name(run: Run, operator: int) -> str:
+def _operator_name(run: ChangedRun, operator: int) -> str:
     trace = run.recorded.trace
     return trace.names[int(trace.events.name[operator])] if operator >= 0 else ""
 
 
-def _linked_root(run: Run, row: int) -> int:
+def _linked_root(run: ChangedRun, row: int) -> int:
     """Outermost forward operator that a block of the backward pass belongs to, -1 = none."""
     block = int(run.workload.block[row])
     if block < 0:
@@ -320,19 +320,18 @@ def _linked_root(run: Run, row: int) -> int:
     return [-1, *_upwards(run, operator)][-1]
 
 
-def _upwards(run: Run, operator: int) -> Iterator[int]:
+def _upwards(run: ChangedRun, operator: int) -> Iterator[int]:
     """An operator and those around it, innermost first."""
     while operator >= 0:
         yield operator
         operator = int(run.recorded.operators.parent[operator])
 
 
-def _is_float32(run: Run, row: int) -> bool:
+def _is_float32(run: ChangedRun, row: int) -> bool:
     tensor = int(run.workload.tensor[row])
     if tensor >= 0:
-        assert run.recorded.metadata is not None
-        dtype: str = run.recorded.metadata["tensors"]["dtype"][tensor]
-        return dtype == "float32" and not run.recorded.metadata["tensors"]["name"][tensor].endswith(".step")
+        tensors = run.recorded.notes.tensors
+        return tensors.dtype[tensor] == "float32" and not tensors.name[tensor].endswith(".step")
     if run.workload.category[row] == Category.WORKSPACE:
         return False
     if run.workload.block[row] < 0:  # of another optimizer, whose step counters stay
@@ -346,7 +345,7 @@ def _is_float32(run: Run, row: int) -> bool:
     return bool(run.workload.operator[row] >= 0)
 
 
-def _makes_no_floats(run: Run, row: int) -> bool:
+def _makes_no_floats(run: ChangedRun, row: int) -> bool:
     """Indices of pooling and masks of dropout: results of floating inputs that are none."""
     workload = run.workload
     name = _operator_name(run, int(workload.operator[row]))
@@ -358,7 +357,7 @@ def _makes_no_floats(run: Run, row: int) -> bool:
     return name in ("aten::eq", "aten::ne", "aten::gt", "aten::ge", "aten::lt", "aten::le", "aten::argmax")
 
 
-def _largest_of_operator(run: Run) -> NDArray[np.int64]:
+def _largest_of_operator(run: ChangedRun) -> NDArray[np.int64]:
     """Size of the largest block of each block's outermost operator."""
     roots = run.workload.root_operator
     largest = np.zeros(int(roots.max(initial=-1)) + 2, np.int64)

@@ -8,11 +8,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from xmem.attribution import Category, Phase
 from xmem.errors import ConfigError
-from xmem.source_lines import user_line
+from xmem.text.source_lines import user_line
+from xmem.trace.attribution import Category, Phase
 from xmem.whatif.backward_nodes import BackwardNodes, Pass
-from xmem.whatif.run import Run
+from xmem.whatif.changed_run import ChangedRun
 
 _KEPT_ON_PURPOSE = (Category.PARAMETER, Category.BUFFER, Category.GRADIENT, Category.OPTIMIZER_STATE)
 _ON_PROBABILITIES = frozenset(("LogSoftmaxBackward0", "NllLossBackward0", "NllLoss2DBackward0"))
@@ -31,7 +31,7 @@ class Release:
     text: str
     line: str
 
-    def __call__(self, run: Run) -> Run:
+    def __call__(self, run: ChangedRun) -> ChangedRun:
         """End the tensors of the line.
 
         Raises:
@@ -70,7 +70,7 @@ class Kept(NamedTuple):
     for_loss: NDArray[np.bool_]
 
 
-def kept_beyond_use(run: Run) -> Kept:
+def kept_beyond_use(run: ChangedRun) -> Kept:
     """Find what a name keeps."""
     workload, nodes = run.workload, BackwardNodes.of(run)
     passes = nodes.passes
@@ -96,7 +96,7 @@ def kept_beyond_use(run: Run) -> Kept:
     return Kept(rows, np.where(for_loss, losses[own], ends[own]), for_loss)
 
 
-def _after_loss(run: Run, backward: Pass) -> int:
+def _after_loss(run: ChangedRun, backward: Pass) -> int:
     """When the loss is there and has its name, right before the backward pass."""
     alloc_ns = run.workload.alloc_ns
     at = int(np.searchsorted(alloc_ns, backward.loss_ns))

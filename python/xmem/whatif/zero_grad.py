@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from xmem.attribution import Category
-from xmem.blocks import NEVER
 from xmem.errors import ConfigError
 from xmem.orchestration.optimizer.optimizer_steps import Parameter
+from xmem.trace.attribution import Category
+from xmem.trace.blocks import NEVER
+from xmem.whatif.changed_run import ChangedRun
 from xmem.whatif.gradients import Arrival, arrivals, in_flight
-from xmem.whatif.run import Run
 
 _PLACES = ("iteration_start", "before_forward", "before_backward", "after_step")
 
@@ -28,7 +28,7 @@ class ZeroGrad:
     text: str
     place: str
 
-    def __call__(self, run: Run) -> Run:
+    def __call__(self, run: ChangedRun) -> ChangedRun:
         """Move the ends of the gradients of every step."""
         for index in range(len(run.steps)):
             ends_ns = self._ends_ns(run, index)
@@ -40,7 +40,7 @@ class ZeroGrad:
             run = _ended(run, [parameter.gradient for parameter in parameters], ends_ns)
         return run
 
-    def _ends_ns(self, run: Run, index: int) -> int | None:
+    def _ends_ns(self, run: ChangedRun, index: int) -> int | None:
         """When the gradients of a step end, None after the end of the run."""
         if index + 1 == len(run.steps):
             return None
@@ -62,7 +62,7 @@ class SetToNone:
     text: str
     lets_go: bool
 
-    def __call__(self, run: Run) -> Run:
+    def __call__(self, run: ChangedRun) -> ChangedRun:
         """Keep gradients or let them go."""
         return _let_go(run) if self.lets_go else _keep(run)
 
@@ -89,14 +89,14 @@ def parse_set_to_none(text: str, value: str) -> SetToNone:
     return SetToNone(text, value.lower() == "true")
 
 
-def _require_let_go(run: Run, before: list[Parameter], after: list[Parameter]) -> None:
+def _require_let_go(run: ChangedRun, before: list[Parameter], after: list[Parameter]) -> None:
     if {each.gradient for each in before} & {each.gradient for each in after}:
         raise run.refusal(
             "gradients outlive their iteration; put set_to_none=true before the place of zero_grad"
         )
 
 
-def _keep(run: Run) -> Run:
+def _keep(run: ChangedRun) -> ChangedRun:
     kept: dict[str, int] = {}
     free_ns, category, tensor = (
         run.workload.free_ns.copy(),
@@ -117,7 +117,7 @@ def _keep(run: Run) -> Run:
     return run.with_workload(workload.select(~vanished | (workload.free_ns == NEVER)))
 
 
-def _let_go(run: Run) -> Run:
+def _let_go(run: ChangedRun) -> ChangedRun:
     steps = run.steps
     parameters = [run.parameters(step) for step in steps]
     kept = [each.gradient for each in parameters[0]]
@@ -145,7 +145,7 @@ def _let_go(run: Run) -> Run:
     return run
 
 
-def _arrived(run: Run, index: int, order: list[Arrival]) -> list[int]:
+def _arrived(run: ChangedRun, index: int, order: list[Arrival]) -> list[int]:
     """Rows that the backward pass before a step adds to gradients, in the given order."""
     workload = run.workload
     first = [node for name, node in run.engine_nodes(run.backwards[0]) if name.endswith("AccumulateGrad")]
@@ -166,7 +166,7 @@ def _arrived(run: Run, index: int, order: list[Arrival]) -> list[int]:
     return found
 
 
-def _cleared_ns(run: Run, index: int) -> int:
+def _cleared_ns(run: ChangedRun, index: int) -> int:
     """When the script sets the gradients of a step to zero."""
     begin_ns, end_ns = run.steps[index].end_ns, run.steps[index + 1].begin_ns
     cleared = [clear.begin_ns for clear in run.clears if begin_ns <= clear.begin_ns < end_ns]
@@ -175,7 +175,7 @@ def _cleared_ns(run: Run, index: int) -> int:
     return cleared[0]
 
 
-def _ended(run: Run, rows: list[int], at_ns: int) -> Run:
+def _ended(run: ChangedRun, rows: list[int], at_ns: int) -> ChangedRun:
     """End blocks at a time, one after the other; the run waits for it."""
     free_ns = run.workload.free_ns.copy()
     free_ns[rows] = NEVER  # they do not move with the room

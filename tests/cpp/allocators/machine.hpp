@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "allocators/caching_allocator.hpp"
+#include "allocators/caching/caching_allocator.hpp"
 #include "allocators/device_memory.hpp"
 #include "testing.hpp"
 

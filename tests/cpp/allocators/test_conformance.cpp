@@ -3,7 +3,7 @@
 
 #include "allocators/bfc_allocator.hpp"
 #include "allocators/bounding_allocators.hpp"
-#include "allocators/caching_allocator.hpp"
+#include "allocators/caching/caching_allocator.hpp"
 #include "allocators/device_allocator.hpp"
 #include "allocators/device_memory.hpp"
 #include "testing.hpp"

@@ -1,7 +1,7 @@
 #include <map>
 #include <random>
 
-#include "allocators/free_blocks.hpp"
+#include "allocators/caching/free_blocks.hpp"
 #include "testing.hpp"
 
 using namespace xmem::allocators;

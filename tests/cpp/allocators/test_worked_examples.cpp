@@ -1,6 +1,6 @@
 // Small histories with every number worked out by hand: one stream, default options and an empty start unless said.
 // docs/allocator_model.md lists them.
-#include "allocators/rounding.hpp"
+#include "allocators/caching/rounding.hpp"
 #include "machine.hpp"
 
 using namespace xmem::testing;

@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "testing.hpp"
-#include "trace/block_masks.hpp"
+#include "trace/parsing/block_masks.hpp"
 
 using xmem::trace::BlockMasks;
 using xmem::trace::bytes_equal_to;

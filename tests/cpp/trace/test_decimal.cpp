@@ -1,5 +1,5 @@
 #include "testing.hpp"
-#include "trace/decimal.hpp"
+#include "trace/parsing/decimal.hpp"
 
 using xmem::trace::parse_address;
 using xmem::trace::parse_decimal;

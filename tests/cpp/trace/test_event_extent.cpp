@@ -1,7 +1,7 @@
 #include <string>
 
 #include "testing.hpp"
-#include "trace/event_extent.hpp"
+#include "trace/parsing/event_extent.hpp"
 
 using xmem::trace::event_extent;
 using xmem::trace::EventEnd;

@@ -2,7 +2,7 @@
 #include <vector>
 
 #include "testing.hpp"
-#include "trace/event_splitter.hpp"
+#include "trace/parsing/event_splitter.hpp"
 
 using xmem::trace::EventSplitter;
 

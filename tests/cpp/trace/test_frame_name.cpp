@@ -1,5 +1,5 @@
 #include "testing.hpp"
-#include "trace/frame_name.hpp"
+#include "trace/parsing/frame_name.hpp"
 
 using xmem::trace::is_user_frame;
 

@@ -7,8 +7,8 @@
 
 #include "base/error.hpp"
 #include "testing.hpp"
-#include "trace/event_decoder.hpp"
-#include "trace/event_splitter.hpp"
+#include "trace/parsing/event_decoder.hpp"
+#include "trace/parsing/event_splitter.hpp"
 #include "trace/read_trace.hpp"
 #include "trace/trace_fragment.hpp"
 

@@ -52,11 +52,11 @@ def _load_child_package() -> ModuleType:
 
 def _note_failure(error: BaseException) -> None:
     _load_child_package()
-    importlib.import_module("xmem_child.failures").note(error, ends_process=True)
+    importlib.import_module("xmem_child.records.failures").note(error, ends_process=True)
 
 
 def _follow_failures() -> None:
-    """Tell the parent of the exception that ends this process, however it is shown."""
+    """Tell the parent about the exception that ends this process, however it is shown."""
     show, leave = sys.excepthook, sys.exit
 
     def note_and_show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -71,7 +71,7 @@ def _follow_failures() -> None:
         leave(status)  # type: ignore[arg-type]
 
     def note_last() -> None:
-        # Set by the interpreter before it calls the hook, which may be another by then.
+        # Set by the interpreter before it calls the hook, which may have been replaced by then.
         error = getattr(sys, "last_value", None)
         if isinstance(error, BaseException):
             _note_failure(error)

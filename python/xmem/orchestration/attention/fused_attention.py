@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from xmem.attribution import Category, Phase
 from xmem.dtypes import FLOATS, item_bytes
 from xmem.orchestration.attention.fused_kernels import (
     AttentionCall,
@@ -21,10 +20,11 @@ from xmem.orchestration.attention.fused_kernels import (
     write_forward,
 )
 from xmem.orchestration.call_nodes import nodes_of_calls, rows_by_event
-from xmem.orchestration.policy import Context
 from xmem.orchestration.rewriting import Rewriting, Stretch
 from xmem.orchestration.tape import Tape
-from xmem.orchestration.workload import Workload
+from xmem.run.recorded import Context
+from xmem.run.workload import Workload
+from xmem.trace.attribution import Category, Phase
 
 _CALL = "aten::scaled_dot_product_attention"
 _MATH = "aten::_scaled_dot_product_attention_math"
@@ -41,12 +41,12 @@ class ReplaceAttention:
     cuDNN on compute capability 9 and 10 from torch 2.12 on (`attention_kernels`, with sources). For each call
     whose CUDA kernel is fused:
 
-    - what was allocated inside the call goes, but for the result; in its place comes what CUDA's kernel saves
-      (mask in the kernel's form, log-sum-exp, state of the random generator);
-    - the nodes of the backward that belong to the call, by autograd's sequence numbers, become one: gradients
-      of query, key and value first, then its workspaces, then it lets go of what was saved;
-    - query, key, value and result, which only CUDA's kernels save, live until then;
-    - copies that bring a result or a gradient of the CPU's layout into order of positions are not made.
+    - what was allocated inside the call is dropped, except for the result, and replaced by what CUDA's kernel
+    saves (mask in the kernel's form, log-sum-exp, state of the random generator); - the nodes of the backward
+    that belong to the call, by autograd's sequence numbers, become one: gradients of query, key and value
+    first, then its workspaces, then it lets go of what was saved; - query, key, value and result, which only
+    CUDA's kernels save, live until then; - copies that bring a result or a gradient of the CPU's layout into
+    order of positions are not made.
 
     Takes the shapes of the inputs (``record_shapes=True``); calls without them stay as they are, and so do
     those that CUDA computes from scores too (float64; odd widths). Not modelled: flash's split accumulators
@@ -76,9 +76,9 @@ class _RecordedCall:
 
     Attributes:
         call: Its shapes.
-        row: Of the EventTable.
+        row: Row of the EventTable.
         made: Rows of the workload that are allocated inside, in order.
-        result: The one that is returned.
+        result: The row that is returned.
         from_scores: Whether the CPU computed scores.
         previous_ns: End of the call before.
         nodes: Rows of the EventTable of its nodes in the backward, in order.
@@ -136,7 +136,7 @@ def _recorded_calls(workload: Workload, context: Context) -> Iterator[_RecordedC
 
 
 def _call(context: Context, row: int) -> AttentionCall | None:
-    """The call's shapes, None where they are not recorded or not those of batches of heads."""
+    """Return the call's shapes, None if they are not recorded or are not those of batches of heads."""
     inputs = context.operators.inputs(row)
     types = context.operators.input_types(row)
     if inputs is None or not types:
@@ -168,7 +168,7 @@ def _call(context: Context, row: int) -> AttentionCall | None:
 
 
 def _by_position(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether heads of one position lie side by side; taken to be so where strides are not recorded."""
+    """Return whether heads of one position lie side by side; assumed if strides are not recorded."""
     _, heads, length, _ = shape
     return not strides or heads == 1 or length == 1 or strides[1] <= strides[2]
 
@@ -226,7 +226,7 @@ def _replace(
 def _leave_out_copy(
     rewriting: Rewriting, block: int, copy: int, context: Context, copies: NDArray[np.bool_]
 ) -> None:
-    """Where ``copy`` brings a block of the CPU's layout into order of positions, the block replaces it."""
+    """Replace ``copy`` by its source if it brings a block of the CPU's layout into order of positions."""
     workload = rewriting.workload
     if copy >= len(workload) or workload.size_bytes[copy] != workload.size_bytes[block]:
         return
@@ -237,8 +237,8 @@ def _leave_out_copy(
 
 
 def _save_inputs(rewriting: Rewriting, recorded: _RecordedCall, begin_ns: int, until_ns: int) -> None:
-    """Query, key and value live until the backward: the last blocks before the call of their sizes, or the
-    one of all three.
+    """Let query, key and value live until the backward: the last blocks of their sizes before the call, or
+    the one block of all three.
     """
     workload, call = rewriting.workload, recorded.call
     wanted = [call.query_bytes, call.key_bytes, call.value_bytes]
@@ -295,7 +295,7 @@ def _replace_backward(
 
 
 def _hold_incoming(rewriting: Rewriting, recorded: _RecordedCall, begin_ns: int, end_ns: int) -> None:
-    """The gradient of the result is held until the node that takes the place of all is done."""
+    """Hold the gradient of the result until the node that replaces all others is done."""
     workload = rewriting.workload
     before = int(np.searchsorted(workload.alloc_ns, begin_ns))
     alive = (workload.free_ns[:before] > begin_ns) & (workload.free_ns[:before] <= end_ns)

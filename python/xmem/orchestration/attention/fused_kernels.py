@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from xmem.orchestration.policy import Target
 from xmem.orchestration.tape import Tape
+from xmem.run.target import Target
 
 _FLOAT = 4
 
@@ -31,19 +31,19 @@ class AttentionCall:
     """One call of `scaled_dot_product_attention`.
 
     Attributes:
-        item_bytes: Of an element of query, key and value.
-        bfloat16: Whether they are that.
-        batch: Sequences.
-        heads: Of the query.
-        key_heads: Of key and value; fewer than ``heads`` in grouped-query attention.
-        length: Of the query.
-        key_length: Of key and value.
-        width: Of a head of query and key.
-        value_width: Of a head of value.
+        item_bytes: Bytes of an element of query, key and value.
+        bfloat16: Whether the elements are bfloat16.
+        batch: Number of sequences.
+        heads: Heads of the query.
+        key_heads: Heads of key and value; fewer than ``heads`` in grouped-query attention.
+        length: Length of the query.
+        key_length: Length of key and value.
+        width: Width of a head of query and key.
+        value_width: Width of a head of value.
         by_position: Whether the query lies in memory position by position, then head by head.
-        mask_elements: Of the mask as given, 0 = no mask.
-        bool_mask: Whether it says which positions count, rather than what is added to them.
-        causal: Whether the call asks for the causal mask without one.
+        mask_elements: Elements of the mask as given, 0 = no mask.
+        bool_mask: Whether the mask marks positions that count, rather than what is added to them.
+        causal: Whether the call asks for the causal mask without giving a mask.
         dropout: Whether some attention weights are dropped.
     """
 
@@ -89,10 +89,10 @@ class AttentionCall:
 
 
 def kernel_of(call: AttentionCall, target: Target) -> Kernel:
-    """The kernel that CUDA takes in training with all of them allowed, which is the default.
+    """Return the kernel that CUDA takes in training with all of them allowed, which is the default.
 
     Source: `aten/src/ATen/native/transformers/cuda/sdp_utils.cpp`, `select_sdp_backend` (2.6, 2.12). cuDNN
-    comes first on compute capability 9 and 10 where PyTorch brings cuDNN newer than 9.15, seen in 2.12.
+    comes first on compute capability 9 and 10 where PyTorch ships cuDNN newer than 9.15, seen in 2.12.
     """
     half = call.item_bytes == 2
     major, _ = target.compute_capability
@@ -117,7 +117,8 @@ def kernel_of(call: AttentionCall, target: Target) -> Kernel:
 
 
 def lies_by_position(call: AttentionCall, kernel: Kernel) -> bool:
-    """Whether the result lies in memory position by position, so that the usual transposition copies nothing.
+    """Return whether the result lies in memory position by position, so that the usual transposition copies
+    nothing.
 
     Flash and cuDNN give it the layout of the query (`at::empty_like(q)`, `alloc_with_matching_layout`).
     """
@@ -130,7 +131,7 @@ class Forward:
 
     Attributes:
         result: The result.
-        saved: What the backward needs and nobody else holds, in the order in which it lets go.
+        saved: Blocks that the backward needs and nobody else holds, in the order in which it releases them.
     """
 
     result: int
@@ -138,7 +139,7 @@ class Forward:
 
 
 def write_forward(tape: Tape, call: AttentionCall, kernel: Kernel, target: Target) -> Forward:
-    """What a fused kernel allocates in the forward.
+    """Write what a fused kernel allocates in the forward.
 
     Sources: `attention.cpp` (`convert_boolean_attn_mask`, `pad_bias`), `cuda/attention.cu`
     (`_efficient_attention_forward`: log-sum-exp of ``batch x heads x length up to a multiple of 32`` floats,
@@ -187,7 +188,7 @@ class Backward:
 
 
 def write_backward(tape: Tape, call: AttentionCall, kernel: Kernel, target: Target) -> Backward:
-    """What a fused kernel allocates in the backward; the gradients stay, the rest is gone at its end.
+    """Write what a fused kernel allocates in the backward; the gradients stay, the rest is freed at its end.
 
     Sources: `cuda/attention_backward.cu` (flash: gradient and result are made contiguous; sum of each row,
     accumulator of the query's gradient; memory-efficient: sum of each row, in float32 from a product that
@@ -259,10 +260,10 @@ class _Tiles:
     """How a backward kernel of CUTLASS cuts its work.
 
     Attributes:
-        widest: Head that it is made for.
+        widest: Widest head that it is made for.
         queries: Positions of the query in a tile.
         keys: Positions of the key in a tile.
-        columns: Of the gradient of the query in a tile.
+        columns: Columns of the query's gradient in a tile.
         accumulates_keys: Whether gradients of key and value are summed in memory.
     """
 
@@ -288,8 +289,8 @@ _HALF_TILES_SM120: tuple[_Tiles, ...] = (_NARROW, _HALF_BY_64, _WIDE_HALF)
 
 
 def _tiles(call: AttentionCall, target: Target) -> _Tiles:
-    """The first kernel of `cuda/mem_eff_attention/kernels/cutlassB.h` that is wide enough and whose shared
-    memory the GPU has: 163 KiB a block on compute capability 8.0, 9 and 10, 99 KiB on 8.6, 8.9 and 12.
+    """Return the first kernel of `cuda/mem_eff_attention/kernels/cutlassB.h` that is wide enough and whose
+    shared memory the GPU has: 163 KiB a block on compute capability 8.0, 9 and 10, 99 KiB on 8.6, 8.9 and 12.
     """
     major, _ = target.compute_capability
     before_sm80, little = major < 8, _little_shared_memory(target)
@@ -306,7 +307,7 @@ def _tiles(call: AttentionCall, target: Target) -> _Tiles:
 
 
 def efficient_workspace_bytes(call: AttentionCall, target: Target) -> int:
-    """Workspace of the memory-efficient backward.
+    """Return the workspace of the memory-efficient backward.
 
     Source: `cuda/mem_eff_attention/kernel_backward.h`, `workspace_size`: for each head a tile of floats with
     16 bytes of locks for each tile of the query's gradient; where gradients of key and value are summed in
@@ -329,7 +330,7 @@ def efficient_workspace_bytes(call: AttentionCall, target: Target) -> int:
 
 
 def _write_mask(tape: Tape, call: AttentionCall, kernel: Kernel) -> list[int]:
-    """The mask as it is saved, empty where it is the script's own."""
+    """Write the mask as it is saved, empty where it is the script's own."""
     if call.mask_elements == 0:
         return []
     mask = []
@@ -346,7 +347,7 @@ def _write_mask(tape: Tape, call: AttentionCall, kernel: Kernel) -> list[int]:
 
 
 def _padded(call: AttentionCall) -> AttentionCall:
-    """Flash pads heads to a multiple of 8, in copies of query, key and value that lie head by head."""
+    """Return the call as flash pads it: heads to a multiple of 8, in copies that lie head by head."""
     if call.width % 8 == 0:
         return call
     width = _up(call.width, 8)

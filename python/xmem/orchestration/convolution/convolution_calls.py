@@ -1,4 +1,4 @@
-"""The convolutions of a trace: what each call computes, and whether it is cuDNN's on a GPU."""
+"""The convolutions of a trace: what each call computes, and whether cuDNN runs it on a GPU."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from xmem.cudnn.planner import Settings
-from xmem.cudnn.problems import Operation, Problem
+from xmem.cudnn.planner import PlannerSettings
+from xmem.cudnn.problems import ConvolutionProblem, Operation
 from xmem.dtypes import FLOATS, ITEM_BYTES, OF_PROFILER
-from xmem.orchestration.inputs import Inputs
+from xmem.run.inputs import Inputs
 
 FORWARD, BACKWARD = "aten::_convolution", "aten::convolution_backward"
 
@@ -19,7 +19,7 @@ _GRADIENTS = (Operation.DATA_GRADIENT, Operation.FILTER_GRADIENT)
 
 @dataclass(frozen=True)
 class Tensor:
-    """An input, with the two dimensions of space that cuDNN is given where it has one."""
+    """An input; one with a single dimension of space has the two that cuDNN is given."""
 
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
@@ -40,7 +40,7 @@ class Tensor:
         return True
 
     def is_contiguous(self, channels_last: bool) -> bool:
-        """Whether it lies without gaps in this order, so that no copy is made."""
+        """Return whether it lies without gaps in this order, so that no copy is made."""
         order = (0, *range(2, len(self.sizes)), 1) if channels_last else range(len(self.sizes))
         step = 1
         for dimension in reversed(tuple(order)):
@@ -55,33 +55,33 @@ class Call:
     """A convolution, or the gradients of one, as CUDA runs it.
 
     Attributes:
-        results: Bytes of what it returns, in the order of allocation: the output; or the gradients of
-            input, filter and bias, None for those that are not asked for. The kernels of a depthwise
-            convolution allocate the gradient of the filter first.
-        problems: Of cuDNN, one a result in the same order; None where a result needs no plan.
+        results: Bytes of its results, in the order of allocation: the output; or the gradients of input,
+            filter and bias, None for those that are not requested. The kernels of a depthwise convolution
+            allocate the gradient of the filter first.
+        problems: cuDNN's problems, one per result in the same order; None where a result needs no plan.
         copies: Bytes of contiguous copies of its inputs, alive while it runs.
     """
 
     results: tuple[int | None, ...]
-    problems: tuple[Problem | None, ...]
+    problems: tuple[ConvolutionProblem | None, ...]
     copies: tuple[int, ...]
 
 
-def settings_of(inputs: Iterable[Inputs | None]) -> Settings:
-    """What the job set in ``torch.backends.cudnn``, by the first of its convolutions that says it."""
+def settings_of(inputs: Iterable[Inputs | None]) -> PlannerSettings:
+    """Return the job's settings in ``torch.backends.cudnn``, from its first convolution that has them."""
     for given in inputs:
         if given is not None and len(given.values) > 12:
             benchmark, deterministic, _, allow_tf32 = (value == "True" for value in given.values[9:13])
-            return Settings(allow_tf32=allow_tf32, deterministic=deterministic, benchmark=benchmark)
-    return Settings()
+            return PlannerSettings(allow_tf32=allow_tf32, deterministic=deterministic, benchmark=benchmark)
+    return PlannerSettings()
 
 
 def read_call(inputs: Inputs | None, dtype: str, *, backward: bool) -> Call | None:
-    """What a call computes; None where that is not known.
+    """Read what a call computes; None if that is not known.
 
     Args:
-        inputs: Of the call.
-        dtype: Of the first of them, as the profiler writes it.
+        inputs: Inputs of the call.
+        dtype: Dtype of the first input, as the profiler writes it.
         backward: Whether it is ``aten::convolution_backward``.
     """
     if inputs is None:
@@ -142,7 +142,7 @@ class _Shape:
 
     @property
     def channels_last(self) -> bool:
-        """`cudnn_conv_suggest_memory_format`."""
+        """The result of `cudnn_conv_suggest_memory_format`."""
         return self.dtype != "float64" and (self.x.is_channels_last or self.w.is_channels_last)
 
     @property
@@ -190,12 +190,12 @@ class _Shape:
             return batch, outputs, *((n - 1) * s - 2 * p + d * (k - 1) + o + 1 for n, k, s, p, d, o in steps)
         return batch, self.w.sizes[0], *((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d, _ in steps)
 
-    def _problem(self, operation: Operation, y: tuple[int, ...]) -> Problem:
+    def _problem(self, operation: Operation, y: tuple[int, ...]) -> ConvolutionProblem:
         x = self.x.sizes
         if self.transposed:  # the roles of input and output change
             swapped = {Operation.FORWARD: Operation.DATA_GRADIENT, Operation.DATA_GRADIENT: Operation.FORWARD}
             operation, x, y = swapped.get(operation, operation), y, x
-        return Problem(
+        return ConvolutionProblem(
             operation,
             self.dtype,
             x,

@@ -9,14 +9,14 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from xmem.attribution import Category
-from xmem.cudnn.planner import Settings
-from xmem.cudnn.problems import Problem
+from xmem.cudnn.planner import PlannerSettings
+from xmem.cudnn.problems import ConvolutionProblem
 from xmem.cudnn.workspaces import Answer
 from xmem.orchestration.convolution.convolution_calls import BACKWARD, FORWARD, Call, read_call, settings_of
-from xmem.orchestration.inputs import Inputs
-from xmem.orchestration.policy import Context
-from xmem.orchestration.workload import Workload, concatenated, made_like
+from xmem.run.inputs import Inputs
+from xmem.run.recorded import Context
+from xmem.run.workload import Workload, concatenated, made_like
+from xmem.trace.attribution import Category
 
 # Nanoseconds after the beginning of the operator: results and what each needs while it is computed, one after
 # the other. Nothing else is allocated or freed in the microsecond in which an operator begins.
@@ -25,13 +25,14 @@ _RESULT_NS, _WORKSPACE_NS, _STEP_NS, _END_NS = 1, 2, 3, 10
 
 @dataclass(frozen=True)
 class _Convolution:
-    """An operator of the trace, and the blocks that it leaves behind.
+    """A convolution of the trace, and the blocks that it leaves behind.
 
     Attributes:
         operator: Row of the EventTable.
-        call: What it computes, None where the trace does not say.
+        call: The computation, None if the trace does not say.
         inside: Rows of the workload that are allocated in it and freed before it ends.
-        results: Rows of those that outlive it, in the order in which CUDA allocates them; -1 = not found.
+        results: Rows of the blocks that outlive it, in the order in which CUDA allocates them; -1 = not
+            found.
     """
 
     operator: int
@@ -69,7 +70,7 @@ class _Convolutions:
         inputs = self._context.operators.inputs(operator)
         (dtype,) = self._context.operators.first_input_type(np.array([operator]))
         backward = bool(self._backward[operator])
-        key = id(inputs), dtype, backward  # of inputs that are kept, so that no others get their place
+        key = id(inputs), dtype, backward  # rows of inputs that are kept, so that no others get their place
         if key not in self._calls:
             self._calls[key] = inputs, read_call(inputs, dtype, backward=backward)
         return self._calls[key][1]
@@ -79,15 +80,15 @@ class _Convolutions:
         return self._context.operators.rows_named({BACKWARD})
 
     @property
-    def settings(self) -> Settings:
-        """What the job set for cuDNN."""
+    def settings(self) -> PlannerSettings:
+        """The job's settings for cuDNN."""
         operators = self._context.operators
         return settings_of(
             operators.inputs(row) for row in np.flatnonzero(operators.rows_named({FORWARD})).tolist()
         )
 
     def _results(self, call: Call | None, rows: NDArray[np.intp]) -> tuple[int, ...]:
-        """Which of the blocks left behind holds which result: by size where that is clear, else by order."""
+        """Match results to the blocks left behind: by size where that is clear, otherwise by order."""
         left = rows.tolist()
         if call is None:
             return tuple(left[:1])
@@ -139,9 +140,9 @@ class OrderConvolutionBlocks:
 class AddConvolutionWorkspaces:
     """cuDNN's plans need a workspace, which PyTorch takes from the caching allocator while a plan runs.
 
-    Which plan that is, cuDNN's own heuristics say for the described GPU (`xmem.cudnn`). PyTorch takes the
-    first whose workspace there is memory for (`Conv_v8.cpp`, 2.1 to 2.13), so the block carries the sizes of
-    the others, and the replay decides. With ``torch.backends.cudnn.benchmark`` the first use of a convolution
+    cuDNN's own heuristics choose the plans for the described GPU (`xmem.cudnn`). PyTorch takes the first one
+    whose workspace fits into memory (`Conv_v8.cpp`, 2.1 to 2.13), so the block carries the sizes of the
+    others, and the replay decides. With ``torch.backends.cudnn.benchmark`` the first use of a convolution
     also takes the largest workspace of all its plans, to time them.
     """
 
@@ -155,7 +156,7 @@ class AddConvolutionWorkspaces:
         if planned is None:
             return workload
         uses, settings, answer = planned
-        keys: dict[tuple[Problem, bool], int] = {}
+        keys: dict[tuple[ConvolutionProblem, bool], int] = {}
         choices: list[tuple[int, ...]] = []
         blocks = []
         for use in uses:
@@ -178,16 +179,18 @@ class AddConvolutionWorkspaces:
 
 @dataclass(frozen=True)
 class Use:
-    """A convolution that a plan is run for, the row of its result in the workload, and when."""
+    """A convolution that a plan runs for, the row of its result in the workload, and when it runs."""
 
-    problem: Problem
+    problem: ConvolutionProblem
     row: int
     at_ns: int
 
 
-def plan_convolutions(workload: Workload, context: Context) -> tuple[list[Use], Settings, Answer] | None:
-    """Every use of a plan in order of time, what the job set for cuDNN, and what is known of the plans; None
-    where nothing is asked: on a GPU without CUDA, or without convolutions that are cuDNN's.
+def plan_convolutions(
+    workload: Workload, context: Context
+) -> tuple[list[Use], PlannerSettings, Answer] | None:
+    """Return every use of a plan in order of time, the job's settings for cuDNN, and what is known about the
+    plans; None where nothing is asked: on a GPU without CUDA, or without convolutions that cuDNN runs.
     """
     if context.target.convolutions is None:
         return None
@@ -214,7 +217,7 @@ def _uses(convolutions: _Convolutions, begin_ns: NDArray[np.int64]) -> Iterator[
 
 @dataclass(frozen=True)
 class _Added:
-    """A block that a convolution needs: whose result it is for, and its list of alternative sizes."""
+    """A block that a convolution needs: the result that it serves, and its list of alternative sizes."""
 
     row: int
     alloc_ns: int

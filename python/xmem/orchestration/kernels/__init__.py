@@ -1,1 +1,1 @@
-"""Other kernels: what the CPU's allocate and CUDA's do not, and what only CUDA's do."""
+"""Other kernels: allocations that only the CPU's kernels make, and those that only CUDA's make."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from xmem.orchestration.policy import Context
-from xmem.orchestration.workload import MADE_BY_POLICY, Workload
+from xmem.run.recorded import Context
+from xmem.run.workload import MADE_BY_POLICY, Workload
 
 _NAMES = """
     add sub rsub mul div true_divide floor_divide remainder fmod pow lerp addcmul addcdiv

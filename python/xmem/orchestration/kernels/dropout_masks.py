@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from xmem.dtypes import item_bytes
-from xmem.orchestration.policy import Context
-from xmem.orchestration.workload import Workload
+from xmem.run.recorded import Context
+from xmem.run.workload import Workload
 
 
 class ResizeDropoutMasks:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from xmem.orchestration.operators import OperatorIndex
-from xmem.orchestration.policy import Context
-from xmem.orchestration.workload import Workload
+from xmem.run.operators import OperatorIndex
+from xmem.run.recorded import Context
+from xmem.run.workload import Workload
 
 _FUSED_FROM = (2, 8)
 
 
 class FuseRmsNorm:
-    """`F.rms_norm` is one kernel on CUDA from torch 2.8 on: it keeps its input and a number a row.
+    """`F.rms_norm` is one kernel on CUDA from torch 2.8 on: it keeps its input and one number per row.
 
     On the CPU `aten::rms_norm` is made of `pow`, `mean`, `rsqrt` and `mul`, and keeps the normalised input
     too; its backward is six nodes with up to four temporaries of the input's size. CUDA's forward allocates
@@ -53,7 +53,7 @@ class FuseRmsNorm:
 
 
 def fused_norms(context: Context) -> NDArray[np.int32]:
-    """Rows of the operators that are one kernel on the target and several on the CPU."""
+    """Return the rows of the operators that are one kernel on the target and several on the CPU."""
     if context.target.torch_version < _FUSED_FROM:
         return np.zeros(0, np.int32)
     return np.flatnonzero(context.operators.rows_named({"aten::rms_norm"})).astype(np.int32)
@@ -62,23 +62,23 @@ def fused_norms(context: Context) -> NDArray[np.int32]:
 def _made_by(
     operators: OperatorIndex, workload: Workload, maker: str, owner: NDArray[np.int32]
 ) -> NDArray[np.int32]:
-    """The owners of the blocks that an operator of this name makes, -1 for all others."""
+    """Return the owners of the blocks that an operator of this name makes, -1 for all others."""
     made = operators.enclosing(workload.operator, operators.rows_named({maker})) >= 0
     return np.where(made, owner, -1)
 
 
 def _first_of_each(owner: NDArray[np.int32]) -> dict[int, int]:
-    """The first row of each owner, of those that have one."""
+    """Return the first row of each owner that has one."""
     return {int(owner[row]): int(row) for row in np.flatnonzero(owner >= 0)[::-1]}
 
 
 def _last_of_each(owner: NDArray[np.int32]) -> dict[int, int]:
-    """The last row of each owner, of those that have one."""
+    """Return the last row of each owner that has one."""
     return {int(owner[row]): int(row) for row in np.flatnonzero(owner >= 0)}
 
 
 def _backward_ends_ns(operators: OperatorIndex, forward: NDArray[np.int32]) -> NDArray[np.int64]:
-    """When the last node of the backward of each forward operator ends; before all time where it has none."""
+    """Return the end of the last backward node of each forward operator; before all time if it has none."""
     nodes = np.flatnonzero(operators.events.sequence_number >= 0).astype(np.int32)
     nodes = nodes[operators.in_backward(nodes)]
     owner = operators.rows_owned_by(operators.forward_of(nodes), forward)

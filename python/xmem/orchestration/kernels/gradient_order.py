@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from xmem.orchestration.policy import Context
-from xmem.orchestration.workload import Workload, concatenated
+from xmem.run.recorded import Context
+from xmem.run.workload import Workload, concatenated
 
 
 class OrderBatchNormGradients:

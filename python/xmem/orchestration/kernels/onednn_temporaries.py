@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from xmem.orchestration.policy import Context
-from xmem.orchestration.workload import Workload
+from xmem.run.recorded import Context
+from xmem.run.workload import Workload
 
 _KERNELS = frozenset(
     {

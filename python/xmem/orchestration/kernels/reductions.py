@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from xmem.device_description import Device
-from xmem.devices import UNKNOWN_IS_LIKE, find_device
-from xmem.orchestration.inputs import Inputs
+from xmem.devices.description import Device
+from xmem.devices.gpus import UNKNOWN_IS_LIKE, find_device
 from xmem.orchestration.kernels.fused_norms import fused_norms
-from xmem.orchestration.operators import HOST, covered
-from xmem.orchestration.policy import Context
 from xmem.orchestration.transients import AddedBlocks, first_blocks
-from xmem.orchestration.workload import Workload
+from xmem.run.inputs import Inputs
+from xmem.run.operators import HOST, covered
+from xmem.run.recorded import Context
+from xmem.run.workload import Workload
 
 _SUM = "aten::sum"
 _MOST_THREADS = 512
@@ -32,11 +32,11 @@ class Reduction:
     """What decides how a sum is spread over a GPU.
 
     Attributes:
-        outputs: Sums.
-        inputs: Numbers in each.
+        outputs: Number of sums.
+        inputs: Numbers in each sum.
         along_fastest: Whether the numbers of one sum lie closer together than the sums do.
         one_run: Whether all that is summed is one contiguous run, and the result one number.
-        output_row: Sums that lie next to each other, 0 where they do not.
+        output_row: Number of sums that lie next to each other, 0 where they do not.
     """
 
     outputs: int
@@ -47,14 +47,15 @@ class Reduction:
 
 
 def staging_bytes(sum_: Reduction, multiprocessors: int, threads: int) -> tuple[int, int]:
-    """Partial sums in global memory and the semaphores of the blocks that add them; zeros where none is.
+    """Return the bytes of partial sums in global memory and of the semaphores of the blocks that add them;
+    zeros if there are none.
 
     As `setReduceConfig` decides (`aten/src/ATen/native/cuda/Reduce.cuh`, 2.4 to 2.12).
 
     Args:
         sum_: The shape of the sum.
-        multiprocessors: Of the GPU.
-        threads: The most that one of them holds.
+        multiprocessors: Multiprocessors of the GPU.
+        threads: The most threads that one of them holds.
     """
     width, height = (sum_.inputs, sum_.outputs) if sum_.along_fastest else (sum_.outputs, sum_.inputs)
     vector = 1
@@ -132,7 +133,7 @@ class AddReductionBuffers:
 
 
 def reduction_of(inputs: Inputs) -> Reduction | None:
-    """What a call of `aten::sum` sums; None where the trace does not say, or there is nothing to sum."""
+    """Return what a call of `aten::sum` sums; None if the trace does not say, or there is nothing to sum."""
     shape, strides = inputs.shape(0), inputs.stride(0)
     text = inputs.value(1)
     named = ast.literal_eval(text) if text.startswith("[") else []
@@ -157,7 +158,8 @@ def _is_run(axes: list[tuple[int, int, bool]]) -> bool:
 
 
 def _run_length(axes: list[tuple[int, int, bool]]) -> int:
-    """Elements of the axes, in order of their strides, up to the first that does not continue the others."""
+    """Count the elements of the axes, in order of their strides, up to the first that does not continue the
+    others."""
     stride, length = axes[0][0], 1
     for step, size, _ in axes:
         if step != stride * length:
@@ -167,12 +169,12 @@ def _run_length(axes: list[tuple[int, int, bool]]) -> int:
 
 
 def _last_power(number: int, most: int) -> int:
-    """The largest power of two that is not larger; at most the most."""
+    """Return the largest power of two that is not above ``number``, at most ``most``."""
     return most if number >= most else 1 << max(number.bit_length() - 1, 0)
 
 
 def _size_of(device: Device | None) -> tuple[int, int]:
-    """Multiprocessors, and the most threads of one; of an A100 where nothing is known."""
+    """Return the multiprocessors and the most threads of one; those of an A100 if nothing is known."""
     if device is None or device.multiprocessors < 0:
         device = find_device(UNKNOWN_IS_LIKE)
     return device.multiprocessors, device.attributes.get("MaxThreadsPerMultiProcessor", 2048)

@@ -1,4 +1,4 @@
-"""What CUDA sorts and sums in where a backward pass adds many rows into few: embeddings and indexing.
+"""Buffers for CUDA's sorts and sums where a backward pass adds many rows into few: embeddings and indexing.
 
 The sizes were seen in the allocator's history of torch 2.6.0 and 2.12.0 on the phantom GPU, where PyTorch and
 CUB compute them as they do on a real one.
@@ -10,9 +10,9 @@ import math
 
 import numpy as np
 
-from xmem.orchestration.policy import Context
 from xmem.orchestration.transients import ELSEWHERE, AddedBlocks, first_blocks
-from xmem.orchestration.workload import Workload
+from xmem.run.recorded import Context
+from xmem.run.workload import Workload
 
 _EMBEDDING_BACKWARD = "aten::embedding_dense_backward"
 _INDEX_PUT = "aten::_index_put_impl_"
@@ -29,7 +29,8 @@ _ALIGNMENT = 256
 
 
 def radix_sort_bytes(count: int, key_bits: int) -> int:
-    """What CUB sorts pairs of 64-bit keys and values with: a second copy of both, and counters.
+    """Return the memory that CUB needs to sort pairs of 64-bit keys and values: a second copy of both, and
+    counters.
 
     A counter for each digit and pass, and one for each digit and tile; one pass needs no copies, and an input
     that one tile holds a single byte. The same on compute capability 8.0.
@@ -102,8 +103,8 @@ class AddIndexBackwardBuffers:
     """The gradient of indexing adds rows into a zeroed tensor: CUDA sorts the n positions first.
 
     Four arrays of 8 n, and CUB's temporary memory with keys of as many bits as the number of rows has
-    (`index_put_with_sort_kernel`, `Indexing.cu`; section 7.5). The profiler does not tell the shapes of
-    indices: n is how many rows of the tensor the values have.
+    (`index_put_with_sort_kernel`, `Indexing.cu`; section 7.5). The profiler does not record the shapes of
+    indices: n is the number of rows of the tensor that the values have.
     """
 
     name = "add_index_backward_buffers"
@@ -143,7 +144,8 @@ class AddIndexBackwardBuffers:
 
 
 def _indexed(shape: tuple[int, ...], values: tuple[int, ...]) -> tuple[int, int] | None:
-    """How many rows the values have, and the tensor: by the fewest leading dimensions that are indexed."""
+    """Return how many rows the values and the tensor have, by the fewest leading dimensions that are
+    indexed."""
     for leading in range(1, len(shape) + 1):
         row = shape[leading:]
         if values[len(values) - len(row) :] == row and len(values) >= len(row):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from xmem.attribution import Category
-from xmem.orchestration.policy import Context
-from xmem.orchestration.workload import Workload, concatenated, made_like
+from xmem.run.recorded import Context
+from xmem.run.workload import Workload, concatenated, made_like
+from xmem.trace.attribution import Category
 
 
 class AddSoftmaxBackwardProducts:

@@ -1,1 +1,1 @@
-"""How long blocks live, and which are not on a GPU at all."""
+"""Lifetimes of blocks, and blocks that are not on a GPU at all."""

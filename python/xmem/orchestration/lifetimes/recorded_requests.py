@@ -1,14 +1,13 @@
-"""Requests as the real allocator got them: a capture on the phantom GPU brings its history along."""
+"""Requests as the real allocator got them: a capture on the phantom GPU includes its history."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from xmem.orchestration.allocator_history import AllocatorHistory
-from xmem.orchestration.policy import Recorded
-from xmem.orchestration.workload import Workload
+from xmem.run.allocator_history import AllocatorHistory
+from xmem.run.recorded import Recorded
+from xmem.run.workload import Workload
+from xmem.trace.notes import PhantomNotes
 
 
 class RecordedRequests:
@@ -27,7 +26,7 @@ class RecordedRequests:
         """Replace sizes and times, fill in streams and pools."""
         history = context.history
         if history is None:
-            return _without_order(workload, context.metadata)
+            return _without_order(workload, context.notes.phantom)
         return _joined(workload, history, len(context.blocks))
 
 
@@ -47,13 +46,14 @@ def _joined(workload: Workload, history: AllocatorHistory, blocks: int) -> Workl
     return joined.select(np.argsort(rows))
 
 
-def _without_order(workload: Workload, metadata: dict[str, Any] | None) -> Workload:
-    """Captures before 2026-12 list sizes and streams alone, in the order of the trace."""
-    requests = (metadata or {}).get("phantom", {}).get("requests")
-    if not isinstance(requests, dict) or len(requests["size_bytes"]) != len(workload):
+def _without_order(workload: Workload, phantom: PhantomNotes | None) -> Workload:
+    """Replace requests by those of captures before 2026-12: only sizes and streams, in the order of the
+    trace."""
+    requests = None if phantom is None else phantom.unordered_requests
+    if requests is None or len(requests.size_bytes) != len(workload):
         return workload
-    sizes = np.array(requests["size_bytes"], np.int64)
+    sizes = np.array(requests.size_bytes, np.int64)
     if (sizes > workload.size_bytes).any():
         return workload
-    streams = requests["stream"] or np.zeros(len(sizes), np.int64)
+    streams = requests.stream or np.zeros(len(sizes), np.int64)
     return workload.with_columns(size_bytes=sizes, stream=np.array(streams, np.int64))

@@ -1,15 +1,15 @@
-"""Autocast: what CUDA computes in float32 where the CPU stays in half precision."""
+"""Autocast: operators that CUDA computes in float32 where the CPU stays in half precision."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from xmem.attribution import Category
-from xmem.orchestration.operators import OperatorIndex
-from xmem.orchestration.policy import Context
 from xmem.orchestration.transients import AddedBlocks
-from xmem.orchestration.workload import Workload
+from xmem.run.operators import OperatorIndex
+from xmem.run.recorded import Context
+from xmem.run.workload import Workload
+from xmem.trace.attribution import Category
 
 _HALVES = frozenset({"c10::BFloat16", "c10::Half"})
 # On CUDA's float32 list and not on the CPU's. What their backward needs: the input, or the result.
@@ -37,8 +37,8 @@ class AddAutocastCopies:
     the call by softmax; 2 b for the result, kept until the backward by softmax, and while the next operator
     casts it by norms; 2 b each for the gradient that comes in and for the one that goes out, in the backward.
     Source: the lists of `aten/src/ATen/autocast_mode.h` (2.13) and `.cpp` (2.4); cpu_vs_cuda_memory, section
-    10; seen with 2.12.0 on the phantom GPU. Captures of ours run CUDA's list on the CPU: nothing is changed
-    there. Whether a trace ran under autocast shows in the casts inside of its matrix products.
+        10; seen with 2.12.0 on the phantom GPU. Our own captures run CUDA's list on the CPU: nothing is
+        changed there. The casts inside its matrix products show whether a trace ran under autocast.
     """
 
     name = "add_autocast_copies"
@@ -47,7 +47,7 @@ class AddAutocastCopies:
     def __call__(self, workload: Workload, context: Context) -> Workload:
         """Add the copies and results in float32; what was recorded comes after them, as the cast back."""
         operators = context.operators
-        if context.metadata is not None or not _casts_for_products(operators):
+        if context.is_captured or not _casts_for_products(operators):
             return workload
         calls = np.flatnonzero(operators.rows_named(_SAVES_INPUT | _SAVES_RESULT)).astype(np.int32)
         types = operators.first_input_type(calls)
@@ -80,7 +80,7 @@ class AddAutocastCopies:
 
 
 def _casts_for_products(operators: OperatorIndex) -> bool:
-    """Whether a matrix product or convolution casts what it is given, as autocast makes it do."""
+    """Return whether a matrix product or convolution casts its inputs, as autocast makes it do."""
     casts = np.flatnonzero(operators.rows_named({"aten::to"}))
     parents = operators.parent[casts]
     lowered = operators.rows_named(_LOWERED)
@@ -94,7 +94,7 @@ def _marked(operators: OperatorIndex, rows: NDArray[np.int32]) -> NDArray[np.boo
 
 
 def _largest_results(workload: Workload, operators: OperatorIndex, rows: NDArray[np.int32]) -> dict[int, int]:
-    """By operator: the largest block that it makes and that outlives it, a row of the workload."""
+    """Return by operator the largest block that it makes and that outlives it, as a row of the workload."""
     owner = operators.rows_owned_by(workload.operator, rows)
     owned = np.flatnonzero(owner >= 0)
     owned = owned[workload.free_ns[owned] > operators.events.end_ns[rows[owner[owned]]]]

@@ -11,12 +11,13 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from xmem.attribution import Category, Phase
-from xmem.blocks import NEVER
-from xmem.orchestration.operators import HOST, OperatorIndex, covered
-from xmem.orchestration.policy import Context, Target
 from xmem.orchestration.recurrent.cudnn_layers import in_cudnn
-from xmem.orchestration.workload import Workload, concatenated, made_like
+from xmem.run.operators import HOST, OperatorIndex, covered
+from xmem.run.recorded import Context
+from xmem.run.target import Target
+from xmem.run.workload import Workload, concatenated, made_like
+from xmem.trace.attribution import Category, Phase
+from xmem.trace.blocks import NEVER
 
 MATRIX_PRODUCTS = frozenset(
     {"aten::addmm", "aten::mm", "aten::bmm", "aten::baddbmm", "aten::addbmm", "aten::addmv", "aten::mv"}
@@ -34,7 +35,7 @@ _LT_SHARED_FROM = (2, 11)
 
 
 def cublas_workspace_bytes(target: Target) -> int:
-    """Size of one cuBLAS workspace, by architecture, version and `CUBLAS_WORKSPACE_CONFIG`.
+    """Return the size of one cuBLAS workspace, by architecture, version and `CUBLAS_WORKSPACE_CONFIG`.
 
     `parseChosenWorkspaceSize`: the variable's pairs `:SIZE_KIB:COUNT` are summed, one without any is ignored;
     by default 32 MiB on Hopper, and on Blackwell (compute capability 10 and 12) from PR 175344 on, which by
@@ -49,7 +50,7 @@ def cublas_workspace_bytes(target: Target) -> int:
 
 
 def cublaslt_workspace_bytes(target: Target) -> int:
-    """Size of a workspace that cublasLt takes beside cuBLAS's; 0 where it uses that one.
+    """Return the size of a workspace that cublasLt takes besides cuBLAS's; 0 if it uses that one.
 
     1 MiB, or `CUBLASLT_WORKSPACE_SIZE` KiB. Shared by default from 2.11 on (PR 168175), between by
     `TORCH_CUBLASLT_UNIFIED_WORKSPACE`; none where `DISABLE_ADDMM_CUDA_LT` keeps products away from it.
@@ -80,7 +81,7 @@ class AddCublasWorkspaces:
         for phase, first in _first_products(context):
             if size_bytes > 0:
                 result = _result_of(workload, context.operators, first)
-                # A product that allocates nothing: at its beginning, and nobody's.
+                # A product that allocates nothing: at its beginning, without an owner.
                 begin_ns = int(
                     context.trace.events.begin_ns[first] if result is None else workload.alloc_ns[result] + 1
                 )
@@ -160,7 +161,7 @@ class RecognizeCublasWorkspaces:
 
 
 def _products(context: Context, names: frozenset[str] | set[str]) -> NDArray[np.int32]:
-    """Rows of the matrix products with these names that PyTorch computes on the GPU, by time."""
+    """Return the rows of the matrix products with these names that PyTorch computes on the GPU, by time."""
     operators, events = context.operators, context.trace.events
     rows = np.flatnonzero(operators.rows_named(names)).astype(np.int32)
     hosts = np.flatnonzero(events.kind == HOST)
@@ -170,7 +171,7 @@ def _products(context: Context, names: frozenset[str] | set[str]) -> NDArray[np.
 
 
 def _first_products(context: Context) -> list[tuple[Phase, int]]:
-    """The first matrix product of each thread that has a handle."""
+    """Return the first matrix product of each thread that has a handle."""
     products = _products(context, MATRIX_PRODUCTS)
     in_backward = context.operators.in_backward(products)
     by_phase = ((Phase.FORWARD, products[~in_backward]), (Phase.BACKWARD, products[in_backward]))
@@ -178,7 +179,7 @@ def _first_products(context: Context) -> list[tuple[Phase, int]]:
 
 
 def _result_of(workload: Workload, operators: OperatorIndex, product: int) -> int | None:
-    """Row of the block that a product allocates last, None where it allocates nothing."""
+    """Return the row of the block that a product allocates last, None if it allocates nothing."""
     this = np.zeros(len(operators.events), np.bool_)
     this[product] = True
     begin_ns, end_ns = operators.events.begin_ns[product], operators.events.end_ns[product]
@@ -188,6 +189,7 @@ def _result_of(workload: Workload, operators: OperatorIndex, product: int) -> in
 
 
 def _iteration_at(workload: Workload, time_ns: int) -> int:
-    """Iteration of the last block that was born before: the product's own result; else of the next one."""
+    """Return the iteration of the last block born before (the product's own result), or else of the next
+    one."""
     at = int(np.searchsorted(workload.alloc_ns, time_ns))
     return int(workload.iteration[max(at - 1, 0)]) if len(workload) else -1

@@ -1,1 +1,1 @@
-"""Optimizers: what a step allocates on CUDA, by implementation."""
+"""Optimizers: the allocations of a step on CUDA, by implementation."""

@@ -1,9 +1,9 @@
-"""What `torch.optim` allocates in a step, optimizer by optimizer, in the order in which it does.
+"""The allocations of `torch.optim` in a step, optimizer by optimizer, in order.
 
 Written after the functions `_init_group`, `_single_tensor_*` (for-loop), `_multi_tensor_*` (foreach) and
-`_fused_*` of torch 2.13; variables bear the names that they have there, because it is by binding them again
-that temporaries end. Operators that work in place allocate nothing and are not mentioned. Scalars that the
-for-loop and foreach keep on the host (``step``) are not either; fused optimizers keep them on the device.
+`_fused_*` of torch 2.13; variables have the same names as there, because temporaries end when these are bound
+again. Operators that work in place allocate nothing and are not mentioned. Scalars that the for-loop and
+foreach keep on the host (``step``) are not either; fused optimizers keep them on the device.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Parameter:
 
     Attributes:
         name: As the capture names it.
-        shape: Elements in each dimension, None where it has another size than in the recorded run.
-        size_bytes: Of its gradient, and so of its state.
-        dtype: In the recorded run, such as ``float32``.
+        shape: Elements in each dimension, None if its size differs from the recorded run.
+        size_bytes: Size of its gradient, and so of its state.
+        dtype: Dtype in the recorded run, such as ``float32``.
         group: Index of the optimizer's parameter group.
-        gradient: Row of the workload.
+        gradient: Its gradient, a row of the workload.
     """
 
     name: str
@@ -47,10 +47,10 @@ class Step:
     """One step for one parameter group.
 
     Attributes:
-        parameters: Those of the group that have gradients, in order.
+        parameters: Parameters of the group that have gradients, in order.
         fresh: Names of those that have no state yet.
         implementation: ``LOOP``, ``FOREACH`` or ``FUSED``.
-        options: Of the optimizer, such as ``momentum``.
+        options: Options of the optimizer, such as ``momentum``.
     """
 
     parameters: Sequence[Parameter]
@@ -72,8 +72,8 @@ class Algorithm:
 
     Attributes:
         step: Writes what a step allocates to a tape.
-        implementations: Those that it has, the default on CUDA first.
-        options: That change what it allocates.
+        implementations: Its implementations, the default on CUDA first.
+        options: Options that change what it allocates.
         state_at_construction: Whether state is made by the constructor, not by the first step.
     """
 
@@ -84,7 +84,7 @@ class Algorithm:
 
 
 def construct_state(tape: Tape, parameters: Iterable[Parameter], implementation: str) -> None:
-    """What the constructor of Adagrad allocates."""
+    """Write what the constructor of Adagrad allocates."""
     for parameter in parameters:
         _keep_step(tape, implementation)
         tape.keep(parameter.size_bytes)
@@ -390,7 +390,7 @@ def _keep_step(tape: Tape, implementation: str) -> None:
 
 
 def _mask_bytes(parameter: Parameter) -> int:
-    """Size of a bool tensor of the parameter's shape."""
+    """Return the size of a bool tensor of the parameter's shape."""
     return parameter.size_bytes // ITEM_BYTES.get(parameter.dtype, 4)
 
 
@@ -399,7 +399,7 @@ def _like(tape: Tape, parameters: Sequence[Parameter]) -> list[int]:
 
 
 def _by_rank(parameters: Sequence[Parameter]) -> list[list[Parameter]]:
-    """Matrices and vectors apart, in order of first appearance."""
+    """Separate matrices and vectors, in order of first appearance."""
     apart: dict[bool, list[Parameter]] = {}
     for parameter in parameters:
         apart.setdefault(_is_matrix(parameter), []).append(parameter)
@@ -416,7 +416,7 @@ def _shape(parameter: Parameter) -> tuple[int, ...]:
 
 
 def _bytes_of(parameter: Parameter, shape: Sequence[int]) -> int:
-    """Size of a tensor of the parameter's dtype."""
+    """Return the size of a tensor of the parameter's dtype."""
     elements = prod(_shape(parameter))
     return parameter.size_bytes // elements * prod(shape) if elements else 0
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from xmem.attribution import Category, Phase
-from xmem.orchestration.operators import ANNOTATION, OPERATOR
 from xmem.orchestration.optimizer.optimizer_steps import ALGORITHMS, FOREACH, Parameter, Step
-from xmem.orchestration.policy import Context
 from xmem.orchestration.rewriting import Rewriting, Stretch
 from xmem.orchestration.tape import Tape
-from xmem.orchestration.workload import Workload
+from xmem.run.operators import ANNOTATION, OPERATOR
+from xmem.run.recorded import Context
+from xmem.run.workload import Workload
+from xmem.trace.attribution import Category, Phase
 
 _STEP = re.compile(r"Optimizer\.step#(\w+)\.step")
 _LISTS = ("aten::_foreach_", "aten::_fused_")
@@ -36,7 +36,7 @@ class DropStepCounters:
 
     def __call__(self, workload: Workload, context: Context) -> Workload:
         """Drop numbers that steps make."""
-        if context.metadata is not None:
+        if context.is_captured:
             return workload
         drop = np.zeros(len(workload), np.bool_)
         for step in _steps(workload, context):
@@ -55,9 +55,9 @@ class ReplaceOptimizerTemporaries:
     (Adafactor, Muon, LBFGS), where the trace shows lists (`aten::_foreach_*`, `aten::_fused_*`), nor in our
     captures, in which the script's own choice and CUDA's default have been followed.
 
-    Parameters are the gradients alive when the step begins, in the order in which the loop's own tensors come
-    where they tell; groups are told by the first step, which makes the state of a group before its
-    temporaries, else all are one. Weight decay is told by its sums, momentum by its state.
+    Parameters are the gradients alive when the step begins, in the order of the loop's own tensors where
+    these reveal it; the first step reveals the groups, as it makes the state of a group before its
+    temporaries, otherwise all are one group. Weight decay is recognised by its sums, momentum by its state.
     Reference: cpu_vs_cuda_memory, section 9.
     """
 
@@ -66,7 +66,7 @@ class ReplaceOptimizerTemporaries:
 
     def __call__(self, workload: Workload, context: Context) -> Workload:
         """Replace what for-loops allocate."""
-        if context.metadata is not None:
+        if context.is_captured:
             return workload  # a capture has made the choice that CUDA makes
         rewriting = Rewriting(workload)
         changed = False
@@ -91,14 +91,14 @@ class _Recorded:
     """A step as the trace has it.
 
     Attributes:
-        name: Of the optimizer, in small letters.
+        name: Name of the optimizer, in lower case.
         begin_ns: When it begins.
         end_ns: When it ends.
         made: Rows of the workload that it allocates, in order.
-        temporary: Those that are gone when it ends, numbers left out.
-        state: Those that are not, numbers left out.
-        parameter_bytes: Of each parameter with a gradient, in order.
-        sums: How many sums it makes (`aten::add`) that are new tensors.
+        temporary: Rows that are freed when it ends, without single numbers.
+        state: Rows that are not, without single numbers.
+        parameter_bytes: Size of each parameter with a gradient, in order.
+        sums: Number of sums (`aten::add`) that are new tensors.
         sum_first: Whether its first operator on parameters is one of them.
         lists: Whether it works on lists.
         fused: Whether one kernel does all.
@@ -160,7 +160,7 @@ def _steps(workload: Workload, context: Context) -> list[_Recorded]:
 def _parameters(
     workload: Workload, begin_ns: int, temporary: NDArray[np.intp], state: NDArray[np.intp]
 ) -> NDArray[np.int64]:
-    """Sizes of the gradients that a step finds, in the order of the optimizer where it can be told.
+    """Return the sizes of the gradients that a step finds, in the order of the optimizer if that is known.
 
     Gradients are made from the last parameter to the first. The for-loop makes as many tensors for each
     parameter, one after the other, be it state or temporaries.
@@ -182,7 +182,8 @@ def _parameters(
 
 
 def _groups(step: _Recorded) -> list[int]:
-    """How many parameters each group has, as a first step tells: state of a group, then its temporaries."""
+    """Return the number of parameters per group, as a first step reveals: state of a group, then its
+    temporaries."""
     if step.name == "sgd":
         return []  # makes its state on the way
     per_parameter, rest = divmod(len(step.state), len(step.parameter_bytes))

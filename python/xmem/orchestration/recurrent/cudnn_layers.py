@@ -10,11 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xmem.attribution import Category, Phase
 from xmem.dtypes import item_bytes
 from xmem.orchestration.call_nodes import nodes_of_calls, rows_by_event
-from xmem.orchestration.operators import OperatorIndex
-from xmem.orchestration.policy import Context
 from xmem.orchestration.recurrent.recurrent_spaces import (
     RecurrentCall,
     dropout_state_bytes,
@@ -23,7 +20,10 @@ from xmem.orchestration.recurrent.recurrent_spaces import (
 )
 from xmem.orchestration.rewriting import Rewriting, Stretch
 from xmem.orchestration.tape import Tape
-from xmem.orchestration.workload import Workload
+from xmem.run.operators import OperatorIndex
+from xmem.run.recorded import Context
+from xmem.run.workload import Workload
+from xmem.trace.attribution import Category, Phase
 
 RECURRENT_CALLS = {"aten::lstm": 4, "aten::gru": 3, "aten::rnn_tanh": 1, "aten::rnn_relu": 1}
 """Names, and how many gates a cell of each has."""
@@ -47,8 +47,8 @@ class ReplaceRecurrentLayers:
       space has nevertheless, a block for each of them in its place.
 
     Takes the shapes of the inputs (``record_shapes=True``). What runs without cuDNN, and bfloat16, is left
-    alone. Taken for granted: that no gradient reaches the last states; that weights lie in one block, as
-    modules on a GPU have them. Reference: cpu_vs_cuda_memory, section 7.6.
+    alone. Assumptions: no gradient reaches the last states; weights lie in one block, as modules on a GPU
+    have them. Reference: cpu_vs_cuda_memory, section 7.6.
     """
 
     name = "replace_recurrent_layers"
@@ -78,10 +78,10 @@ class _RecordedCall:
 
     Attributes:
         call: Its shapes.
-        row: Of the EventTable.
+        row: Row of the EventTable.
         made: Rows of the workload that are allocated inside, in order.
-        result: The one with the states of all steps.
-        states: The last states, one or, with an LSTM, two; fewer where they are not found.
+        result: The row with the states of all steps.
+        states: Rows of the last states, one or, with an LSTM, two; fewer if they are not found.
         nodes: Rows of the EventTable of its nodes in the backward, in order.
         made_backward: Rows of the workload that they allocate, in order.
     """
@@ -96,7 +96,7 @@ class _RecordedCall:
 
 
 def recurrent_calls(operators: OperatorIndex) -> dict[int, RecurrentCall | None]:
-    """Calls of recurrent layers by row of the EventTable, in order of time; None for those not known.
+    """Return calls of recurrent layers by row of the EventTable, in order of time; None for those not known.
 
     These are calls without shapes, and those in bfloat16, which versions of PyTorch treat differently: 2.6
     computes it without cuDNN, 2.12 with a copy of the weights in each call.
@@ -107,14 +107,14 @@ def recurrent_calls(operators: OperatorIndex) -> dict[int, RecurrentCall | None]
 
 
 def calls_of_cudnn(context: Context) -> dict[int, RecurrentCall]:
-    """Those that cuDNN runs, as far as they are known."""
+    """Return the calls that cuDNN runs, as far as they are known."""
     if not context.target.settings.cudnn_enabled:
         return {}
     return {row: call for row, call in recurrent_calls(context.operators).items() if call is not None}
 
 
 def in_cudnn(context: Context, rows: NDArray[np.int32]) -> NDArray[np.bool_]:
-    """Say of operators whether they are part of a recurrent layer, or of its backward, that cuDNN runs."""
+    """Return which operators are part of a recurrent layer, or of its backward, that cuDNN runs."""
     calls = np.array(list(calls_of_cudnn(context)), np.int32)
     operators = context.operators
     if len(calls) == 0 or len(rows) == 0:
@@ -166,7 +166,7 @@ def _recorded_calls(workload: Workload, context: Context) -> Iterator[_RecordedC
 
 
 def _recurrent_call(operators: OperatorIndex, row: int) -> RecurrentCall | None:
-    """The shapes of a call, None where the trace does not say.
+    """Return the shapes of a call, None if the trace does not say.
 
     ``lstm(input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first)``, or for
     packed sequences ``lstm(data, batch_sizes, hx, params, ..., bidirectional)``.
@@ -211,7 +211,7 @@ def _recurrent_call(operators: OperatorIndex, row: int) -> RecurrentCall | None:
 
 
 def _flat_shapes(recorded: Any) -> list[list[int]]:
-    """The shapes of a list of tensors, or of one."""
+    """Return the shapes of a list of tensors, or of one."""
     if not isinstance(recorded, list) or not recorded:
         return []
     return recorded if isinstance(recorded[0], list) else [recorded]
@@ -240,7 +240,7 @@ def _replace_forward(
     Args:
         rewriting: Takes the changes.
         recorded: The call.
-        context: Of the workload.
+        context: Context of the workload.
         generator_bytes: State of the random generator that this call makes, 0 = none.
     """
     events, workload, call = context.trace.events, rewriting.workload, recorded.call
@@ -320,8 +320,8 @@ def _replace_backward(rewriting: Rewriting, recorded: _RecordedCall, context: Co
 
 
 def _save_input(rewriting: Rewriting, recorded: _RecordedCall, begin_ns: int, until_ns: int) -> None:
-    """The input as it was given lives until the backward, where the CPU saves a copy in order of time: the
-    last block of its size that is there when the call begins.
+    """Let the input as given live until the backward, where the CPU saves a copy in order of time: it is the
+    last block of its size that exists when the call begins.
     """
     workload = rewriting.workload
     there = (workload.alloc_ns < begin_ns) & (workload.free_ns > begin_ns)

@@ -1,11 +1,11 @@
-"""How much memory cuDNN wants for a recurrent layer, by formula."""
+"""Formulas for the memory that cuDNN needs for a recurrent layer."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from xmem.device_description import Device
-from xmem.devices import UNKNOWN_IS_LIKE, find_device
+from xmem.devices.description import Device
+from xmem.devices.gpus import UNKNOWN_IS_LIKE, find_device
 
 _LSTM_GATES, _GRU_GATES = 4, 3
 _PSEUDO_LAYER_BYTES = 8 << 20
@@ -24,23 +24,23 @@ _GENERATOR_BYTES_PER_THREAD = 24
 
 @dataclass(frozen=True)
 class RecurrentCall:
-    """A call of a recurrent layer: what the sizes follow from.
+    """A call of a recurrent layer, with everything that determines the sizes.
 
     Attributes:
-        gates: Of a cell: 4 of an LSTM, 3 of a GRU, 1 of a plain one.
-        item_bytes: Of an element of all tensors.
-        steps: Of all sequences together.
-        batch: Sequences.
+        gates: Gates of a cell: 4 for an LSTM, 3 for a GRU, 1 for a plain one.
+        item_bytes: Bytes of an element of all tensors.
+        steps: Steps of all sequences together.
+        batch: Number of sequences.
         input_width: Elements of a step's input.
         hidden: Elements of a cell's state.
         projection: Elements of an LSTM's projected state, 0 = none.
-        layers: One above the other.
+        layers: Number of stacked layers.
         directions: 1, or 2 for a bidirectional layer.
         biases: Whether the weights have any.
-        training: Whether a backward is to follow.
+        training: Whether a backward follows.
         drops: Whether elements between layers are dropped.
         by_sequence: Whether the input lies in order of sequences (`batch_first`), not of time.
-        weights_bytes: Of each weight and bias, in order.
+        weights_bytes: Size of each weight and bias, in order.
     """
 
     gates: int
@@ -75,23 +75,23 @@ class RecurrentCall:
 
     @property
     def input_bytes(self) -> int:
-        """Of the input."""
+        """Size of the input."""
         return self.steps * self.input_width * self.item_bytes
 
     @property
     def result_bytes(self) -> int:
-        """Of the outputs of all steps."""
+        """Size of the outputs of all steps."""
         return self.steps * self.output_width * self.directions * self.item_bytes
 
     @property
     def state_bytes(self) -> tuple[int, ...]:
-        """Of the last outputs, and of the last cells of an LSTM."""
+        """Sizes of the last outputs, and of the last cells of an LSTM."""
         widths = (self.output_width, self.hidden) if self.is_lstm else (self.output_width,)
         return tuple(self.pseudo_layers * self.batch * width * self.item_bytes for width in widths)
 
     @property
     def matrix_bytes(self) -> int:
-        """Of the matrices of all layers, without biases."""
+        """Size of the matrices of all layers, without biases."""
         elements = 0
         for layer in range(self.layers):
             width = self.output_width * self.directions if layer else self.input_width
@@ -101,13 +101,13 @@ class RecurrentCall:
 
     @property
     def weight_space_bytes(self) -> int:
-        """Of cuDNN's block of all weights: it has two biases a gate, whether the layer has any or not."""
+        """Size of cuDNN's block of all weights: it has two biases per gate, even if the layer has none."""
         biases = self.pseudo_layers * 2 * self.gates * self.hidden
         return self.matrix_bytes + biases * self.item_bytes
 
 
 def reserve_bytes(call: RecurrentCall) -> int:
-    """What a forward in training keeps for its backward.
+    """Return the memory that a forward in training keeps for its backward.
 
     For every step the gates and the cell of an LSTM (with a projection also what goes into it and comes out),
     twice the gates of a GRU, the state of a plain cell; between layers the output, and under dropout a bit
@@ -126,11 +126,11 @@ def reserve_bytes(call: RecurrentCall) -> int:
 
 
 def work_bytes(call: RecurrentCall) -> int:
-    """What forward and backward take while they run.
+    """Return the memory that forward and backward take while they run.
 
-    8 MiB a layer and direction, the matrices, what the layers pass on, and 8 bytes a sequence. Fitted to what
-    cuDNN answers for its standard algorithm on an RTX 3060 with torch 2.12, and equal to it in 229 of 237
-    calls without projections in float16, float32 and float64; the others are within 1.3%, those with
+    8 MiB per layer and direction, the matrices, what the layers pass on, and 8 bytes per sequence. Fitted to
+    what cuDNN answers for its standard algorithm on an RTX 3060 with torch 2.12, and equal to it in 229 of
+    237 calls without projections in float16, float32 and float64; the others are within 1.3%, those with
     projections within 1.6%. cuDNN 9.1 (torch 2.6) wants 160 bytes more.
     """
     passed = _forward_elements(call)
@@ -143,14 +143,15 @@ def work_bytes(call: RecurrentCall) -> int:
 
 
 def _forward_elements(call: RecurrentCall) -> int:
-    """Of input, gates and states."""
+    """Count the elements of input, gates and states."""
     given, made, states = _elements(call)
     of_steps, of_layer = _FORWARD_SHARES[call.gates, call.directions]
     return given + of_steps * made + of_layer * states * call.layers
 
 
 def _backward_elements(call: RecurrentCall) -> int:
-    """Of their gradients; in one direction, layers above the first take some steps at a time."""
+    """Count the elements of their gradients; in one direction, layers above the first take some steps at a
+    time."""
     given, made, states = _elements(call)
     if call.directions == 2:
         of_layer = 26 if call.is_lstm else 14
@@ -162,13 +163,13 @@ def _backward_elements(call: RecurrentCall) -> int:
 
 
 def _elements(call: RecurrentCall) -> tuple[int, int, int]:
-    """Of the input, of all steps' states in one direction, and of one step's."""
+    """Count the elements of the input, of all steps' states in one direction, and of one step's."""
     return call.steps * call.input_width, call.steps * call.hidden, call.batch * call.hidden
 
 
 def dropout_state_bytes(device: Device | None) -> int:
-    """State of cuDNN's random generator: six words for each thread that the GPU can hold at once; an A100's
-    where nothing is known.
+    """Return the size of the state of cuDNN's random generator: six words for each thread that the GPU can
+    hold at once; an A100's if nothing is known.
     """
     if device is None or device.multiprocessors < 0:
         device = find_device(UNKNOWN_IS_LIKE)

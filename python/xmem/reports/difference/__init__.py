@@ -1,1 +1,1 @@
-"""Two runs compared: as text and as an offline page."""
+"""Comparison of two runs, as text and as an offline page."""

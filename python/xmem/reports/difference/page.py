@@ -1,4 +1,4 @@
-"""Two runs compared, as one page that needs nothing else: no script, light and dark, prints."""
+"""Comparison of two runs as one self-contained page: no script, light and dark, printable."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from xmem.difference import Difference, SizeChange
 from xmem.difference.causes import factor
 from xmem.reports import offline_page
-from xmem.reports.difference.words import (
+from xmem.reports.difference.phrases import (
     grouped_modules,
     headline,
     in_words,
@@ -19,8 +19,8 @@ from xmem.reports.difference.words import (
     place,
     renamed_in_words,
 )
-from xmem.units import format_bytes, format_change
-from xmem.words import spaced
+from xmem.text.units import format_bytes, format_change
+from xmem.text.words import spaced
 
 _FOLDER = Path(__file__).parent
 _MOST_ROWS = 40
@@ -59,18 +59,18 @@ class _Table:
         return len(self.changes) - len(self.rows)
 
     def share(self, change: SizeChange) -> float:
-        """Of a change in the largest one, in percent."""
+        """Return a change relative to the largest one, in percent."""
         largest = max(abs(other.change_bytes) for other in self.changes)
         return round(abs(change.change_bytes) / (largest or 1) * 100, 2)
 
 
 def page_of(difference: Difference, *, before: str, after: str) -> str:
-    """The comparison as the text of an HTML page.
+    """Return the comparison as the text of an HTML page.
 
     Args:
         difference: What to show.
-        before: What to call the first run, such as its file.
-        after: The second run, likewise.
+        before: Label of the first run, such as its file.
+        after: Label of the second run.
     """
     environment = offline_page.environment(_FOLDER)
     environment.filters["sign"] = _sign
@@ -99,7 +99,7 @@ def page_of(difference: Difference, *, before: str, after: str) -> str:
 
 
 def _waterfall(difference: Difference) -> Iterator[_Bar]:
-    """From the first device peak over each part's change to the second."""
+    """Yield the bars from the first device peak through each part's change to the second."""
     device = difference.size("device_peak")
     steps = sorted(
         (step for step in difference.waterfall if step.change_bytes), key=lambda step: -step.change_bytes

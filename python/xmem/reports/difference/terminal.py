@@ -1,4 +1,4 @@
-"""Two runs compared, in a terminal: by how much, why, then the figures; plain text when piped."""
+"""Comparison of two runs in a terminal: by how much, why, then the figures; plain text when piped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.text import Text
 
 from xmem.difference import Difference, SizeChange
 from xmem.difference.causes import factor
-from xmem.reports.difference.words import (
+from xmem.reports.difference.phrases import (
     elided,
     grouped_modules,
     headline,
@@ -21,8 +21,8 @@ from xmem.reports.difference.words import (
     place,
     renamed_in_words,
 )
-from xmem.units import format_bytes, format_change
-from xmem.words import spaced
+from xmem.text.units import format_bytes, format_change
+from xmem.text.words import spaced
 
 _TOP = 8
 _MIN_WIDTH_FOR_ALL = 70
@@ -30,7 +30,7 @@ _STYLES = {"bad": " red", "good": " green", "same": ""}
 
 
 def render(difference: Difference, console: Console) -> None:
-    """Write a comparison to a console; whether it shows colours is the console's business."""
+    """Write a comparison to a console, which decides whether to show colours."""
     said = headline(difference)
     console.print(Text.assemble((said.lead, f"bold{_STYLES[said.tone]}"), f": {said.rest}"), soft_wrap=True)
     console.print()
@@ -59,7 +59,7 @@ def _print_settings(difference: Difference, console: Console) -> None:
 
 
 def _print_changed(title: str, changes: Sequence[SizeChange], console: Console) -> None:
-    """The largest of the changes; nothing where there is none."""
+    """Print the largest changes; nothing where there are none."""
     changed = [change for change in changes if change.change_bytes]
     if changed:
         _print_sizes(title, changed, console, top=_TOP)
@@ -99,7 +99,7 @@ def _print_blocks(difference: Difference, console: Console) -> None:
 def _print_figures(
     title: str, columns: Sequence[str], rows: Sequence[Sequence[str | Text]], console: Console
 ) -> None:
-    """Names with figures; on a narrow terminal only what is now and by how much it changed."""
+    """Print names with figures; on a narrow terminal only the current size and the change."""
     shown = [
         number
         for number, column in enumerate(columns, start=1)

@@ -1,1 +1,1 @@
-"""What the gate found, in the forms that people, GitHub and code scanners read."""
+"""Findings of the gate, in the forms that people, GitHub and code scanners read."""

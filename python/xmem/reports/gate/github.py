@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xmem.gate.judge import Finding, Outcome
+from xmem.gate.judge import CheckOutcome, Finding
 from xmem.reports.gate.places import place_of
 from xmem.reports.gate.text import facts, shown_rows, summary, title
 
 
-def commands(outcomes: Sequence[Outcome]) -> str:
-    """An ``::error`` for each broken limit, on the line to look at first; empty when all passed."""
+def commands(outcomes: Sequence[CheckOutcome]) -> str:
+    """Return an ``::error`` for each broken limit, on the line to look at first; empty when all passed."""
     return "".join(f"{_error(outcome, found)}\n" for outcome in outcomes for found in outcome.findings)
 
 
-def step_summary(outcomes: Sequence[Outcome]) -> str:
-    """Markdown for ``$GITHUB_STEP_SUMMARY``: a table of the jobs, and the holders in those that failed."""
+def step_summary(outcomes: Sequence[CheckOutcome]) -> str:
+    """Return Markdown for ``$GITHUB_STEP_SUMMARY``: a table of the jobs, and the holders in failed ones."""
     lines = ["### GPU memory", "", "| job | answer | |", "|---|---|---|"]
     for outcome in outcomes:
         mark = "passed" if outcome.passed else "**failed**"
@@ -33,7 +33,7 @@ def step_summary(outcomes: Sequence[Outcome]) -> str:
     return "\n".join([*lines, "", f"{summary(outcomes)}.", ""])
 
 
-def _error(outcome: Outcome, finding: Finding) -> str:
+def _error(outcome: CheckOutcome, finding: Finding) -> str:
     place = place_of(finding, outcome.source)
     properties = {} if place is None else {"file": place.path, "line": str(place.line)}
     properties["title"] = f"GPU memory of {title(outcome)}"
@@ -57,7 +57,7 @@ def _cell(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """As it is, where Markdown and HTML would read names such as ``__main__`` and ``<lambda>`` as theirs."""
+    """Escape names such as ``__main__`` and ``<lambda>``, which Markdown and HTML would interpret."""
     for character in "\\`*_<>[]":
         text = text.replace(character, f"\\{character}")
     return text

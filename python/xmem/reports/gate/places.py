@@ -1,4 +1,4 @@
-"""Places in the user's code, as reports name them: relative to the folder that the command runs in."""
+"""Places in the user's code, relative to the folder that the command runs in."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class Place:
     """A line of a file below the current folder.
 
     Attributes:
-        path: Relative, with forward slashes.
-        line: Counted from 1.
+        path: Relative path with forward slashes.
+        line: Line number, from 1.
     """
 
     path: str
@@ -22,14 +22,14 @@ class Place:
 
 
 def place_of(finding: Finding, source: str) -> Place | None:
-    """Where to show a finding: the line that holds or added most, else the file or script that was judged.
+    """Return where to show a finding: the line that holds or added most, else the file or script judged.
 
     Args:
-        finding: What was found.
+        finding: The finding.
         source: The file or the command that was judged.
 
     Returns:
-        None when neither is a file below the current folder: in the code of others nothing can be marked.
+        None when neither is a file below the current folder: other people's code cannot be marked.
     """
     if finding.place is not None and (line := _below(*finding.place)) is not None:
         return line

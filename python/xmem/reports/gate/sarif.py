@@ -1,6 +1,6 @@
 """The gate's answer as SARIF 2.1.0, which code scanning services read.
 
-The format: docs.oasis-open.org/sarif/sarif/v2.1.0. What GitHub makes of it:
+The format: docs.oasis-open.org/sarif/sarif/v2.1.0. GitHub's support for it:
 docs.github.com/code-security/reference/code-scanning/sarif-files/sarif-support-for-code-scanning.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
-from xmem.gate.judge import Finding, Outcome, Rule
+from xmem.gate.judge import CheckOutcome, Finding, Rule
 from xmem.reports.gate.places import place_of
 from xmem.reports.gate.text import shown_rows, title
 
@@ -41,12 +41,12 @@ _RULES = {
 }
 
 
-def sarif_log(outcomes: Sequence[Outcome], version: str) -> dict[str, Any]:
-    """The log as plain Python objects.
+def sarif_log(outcomes: Sequence[CheckOutcome], version: str) -> dict[str, Any]:
+    """Return the log as plain Python objects.
 
     Args:
         outcomes: The jobs that were judged.
-        version: Of this package.
+        version: Version of this package.
     """
     return {
         "$schema": SCHEMA,
@@ -84,7 +84,7 @@ def _rule(rule: Rule) -> dict[str, Any]:
     }
 
 
-def _result(outcome: Outcome, finding: Finding) -> dict[str, Any]:
+def _result(outcome: CheckOutcome, finding: Finding) -> dict[str, Any]:
     sentences = [f"{title(outcome)}: {finding.message}."]
     for words, rows in shown_rows(finding):
         sentences.append(f"{words.capitalize()}: {', '.join(f'{size} {name}' for size, name in rows)}.")
@@ -109,8 +109,8 @@ def _result(outcome: Outcome, finding: Finding) -> dict[str, Any]:
     }
 
 
-def _fingerprint(outcome: Outcome, finding: Finding) -> str:
-    """The same for the same limit of the same job, whatever the figures and wherever the line has moved."""
+def _fingerprint(outcome: CheckOutcome, finding: Finding) -> str:
+    """Return a fingerprint of a job's limit that depends neither on the figures nor on the line."""
     gpu = "" if outcome.estimate is None else outcome.estimate.target.gpu or ""
     identity = "\0".join((finding.rule.value, outcome.name, gpu, outcome.limits.metric.value))
     return hashlib.sha256(identity.encode()).hexdigest()[:32]

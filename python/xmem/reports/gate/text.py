@@ -1,4 +1,4 @@
-"""The gate's answer in a terminal: a line a job, and under a failed one who holds the bytes."""
+"""The gate's answer in a terminal: one line per job, with the holders of the bytes below a failed one."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from io import StringIO
 from rich.console import Console
 from rich.text import Text
 
-from xmem.gate.judge import Finding, Outcome, Rule
+from xmem.gate.judge import CheckOutcome, Finding, Rule
 from xmem.gate.limits import Metric
-from xmem.units import format_bytes, format_change
-from xmem.words import spaced
+from xmem.text.units import format_bytes, format_change
+from xmem.text.words import spaced
 
 TOP = 3
-"""Rows of a kind that are shown."""
+"""Most rows of a kind to show."""
 
 _KINDS = {"category": "categories", "module": "modules", "source_line": "lines"}
 _SIZE_WIDTH = 12
 
 
-def render(outcomes: Sequence[Outcome], console: Console) -> None:
-    """Write the answer to a console; whether it shows colours is the console's business.
+def render(outcomes: Sequence[CheckOutcome], console: Console) -> None:
+    """Write the answer to a console, which decides whether to show colours.
 
-    Lines are not broken: logs are searched, and a path in two halves is not found.
+    Lines are not broken, so that a search of a log finds whole paths.
     """
     for outcome in outcomes:
         mark = Text("ok    ", "green") if outcome.passed else Text("FAIL  ", "bold red")
@@ -36,28 +36,28 @@ def render(outcomes: Sequence[Outcome], console: Console) -> None:
         _print(Text(summary(outcomes), "bold green" if passed else "bold red"), console)
 
 
-def plain(outcomes: Sequence[Outcome]) -> str:
-    """The same as the contents of a file."""
+def plain(outcomes: Sequence[CheckOutcome]) -> str:
+    """Return the same as the contents of a file."""
     written = StringIO()
     render(outcomes, Console(file=written, color_system=None))
     return written.getvalue()
 
 
-def title(outcome: Outcome) -> str:
-    """``gpt2 on RTX 3060 12 GB``."""
+def title(outcome: CheckOutcome) -> str:
+    """Return a title such as ``gpt2 on RTX 3060 12 GB``."""
     return outcome.name if outcome.gpu is None else f"{outcome.name} on {outcome.gpu}"
 
 
-def summary(outcomes: Sequence[Outcome]) -> str:
-    """How many failed."""
+def summary(outcomes: Sequence[CheckOutcome]) -> str:
+    """Describe how many jobs failed."""
     failed = sum(not outcome.passed for outcome in outcomes)
     total = len(outcomes)
     checks = "1 check" if total == 1 else f"{total} checks"
     return f"{failed} of {checks} failed" if failed else f"{checks} passed"
 
 
-def facts(outcome: Outcome) -> str:
-    """The figure, and how it stands to each limit: ``device peak 3.43 GiB, 57% of the budget of ...``."""
+def facts(outcome: CheckOutcome) -> str:
+    """Describe the figure relative to each limit: ``device peak 3.43 GiB, 57% of the budget of ...``."""
     if outcome.estimate is None:
         return "no answer"
     limits, verdict = outcome.limits, outcome.estimate.verdict
@@ -77,7 +77,7 @@ def facts(outcome: Outcome) -> str:
 
 
 def shown_rows(finding: Finding) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Rows to show of each kind: its name in words, and sizes with names, largest first."""
+    """Return the rows to show of each kind: its name in words, and sizes with names, largest first."""
     sign = format_change if finding.rule is Rule.GREW else format_bytes
     return [
         (words, [(sign(size), spaced(name) if kind == "category" else name) for name, size in rows])

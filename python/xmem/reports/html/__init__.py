@@ -1,4 +1,4 @@
-"""One page that needs nothing else: where the memory of a job goes, to click through or to print."""
+"""A self-contained page that shows where the memory of a job goes, to click through or to print."""
 
 from xmem.reports.html.page import page_of, write_page
 

@@ -1,4 +1,4 @@
-"""What the page draws: the data of its script, and the same at the peak for readers without one."""
+"""Data of the page's drawings: that of its script, and the same at the peak for readers without scripts."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from xmem.attribution import CATEGORY_LABELS, PHASE_LABELS
+from xmem.breakdown.bricks import Bricks, bricks_around_peak
 from xmem.breakdown.composition import Composition, composition_at
-from xmem.holders import OUTSIDE_OF_MODULES
-from xmem.reports.html.bricks import Bricks, bricks_around_peak
-from xmem.reports.html.curve import Span, iterations_of, phases_of, shown_requests
+from xmem.breakdown.curve import Span, iterations_of, phases_of, shown_requests
+from xmem.breakdown.segment_map import FREE, SegmentMap, segment_map_of
+from xmem.estimation.holders import OUTSIDE_OF_MODULES
 from xmem.reports.html.packing import UNIT_BYTES, NamesUsed, pack, pack_units
-from xmem.reports.html.segment_map import FREE, SegmentMap, segment_map_of
 from xmem.reports.html.static_plot import STACKED, StaticPlot, static_plot
-from xmem.units import format_bytes
+from xmem.text.units import format_bytes
+from xmem.trace.attribution import CATEGORY_LABELS, PHASE_LABELS
 
 if TYPE_CHECKING:
-    from xmem.holders import Holders
-    from xmem.pipeline import Analysis
+    from xmem.estimation.analysis import Analysis
+    from xmem.estimation.holders import Holders
 
 _MOST_MODULES = 60
 _MODULES_LISTED = 15
@@ -37,7 +37,7 @@ class Part(NamedTuple):
 
 
 class AtPeak(NamedTuple):
-    """Who holds the memory at the peak, most first."""
+    """The holders of the memory at the peak, largest first."""
 
     categories: list[Part]
     modules: list[Part]
@@ -45,15 +45,15 @@ class AtPeak(NamedTuple):
 
 @dataclass(frozen=True)
 class Drawing:
-    """What is drawn.
+    """Contents of the page's drawings.
 
     Attributes:
-        data: For the page's script.
+        data: Data for the page's script.
         plot: The curve without a script.
         at_peak: The composition at the peak without a script.
-        categories: Those that ever hold memory, from the bottom of the stack to its top.
-        bricks_text: What the bricks leave out.
-        segments_text: What the map of segments shows, in words.
+        categories: Categories that ever hold memory, from the bottom of the stack to its top.
+        bricks_text: Text on the blocks that the bricks leave out.
+        segments_text: Description of the segment map.
     """
 
     data: Mapping[str, Any]
@@ -65,7 +65,7 @@ class Drawing:
 
 
 def drawing_of(analysis: Analysis, holders: Holders) -> Drawing:
-    """Choose the instants, compose them, and pack all that the script draws."""
+    """Choose the instants, compose them, and pack the data that the script draws."""
     stages, replay = analysis.stages, analysis.replay
     requests = stages.requests
     shown = shown_requests(replay)

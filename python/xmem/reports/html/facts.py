@@ -1,19 +1,19 @@
-"""What the page says in words and small tables: the verdict, the facts beside it, the number on the card."""
+"""Texts and small tables of the page: the verdict, the facts beside it, the number on the card."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from xmem.units import format_bytes
-from xmem.words import spaced
+from xmem.text.units import format_bytes
+from xmem.text.words import spaced
 
 if TYPE_CHECKING:
-    from xmem.estimate_result import Estimate
+    from xmem.estimation.estimate import Estimate
 
 
 class CardStep(NamedTuple):
-    """A part of what nvidia-smi shows, as a step of a waterfall; ``begin`` and ``share`` are of the whole."""
+    """A part of the figure in nvidia-smi, as a waterfall step; ``begin`` and ``share`` are relative to it."""
 
     name: str
     bytes: int
@@ -24,7 +24,7 @@ class CardStep(NamedTuple):
 
 
 def facts_of(estimate: Estimate) -> dict[str, Any]:
-    """The texts around the figures, by their names in the template."""
+    """Return the texts around the figures, by their names in the template."""
     return {
         "estimate": estimate,
         "verdict": estimate.verdict,
@@ -50,7 +50,7 @@ def facts_of(estimate: Estimate) -> dict[str, Any]:
 
 
 def card_of(estimate: Estimate) -> list[CardStep]:
-    """The parts of the number on the card, each beginning where the one before ends, and their sum."""
+    """Return the parts of the number on the card, each beginning where the last one ends, and their sum."""
     whole = max(estimate.device_peak_bytes, 1)
     steps, begin = [], 0
     for part in estimate.card:

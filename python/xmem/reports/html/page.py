@@ -1,4 +1,4 @@
-"""Puts the page together: what is drawn by its script goes in as data, all else as HTML."""
+"""Assembles the page: the script's drawings go in as data, everything else as HTML."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from xmem.breakdown.execution import execution_of
-from xmem.files import write_whole
+from xmem.breakdown.module_rows import module_rows_of
+from xmem.files.writing import write_whole
 from xmem.reports import offline_page
 from xmem.reports.html.drawing import drawing_of
 from xmem.reports.html.facts import card_of, facts_of
-from xmem.reports.html.module_rows import module_rows_of
 from xmem.reports.html.packing import json_for_script
 from xmem.reports.html.source_view import source_view_of
 from xmem.reports.html.static_plot import FRAME
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
     from xmem.advice import Advised
-    from xmem.pipeline import Analysis
+    from xmem.estimation.analysis import Analysis
 
 _FOLDER = Path(__file__).parent
 _SCRIPTS = ("data.js", "curve.js", "instant.js", "bricks.js", "segments.js", "tree.js", "main.js")
@@ -33,9 +33,9 @@ def write_page(analysis: Analysis, path: str | os.PathLike[str], *, advised: Adv
     """Write the report as one file that needs nothing else.
 
     Args:
-        analysis: What ``xmem.analyze`` returns.
-        path: Where the page goes.
-        advised: What would make the job take less; without it the page has no advice.
+        analysis: The result of ``xmem.analyze``.
+        path: File to write the page to.
+        advised: Advice on making the job take less memory; without it the page has none.
 
     Raises:
         OSError: The file cannot be written.
@@ -44,7 +44,7 @@ def write_page(analysis: Analysis, path: str | os.PathLike[str], *, advised: Adv
 
 
 def page_of(analysis: Analysis, *, advised: Advised | None = None) -> str:
-    """The report as the text of an HTML page; arguments are those of ``write_page``."""
+    """Return the report as the text of an HTML page; see ``write_page`` for the arguments."""
     holders = analysis.holders
     execution = execution_of(analysis)
     drawing = drawing_of(analysis, holders)
@@ -90,14 +90,14 @@ def _sections(*, has_advice: bool) -> list[tuple[str, str]]:
 
 
 def _markup() -> type[Markup]:
-    """What the template takes as it is; every other text is escaped."""
+    """Return the type of text that the template inserts unchanged; every other text is escaped."""
     from markupsafe import Markup
 
     return Markup
 
 
 def _uplot() -> tuple[str, str]:
-    """uPlot's style and script, as the package ``uplot-python`` brings them; it is not imported."""
+    """Return uPlot's style and script from the package ``uplot-python``, without importing it."""
     found = importlib.util.find_spec("uplot")
     assert found is not None
     assert found.origin is not None
@@ -113,6 +113,6 @@ def _text(name: str) -> str:
 
 
 def _hash(script: str) -> str:
-    """The only scripts that the page lets run are those of these hashes."""
+    """Return the hash of a script; the page only runs scripts with such a hash."""
     digest = hashlib.sha256(script.encode()).digest()
     return f"'sha256-{base64.b64encode(digest).decode()}'"

@@ -10,11 +10,11 @@ from xmem.breakdown.execution import Execution
 from xmem.breakdown.lines import LineBytes, bytes_by_line
 
 if TYPE_CHECKING:
-    from xmem.pipeline import Analysis
+    from xmem.estimation.analysis import Analysis
 
 _MOST_FILES = 12
 _MOST_LINES = 300
-"""Lines with bytes of one file."""
+"""Most lines with bytes to show of one file."""
 _AROUND = 4
 """Lines shown before and after one with bytes."""
 _MOST_FILE_BYTES = 2 << 20
@@ -24,7 +24,7 @@ class SourceLine(NamedTuple):
     """A line of a file; without a number the gap between two that are shown.
 
     Attributes:
-        held: What it holds at the peak and changes, None where it does neither.
+        held: Bytes that it holds at the peak and changes, None where it does neither.
     """
 
     number: int
@@ -44,10 +44,10 @@ class SourceView(NamedTuple):
     """Files with bytes at the peak.
 
     Attributes:
-        files: Those with most bytes first.
-        files_left_out: How many more there are.
+        files: The files, most bytes first.
+        files_left_out: Number of further files.
         most: Bytes of the largest line, at least 1.
-        without_line: Bytes that no line is known of.
+        without_line: Bytes of which the line is unknown.
     """
 
     files: list[SourceFile]
@@ -57,7 +57,7 @@ class SourceView(NamedTuple):
 
 
 def source_view_of(analysis: Analysis, execution: Execution | None) -> SourceView:
-    """The lines that hold bytes at the peak, in their files."""
+    """Return the lines that hold bytes at the peak, in their files."""
     found = bytes_by_line(analysis, execution)
     by_file: dict[str, list[LineBytes]] = {}
     for line in found:
@@ -75,7 +75,7 @@ def source_view_of(analysis: Analysis, execution: Execution | None) -> SourceVie
 
 
 def _in_context(file: str, found: Sequence[LineBytes]) -> list[SourceLine]:
-    """The lines with bytes among their neighbours, gaps marked; without the file, those lines alone."""
+    """Return the lines with bytes and their neighbours, gaps marked; without the file, those lines alone."""
     hot = {line.line: line for line in found[:_MOST_LINES]}
     texts = _file_lines(file)
     if texts is None or not all(_agrees(line, texts) for line in hot.values()):
@@ -96,14 +96,14 @@ def _near(hot: Mapping[int, LineBytes], length: int) -> list[int]:
 
 
 def _agrees(line: LineBytes, texts: Sequence[str]) -> bool:
-    """Whether the file still says what it said when the run was recorded."""
+    """Return whether the file is unchanged since the run was recorded."""
     if not 1 <= line.line <= len(texts):
         return False
     return not line.text or texts[line.line - 1].strip() == line.text.strip()
 
 
 def _file_lines(file: str) -> list[str] | None:
-    """Lines of a Python file below the current folder; of no other, as a trace may name any path."""
+    """Return the lines of a Python file below the current folder only, since a trace may name any path."""
     here = Path.cwd()
     try:
         path = (here / file).resolve()

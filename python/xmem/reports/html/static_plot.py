@@ -1,4 +1,4 @@
-"""The curve as an SVG that needs no script: for readers without one, and for paper."""
+"""The curve as an SVG without scripts, for readers that run none and for print."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from xmem.attribution import Category
-from xmem.reports.html.curve import Span, shape_of
-from xmem.units import format_bytes
+from xmem.breakdown.curve import Span, shape_of
+from xmem.text.units import format_bytes
+from xmem.trace.attribution import Category
 
 STACKED = (
     Category.PARAMETER,
@@ -23,7 +23,7 @@ STACKED = (
     Category.TEMPORARY,
     Category.UNKNOWN,
 )
-"""Categories from the bottom of a stack to its top: the longest lived first."""
+"""Categories from the bottom of a stack to its top, the longest lived first."""
 
 _MOST_POINTS = 400
 
@@ -96,11 +96,11 @@ def static_plot(
 
     Args:
         x: Seconds of each instant, ascending.
-        by_category: int64 bytes, a row a `Category`, a column an instant.
-        reserved_bytes: Of each instant.
-        spans: Iterations, and the x of their ends.
+        by_category: int64 bytes, a row per `Category`, a column per instant.
+        reserved_bytes: Reserved bytes at each instant.
+        spans: Iterations, and the x coordinates of their ends.
         peak: Instant of the peak of allocated memory.
-        capacity_bytes: What the allocator can have of the device.
+        capacity_bytes: Memory of the device that the allocator can use.
     """
     top = float(max(int(reserved_bytes.max()), 1))
     if capacity_bytes is not None and capacity_bytes < 2.5 * top:
@@ -149,7 +149,7 @@ def _thinned(total: NDArray[np.int64], peak: int) -> NDArray[np.intp]:
 
 
 def _steps(across: NDArray[np.float64], heights: NDArray[np.int64], top: float, *, closed: bool) -> str:
-    """A path of steps: each value holds until the next instant."""
+    """Return a path of steps: each value holds until the next instant."""
     bottom = FRAME.bottom
     rise = np.round(bottom - heights / top * (FRAME.bottom - FRAME.top), 1)
     turns = np.concatenate([[True], rise[1:] != rise[:-1]])
@@ -163,6 +163,6 @@ def _steps(across: NDArray[np.float64], heights: NDArray[np.int64], top: float, 
 
 
 def _round_values(top: float) -> list[int]:
-    """About four sizes below the top, multiples of a power of two."""
+    """Return about four sizes below the top, multiples of a power of two."""
     step = 2.0 ** np.floor(np.log2(top / 3))
     return [int(step * number) for number in range(int(top / step) + 1)]

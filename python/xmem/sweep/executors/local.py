@@ -1,4 +1,4 @@
-"""Threads of this process: the replay is native and runs without the interpreter's lock."""
+"""Execution in threads of this process: the replay is native and runs without the interpreter's lock."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from dataclasses import dataclass, field
 
 from xmem.sweep.configuration import Configuration, cut
 from xmem.sweep.evaluate import Finished, evaluate
-from xmem.sweep.job import JobFile
+from xmem.sweep.sweep_job import JobFile
 
 _LARGEST_CHUNK = 64  # some tenths of a second
 
 
 @dataclass(frozen=True)
 class LocalExecutor:
-    """Evaluates on this machine.
+    """Executor on this machine.
 
     Attributes:
-        workers: Threads.
+        workers: Number of threads.
     """
 
     workers: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))

@@ -1,4 +1,4 @@
-"""A Ray cluster: the job travels through its object store, so that workers need only this package."""
+"""Execution on a Ray cluster: its object store carries the job, so that workers need only this package."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from xmem.errors import ConfigError, SweepError, XmemError
 from xmem.sweep.configuration import Chunk, Configuration, cut
 from xmem.sweep.evaluate import Finished, evaluate
-from xmem.sweep.job import JobFile
+from xmem.sweep.sweep_job import JobFile
 
 _LARGEST_CHUNK = 256
 _AHEAD = 2  # chunks in Ray's hands for each worker
@@ -21,11 +21,11 @@ _PATIENCE_S = 10
 
 @dataclass(frozen=True)
 class RayExecutor:
-    """Evaluates on the CPUs of a Ray cluster.
+    """Executor on the CPUs of a Ray cluster.
 
     Attributes:
-        address: Of the cluster, as ``ray.init`` takes it; None starts one on this machine that ends with the
-            sweep.
+        address: Address of the cluster, as ``ray.init`` takes it; None starts one on this machine that ends
+            with the sweep.
         workers: Tasks of one CPU at once; None for as many as the cluster has CPUs.
     """
 
@@ -83,10 +83,10 @@ class RayExecutor:
 
 
 def _require_listening(address: str | None) -> None:
-    """Check that something answers there: Ray itself waits for minutes.
+    """Check that something answers at the address: Ray itself waits for minutes.
 
     Raises:
-        ConfigError: Nothing does.
+        ConfigError: Nothing answers.
     """
     host, separator, port = (address or "").removeprefix("ray://").rpartition(":")
     if not separator or not port.isdecimal():  # such as "auto"

@@ -1,4 +1,4 @@
-"""Slurm, through submitit: a job array over chunks, on a file system that the nodes share."""
+"""Execution with Slurm through submitit: a job array over chunks, on a file system that the nodes share."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any
 from xmem.errors import ConfigError, SweepError
 from xmem.sweep.configuration import Configuration, cut
 from xmem.sweep.evaluate import Finished, evaluate
-from xmem.sweep.job import JobFile
+from xmem.sweep.sweep_job import JobFile
 
 _LARGEST_CHUNK = 10_000  # a job of Slurm takes seconds to begin
 
 
 @dataclass(frozen=True)
 class SlurmExecutor:
-    """Evaluates in jobs of Slurm.
+    """Executor in Slurm jobs.
 
     Attributes:
-        folder: Where submitit keeps what goes to the jobs and comes back; all nodes must see it.
-        workers: Jobs at once.
-        parameters: For ``submitit.AutoExecutor.update_parameters``, such as ``slurm_partition``; ``cluster``
-            chooses submitit's executor, ``local`` for this machine.
+        folder: Folder in which submitit keeps inputs and results of the jobs; all nodes must see it.
+        workers: Number of jobs at once.
+        parameters: Parameters for ``submitit.AutoExecutor.update_parameters``, such as ``slurm_partition``;
+            ``cluster`` chooses submitit's executor, ``local`` for this machine.
     """
 
     folder: Path

@@ -1,4 +1,4 @@
-"""Slow, readable twins of the core, one file a stage: what the C++ must compute, checkable by eye.
+"""Slow, readable twins of the core, one file per stage: what the C++ must compute, checkable by eye.
 
 Scans are quadratic on purpose. `trace`, `pairing`, `attribution` and `categories` follow
 `docs/trace_model.md`.

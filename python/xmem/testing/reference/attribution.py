@@ -1,4 +1,4 @@
-"""What every block belongs to: `docs/trace_model.md`, section 5, one function a rule."""
+"""Attributes every block: `docs/trace_model.md`, section 5, one function per rule."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Stack = list[Span]
 
 @dataclass(frozen=True)
 class Attribution:
-    """What one block belongs to; operators are rows of the EventTable, -1 for none."""
+    """The attribution of one block; operators are rows of the EventTable, -1 for none."""
 
     operator: int
     root_operator: int
@@ -37,7 +37,7 @@ class Attribution:
 def attribute(
     trace: ReferenceTrace, blocks: list[Block], metadata: Mapping[str, Any] | None
 ) -> list[Attribution]:
-    """What each block belongs to, in the order of the blocks."""
+    """Return the attribution of each block, in the order of the blocks."""
     return [_attribute_block(trace, block, metadata) for block in blocks]
 
 
@@ -76,29 +76,30 @@ def _free_thread(trace: ReferenceTrace, block: Block) -> int:
 
 
 def stack(trace: ReferenceTrace, thread: int, time_ns: int) -> Stack:
-    """Every span of the thread that holds the time, outermost first."""
+    """Return every span of the thread that holds the time, outermost first."""
     return [span for span in trace.spans if span.thread == thread and span.holds(time_ns)]
 
 
 def operators(stack: Stack) -> Stack:
-    """The operators of a stack."""
+    """Return the operators of a stack."""
     return [span for span in stack if span.kind == "operator"]
 
 
 def operator(stack: Stack) -> int:
-    """Row of the innermost operator."""
+    """Return the row of the innermost operator."""
     return operators(stack)[-1].row if operators(stack) else NONE
 
 
 def root_operator(stack: Stack) -> int:
-    """Row of the outermost operator that is not the autograd engine's own, else of the outermost."""
+    """Return the row of the outermost operator that is not the autograd engine's own, or else of the
+    outermost."""
     outside_engine = [span for span in operators(stack) if not span.name.startswith(ENGINE)]
     candidates = outside_engine or operators(stack)
     return candidates[0].row if candidates else NONE
 
 
 def phase(stack: Stack) -> Phase:
-    """The first rule that applies to the stack."""
+    """Return the phase by the first rule that applies to the stack."""
 
     def has(kind: str, prefix: str = "") -> bool:
         return any(span.kind == kind and span.name.startswith(prefix) for span in stack)
@@ -117,7 +118,7 @@ def phase(stack: Stack) -> Phase:
 
 
 def iteration(trace: ReferenceTrace, time_ns: int) -> int:
-    """Number of the iteration at a time, over all threads; -1 outside of any."""
+    """Return the number of the iteration at a time, over all threads; -1 outside of any."""
     marks = trace.of_kind("iteration") or trace.of_kind("annotation", "ProfilerStep#")
     if marks:
         by_begin = sorted(marks, key=lambda span: (span.begin_ns, span.row))
@@ -127,7 +128,7 @@ def iteration(trace: ReferenceTrace, time_ns: int) -> int:
 
 
 def outermost_steps(trace: ReferenceTrace) -> Stack:
-    """The optimizer steps that no other one of their thread holds: an optimizer may wrap another."""
+    """Return the optimizer steps that no other step of their thread holds: an optimizer may wrap another."""
     steps = trace.of_kind("annotation", STEP)
     return [step for step in steps if not _steps(_above(trace, step))]
 
@@ -137,7 +138,7 @@ def _steps(stack: Stack) -> Stack:
 
 
 def _above(trace: ReferenceTrace, span: Span) -> Stack:
-    """What a span lies below: the stack at its begin, as far as it comes before the span."""
+    """Return what a span lies below: the part of the stack at its begin that comes before the span."""
     return [outer for outer in stack(trace, span.thread, span.begin_ns) if outer.row < span.row]
 
 
@@ -150,7 +151,7 @@ def _is_or_lies_below_evaluation(trace: ReferenceTrace, span: Span) -> bool:
 
 
 def forward_link(trace: ReferenceTrace, span: Span) -> Span | None:
-    """The forward operator that a backward operator computes the gradient of."""
+    """Return the forward operator whose gradient a backward operator computes."""
     if span.sequence_number < 0 or not _is_or_lies_below_evaluation(trace, span):
         return None
     candidates = [
@@ -164,7 +165,7 @@ def forward_link(trace: ReferenceTrace, span: Span) -> Span | None:
 
 
 def forward_link_of_stack(trace: ReferenceTrace, stack: Stack) -> Span | None:
-    """The link of the innermost operator with a sequence number, in a stack of the backward pass."""
+    """Return the link of the innermost operator with a sequence number, in a stack of the backward pass."""
     numbered = [span for span in operators(stack) if span.sequence_number >= 0]
     if not numbered or not any(_is_evaluation(span) for span in stack):
         return None
@@ -172,7 +173,8 @@ def forward_link_of_stack(trace: ReferenceTrace, stack: Stack) -> Span | None:
 
 
 def module(trace: ReferenceTrace, stack: Stack) -> str | None:
-    """Path of the innermost module: from the capture's spans where the trace has any, else from frames."""
+    """Return the path of the innermost module: from the capture's spans if there are any, or else from
+    frames."""
     if trace.of_kind("module"):
         return _innermost(stack, "module", lambda span: span.name)
     frames = [span.name.removeprefix(MODULE_FRAME) for span in stack if span.kind == "module_frame"]
@@ -180,7 +182,8 @@ def module(trace: ReferenceTrace, stack: Stack) -> str | None:
 
 
 def source_line(trace: ReferenceTrace, stack: Stack) -> str | None:
-    """`PATH:LINE` of the user's code: the capture's spans where the trace has any, else Python frames."""
+    """Return `PATH:LINE` of the user's code, from the capture's spans if there are any, or else Python
+    frames."""
     if trace.of_kind("line"):
         return _innermost(stack, "line", lambda span: span.name)
     return _innermost(stack, "user_frame", lambda span: frame_line(span.name))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from xmem.alloc_conf import AllocatorOptions
+from xmem.simulation.alloc_conf import AllocatorOptions
 from xmem.testing.reference.segments import (
     MIB,
     UNLIMITED,
@@ -26,7 +26,8 @@ Event = tuple[str, int, int, int, int]
 
 
 def round_size(request: int, divisions: tuple[int, ...]) -> int:
-    """Bytes that a request takes: a multiple of 512, or one of a few steps between powers of two."""
+    """Return the bytes that a request takes: a multiple of 512, or one of a few steps between powers of
+    two."""
     if request < 512:
         return 512
     floor_log2 = request.bit_length() - 1
@@ -72,27 +73,27 @@ class CachingAllocator:
         )
 
     def gauge(self, name: str) -> int:
-        """Current value of a gauge of all memory."""
+        """Return the current value of a gauge of all memory."""
         return self.statistics[f"{name}.all.current"]
 
     # Where things are.
 
     def segment_of(self, block: Block) -> Segment:
-        """The segment that holds a block."""
+        """Return the segment that holds a block."""
         return next(s for s in self.segments if block in s.blocks)
 
     def neighbours(self, block: Block) -> tuple[Block | None, Block | None]:
-        """The blocks before and after it in its segment."""
+        """Return the blocks before and after it in its segment."""
         blocks = self.segment_of(block).blocks
         at = blocks.index(block)
         return (blocks[at - 1] if at > 0 else None, blocks[at + 1] if at + 1 < len(blocks) else None)
 
     def is_split(self, block: Block) -> bool:
-        """Whether it shares its segment with another block."""
+        """Return whether it shares its segment with another block."""
         return self.neighbours(block) != (None, None)
 
     def free_blocks(self, pool: str, mempool: int, stream: int | None = None) -> list[Block]:
-        """Free blocks in the order of the free set: stream, size, then the tie-break."""
+        """Return free blocks in the order of the free set: stream, size, then the tie-break."""
         found = []
         for segment in self.segments:
             if (segment.pool, segment.mempool) != (pool, mempool) or stream not in (None, segment.stream):
@@ -108,7 +109,7 @@ class CachingAllocator:
         return [block for _, block in sorted(found, key=lambda item: item[0])]
 
     def make_block(self, address: int, size: int, state: str) -> Block:
-        """A new Block object; `born` is the age of the object."""
+        """Make a new Block object; `born` is the age of the object."""
         block = Block(address, size, state, self.blocks_made)
         self.blocks_made += 1
         return block
@@ -129,7 +130,7 @@ class CachingAllocator:
         return front
 
     def join(self, block: Block) -> tuple[int, int]:
-        """Join with neighbours in the same state; how many blocks and bytes were taken over."""
+        """Join with neighbours in the same state; return how many blocks and bytes were taken over."""
         count = taken = 0
         for other in self.neighbours(block):
             if other is None or other.state != block.state:
@@ -144,7 +145,7 @@ class CachingAllocator:
     # Allocation.
 
     def malloc(self, request: int, stream: int, mempool: int | None = None) -> Block | None:
-        """A block for `request` bytes, None when out of memory; of a given pool, or by scope."""
+        """Return a block for `request` bytes, None when out of memory; from a given pool, or by scope."""
         size = round_size(request, self.options.roundup_power2_divisions)
         pool = "small" if size <= MIB else "large"
         if mempool is None and self.scopes:
@@ -158,7 +159,7 @@ class CachingAllocator:
         return self.take(block, request, size, pool)
 
     def search(self, pool: str, mempool: int, stream: int, size: int) -> Block | None:
-        """Best fit among the free blocks of the pool and stream."""
+        """Find the best fit among the free blocks of the pool and stream."""
         limited = self.limit is not None and self.options.garbage_collection_threshold > 0
         if limited and (pool, mempool) == ("large", 0):
             self.searches += 1
@@ -178,12 +179,12 @@ class CachingAllocator:
         return best
 
     def reach(self, block: Block) -> int:
-        """Size of a block together with the unmapped space right after it."""
+        """Return the size of a block together with the unmapped space right after it."""
         _, after = self.neighbours(block)
         return block.size + (after.size if after is not None and after.state == "unmapped" else 0)
 
     def ask_device(self, pool: str, mempool: int, stream: int, size: int) -> Block | None:
-        """Memory from the device, after giving cached memory back where that is needed."""
+        """Get memory from the device, after giving cached memory back if needed."""
         segment_size = (
             2 * MIB
             if size <= MIB
@@ -212,7 +213,7 @@ class CachingAllocator:
         return block
 
     def grow(self, pool: str, mempool: int, stream: int, size: int, segment_size: int) -> Block | None:
-        """One attempt to get memory from the device."""
+        """Make one attempt to get memory from the device."""
         if self.limit is not None and self.gauge("reserved_bytes") + segment_size > self.limit:
             return None
         over = self.gauge("reserved_bytes") + segment_size > self.device.capacity
@@ -237,7 +238,7 @@ class CachingAllocator:
     def add_segment(
         self, address: int, size: int, stream: int, pool: str, mempool: int, block: Block
     ) -> None:
-        """A new segment that one block covers."""
+        """Add a new segment that one block covers."""
         expandable = self.options.expandable_segments
         self.segments.append(
             Segment(self.segments_made, address, size, stream, pool, mempool, expandable, [block])
@@ -247,7 +248,7 @@ class CachingAllocator:
     def take(self, block: Block, request: int, size: int, pool: str, cuts: bool | None = None) -> Block:
         """Allocate the front of a block; the rest becomes free, or stays inside as slack.
 
-        `cuts`: which of both, where that is known.
+        `cuts`: which of the two, if known.
         """
         expandable = self.options.expandable_segments
         was_split = self.is_split(block)
@@ -281,13 +282,13 @@ class CachingAllocator:
         return block
 
     def may_split(self, block: Block) -> bool:
-        """Whether the private pool of the block has nothing against it."""
+        """Return whether the private pool of the block allows splitting it."""
         return self.private[self.segment_of(block).mempool].split
 
     # Private pools.
 
     def checkpoint_pool(self, number: int) -> list[Checkpoint]:
-        """How the segments of a pool are cut, in order of creation."""
+        """Record how the segments of a pool are cut, in order of creation."""
         return [
             (segment.number, [(b.size, None if b.state == "free" else b) for b in mapped_front(segment)])
             for segment in sorted(self.segments, key=lambda s: s.number)
@@ -295,7 +296,7 @@ class CachingAllocator:
         ]
 
     def restore_segment(self, checkpoint: Checkpoint) -> list[Block]:
-        """All pieces of a segment that is free as a whole, allocated; none where it is not."""
+        """Allocate all pieces of a segment that is free as a whole; none if it is not."""
         number, pieces = checkpoint
         segment = next((s for s in self.segments if s.number == number), None)
         if segment is None:
@@ -311,22 +312,22 @@ class CachingAllocator:
         return taken
 
     def retain_pool(self, number: int) -> None:
-        """One more user of a pool."""
+        """Add a user of a pool."""
         assert self.private[number].released < 0
         self.private[number].users += 1
 
     def begin_pool(self, number: int) -> None:
-        """Requests go to the pool from here on."""
+        """Send requests to the pool from here on."""
         self.retain_pool(number)
         self.scopes.append((number, self.options.every_scope_captures))
 
     def begin_capture(self, number: int) -> None:
-        """The same, and a graph is captured."""
+        """Do the same, and begin the capture of a graph."""
         self.retain_pool(number)
         self.scopes.append((number, True))
 
     def end_pool(self, number: int) -> None:
-        """They no longer do."""
+        """Stop sending requests to the pool."""
         self.scopes = [scope for scope in self.scopes if scope[0] != number]
 
     @property
@@ -335,14 +336,14 @@ class CachingAllocator:
         return any(captures for _, captures in self.scopes)
 
     def release_pool(self, number: int) -> None:
-        """One user less."""
+        """Remove a user of a pool."""
         self.private[number].users -= 1
         if self.private[number].users == 0:
             self.private[number].released = self.releases
             self.releases += 1
 
     def empty_pool(self, number: int) -> None:
-        """Give the memory of a pool back that has no users."""
+        """Give back the memory of a pool that has no users."""
         if self.private[number].released < 0:
             return
         self.statistics["num_sync_all_streams"] += 1
@@ -353,7 +354,7 @@ class CachingAllocator:
         self.release_pools([number])
 
     def release_pools(self, numbers: list[int]) -> None:
-        """Give what is free in these pools back; one of which nothing is left is forgotten."""
+        """Give back what is free in these pools; forget pools of which nothing is left."""
         for number in numbers:
             for pool in ("small", "large"):
                 self.release_blocks(pool, number)
@@ -364,7 +365,7 @@ class CachingAllocator:
     # Freeing.
 
     def record_stream(self, block: Block, stream: int) -> None:
-        """The block is used on another stream too."""
+        """Note that the block is used on another stream too."""
         if stream != self.segment_of(block).stream:
             block.used_elsewhere = True
             block.used_in_capture |= self.capturing
@@ -383,7 +384,7 @@ class CachingAllocator:
             self.complete_free(block)
 
     def complete(self, block: Block) -> None:
-        """The other streams are done with a block that waits."""
+        """Complete a free that waits: the other streams are done with the block."""
         self.pending.remove(block)
         segment = self.segment_of(block)
         self.events.append(
@@ -392,7 +393,7 @@ class CachingAllocator:
         self.complete_free(block)
 
     def complete_deferred(self) -> None:
-        """Frees during a capture: uses in it ended with it, others are waited for from here on."""
+        """Handle frees during a capture: uses in it ended with it, others are waited for from here on."""
         deferred, self.deferred = self.deferred, []
         for block in deferred:
             self.pending.append(block)
@@ -400,7 +401,7 @@ class CachingAllocator:
                 self.complete(block)
 
     def process_events(self) -> None:
-        """Other streams are done with all that waits; nobody looks during a capture."""
+        """Complete all frees that wait, as other streams are done; nobody looks during a capture."""
         if not self.capturing:
             self.complete_deferred()
             for block in list(self.pending):
@@ -443,7 +444,7 @@ class CachingAllocator:
                 self.release(block)
 
     def release(self, block: Block) -> None:
-        """Give the segment back that one free block covers."""
+        """Give back the segment that one free block covers."""
         segment = self.segment_of(block)
         self.segments.remove(segment)
         self.device.give(segment.size)
@@ -456,7 +457,7 @@ class CachingAllocator:
         self.events.append(("segment_free", segment.address, segment.size, segment.stream, segment.mempool))
 
     def collect_garbage(self) -> None:
-        """Give large blocks back that have been free for longer than the average, until enough is free."""
+        """Give back large blocks that have been free for longer than the average, until enough is free."""
         if self.limit is None or self.options.garbage_collection_threshold <= 0:
             return
         target = self.gauge("reserved_bytes") - int(self.options.garbage_collection_threshold * self.limit)
@@ -473,7 +474,7 @@ class CachingAllocator:
                     self.release(block)
 
     def release_oversize(self, pool: str, mempool: int, stream: int, size: int) -> bool:
-        """With max_split_size: give blocks of that size or more back, one that is enough or the largest."""
+        """With max_split_size, give back blocks of that size or more: one that is enough, or the largest."""
         if self.options.max_split_bytes is None or self.options.expandable_segments:
             return False
         wanted = max(size, self.max_split)
@@ -493,7 +494,7 @@ class CachingAllocator:
     # Expandable segments.
 
     def page(self, pool: str) -> int:
-        """Unit in which memory is mapped."""
+        """Return the unit in which memory is mapped."""
         return 2 * MIB if pool == "small" else self.options.large_segment_bytes
 
     def grow_range(self, pool: str, mempool: int, stream: int, size: int) -> Block | None:
@@ -517,7 +518,8 @@ class CachingAllocator:
         return block
 
     def find_space(self, pool: str, mempool: int, stream: int, size: int) -> Block | None:
-        """Where `size` bytes are free or unmapped in a row, at the lowest unmapped block that allows it."""
+        """Find `size` bytes that are free or unmapped in a row, at the lowest unmapped block that allows
+        it."""
         for segment in sorted(self.segments, key=lambda s: s.address):
             if (segment.pool, segment.mempool, segment.stream) != (pool, mempool, stream):
                 continue

@@ -1,4 +1,4 @@
-"""What a block is for: `docs/trace_model.md`, section 6."""
+"""The purpose of each block: `docs/trace_model.md`, section 6."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from xmem.testing.reference.pairing import Block, BlockFlag
 
 
 class Phase(IntEnum):
-    """What the training loop is doing. Values of the columns `phase` and `free_phase`."""
+    """Phases of the training loop. Values of the columns `phase` and `free_phase`."""
 
     OTHER = 0
     LOAD = 1
@@ -22,7 +22,7 @@ class Phase(IntEnum):
 
 
 class Category(IntEnum):
-    """What a block is for. Values of the column `category`."""
+    """Purposes of a block. Values of the column `category`."""
 
     UNKNOWN = 0
     PARAMETER = 1
@@ -47,7 +47,7 @@ ROLES = {
 
 @dataclass(frozen=True)
 class Lifetime:
-    """When a block was born and when it ended, in the words of the training loop."""
+    """The birth and end of a block, in terms of the training loop."""
 
     phase: Phase
     iteration: int
@@ -57,7 +57,7 @@ class Lifetime:
 
 
 def category(block: Block, lifetime: Lifetime, metadata: Mapping[str, Any] | None) -> Category:
-    """The first rule that applies."""
+    """Return the category by the first rule that applies."""
     named = named_by_capture(block, metadata)
     if named is not None:
         return named
@@ -83,7 +83,7 @@ def category(block: Block, lifetime: Lifetime, metadata: Mapping[str, Any] | Non
 
 
 def named_by_capture(block: Block, metadata: Mapping[str, Any] | None) -> Category | None:
-    """The strongest role among the rows of `tensors` that name this block; None if there is none."""
+    """Return the strongest role among the rows of `tensors` that name this block; None if there is none."""
     if metadata is None or block.address < 0:
         return None
     if (block.device_type != 0) != (metadata.get("mode") == "phantom"):

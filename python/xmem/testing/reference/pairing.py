@@ -47,7 +47,8 @@ class Block:
 
 
 def pair(trace: ReferenceTrace) -> list[Block]:
-    """The blocks of a trace, in order of allocation; those born before it first, in order of their free."""
+    """Return the blocks of a trace, in order of allocation; those born before it first, in order of their
+    free."""
     blocks: list[Block] = []
     for row, event in enumerate(trace.memory):
         if event.bytes > 0:
@@ -68,7 +69,7 @@ def pair(trace: ReferenceTrace) -> list[Block]:
 
 
 def live_at(blocks: list[Block], event: MemoryEvent) -> Block | None:
-    """The live block at the event's address on its device; an event without address is at none."""
+    """Return the live block at the event's address on its device; None for an event without address."""
     found = [
         block
         for block in blocks
@@ -78,7 +79,7 @@ def live_at(blocks: list[Block], event: MemoryEvent) -> Block | None:
 
 
 def live_without_address(blocks: list[Block], free: MemoryEvent) -> Block | None:
-    """The youngest live block without address that has the size and the device of the free."""
+    """Return the youngest live block without address that has the size and the device of the free."""
     found = [
         block
         for block in blocks
@@ -127,7 +128,7 @@ def _end(block: Block, row: int, event: MemoryEvent) -> None:
 
 
 def pairing_diagnostics(trace: ReferenceTrace, blocks: list[Block]) -> Counter[str]:
-    """What pairing found wrong, by kind: all of it can be seen in the result."""
+    """Count what pairing found wrong, by kind: all of it can be seen in the result."""
     mismatched = [
         block
         for block in blocks

@@ -1,4 +1,4 @@
-"""What the readable allocator allocates from and keeps its books in: a device, segments, blocks, pools."""
+"""The data structures of the readable allocator: a device, segments, blocks, pools."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ UNLIMITED = 1 << 60
 
 
 def ceil_to(size: int, unit: int) -> int:
-    """The least multiple of `unit` that is not below `size`."""
+    """Return the least multiple of `unit` that is not below `size`."""
     return -(-size // unit) * unit
 
 
@@ -73,7 +73,7 @@ class Block:
 
 @dataclass(eq=False)
 class PrivatePool:
-    """Memory apart from all other: of CUDA graphs or of a ``torch.cuda.MemPool``."""
+    """Memory kept apart from all other, for CUDA graphs or a ``torch.cuda.MemPool``."""
 
     users: int = 0
     released: int = -1
@@ -101,5 +101,5 @@ Checkpoint = tuple[int, list[tuple[int, Block | None]]]
 
 
 def mapped_front(segment: Segment) -> list[Block]:
-    """The blocks of a segment before its first unmapped byte."""
+    """Return the blocks of a segment before its first unmapped byte."""
     return list(takewhile(lambda block: block.state != "unmapped", segment.blocks))

@@ -1,8 +1,7 @@
 """From profiler JSON to rows: `docs/trace_model.md`, sections 1 to 3.
 
-Whole file in memory, one Python object a row, the standard library's JSON. Times stay decimal until they are
-whole nanoseconds, so nothing is lost at 4e12 microseconds. Bytes that are not UTF-8 are
-read as U+FFFD.
+Whole file in memory, one Python object per row, the standard library's JSON. Times stay decimal until they
+are whole nanoseconds, so nothing is lost at 4e12 microseconds. Bytes that are not UTF-8 are read as U+FFFD.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from xmem.errors import TraceError
-from xmem.trace import WITH_INPUTS
+from xmem.trace.trace import WITH_INPUTS
 
 Event = Mapping[str, Any]
 Row = TypeVar("Row")
@@ -85,7 +84,7 @@ class Span:
     row: int = NONE
 
     def holds(self, time_ns: int) -> bool:
-        """Whether the half-open interval contains the time."""
+        """Return whether the half-open interval contains the time."""
         return self.begin_ns <= time_ns < self.end_ns
 
 
@@ -110,7 +109,8 @@ class MemoryEvent:
 
 @dataclass
 class ReferenceTrace:
-    """What a trace holds: rows in table order, counts of events and of problems, the capture's metadata."""
+    """The content of a trace: rows in table order, counts of events and of problems, the capture's
+    metadata."""
 
     spans: list[Span]
     memory: list[MemoryEvent]
@@ -119,7 +119,7 @@ class ReferenceTrace:
     metadata: dict[str, Any] | None = None
 
     def of_kind(self, kind: str, prefix: str = "") -> list[Span]:
-        """Every span of the kind whose name starts so, in table order."""
+        """Return every span of the kind whose name starts with ``prefix``, in table order."""
         return [span for span in self.spans if span.kind == kind and span.name.startswith(prefix)]
 
 
@@ -162,7 +162,8 @@ def read(source: str | os.PathLike[str] | bytes) -> ReferenceTrace:
 
 
 def kind_of(event: object) -> str | None:
-    """The kind of an event: one of KINDS, `memory`, `bad` for what is no object, None for what is skipped."""
+    """Return the kind of an event: one of KINDS, `memory`, `bad` if it is not an object, None if it is
+    skipped."""
     if not isinstance(event, dict):
         return "bad"
     name, category = event.get("name"), event.get("cat")
@@ -184,7 +185,8 @@ def _kind_of_frame(name: str) -> str | None:
 
 
 def frame_line(name: str) -> str | None:
-    """`PATH:LINE` of a frame of the user's own code, named `PATH(LINE): FUNCTION`; None for other names."""
+    """Return `PATH:LINE` of a frame of the user's own code, named `PATH(LINE): FUNCTION`; None for other
+    names."""
     match = _FRAME.fullmatch(name)
     if match is None:
         return None
@@ -196,13 +198,13 @@ def frame_line(name: str) -> str | None:
 
 
 def _skipped_as(event: Event) -> str:
-    """The name under which a skipped event is counted: its category, else its phase letter."""
+    """Return the name under which a skipped event is counted: its category, or else its phase letter."""
     named = [event[key] for key in ("cat", "ph") if isinstance(event.get(key), str)]
     return named[0] if named else ""
 
 
 def _is_whole(event: Event, kind: str) -> bool:
-    """Whether the fields that a row cannot do without are there and of the right type."""
+    """Return whether the fields that a row needs are there and of the right type."""
     if kind == "bad" or _nanoseconds(event.get("ts")) is None:
         return False
     if kind == "memory":
@@ -229,7 +231,7 @@ def _span(event: Event, kind: str, thread: int) -> Span:
 
 
 def _inputs(name: str, args: Event) -> Any:
-    """Shapes, strides and plain values that an operator was given, of those whose inputs are kept."""
+    """Return the shapes, strides and plain values given to an operator, if its inputs are kept."""
     if name not in WITH_INPUTS:
         return None
     keys = ("Input Dims", "Input Strides", "Concrete Inputs")
@@ -253,14 +255,14 @@ def _memory_event(event: Event, thread: int) -> MemoryEvent:
 
 
 def _in_file_order(kept: list[tuple[Event, Row]]) -> list[Row]:
-    """The rows of one table by `Ev Idx` if every event has one, else as they stand in the array."""
+    """Return the rows of one table by `Ev Idx` if every event has one, or else in the order of the array."""
     if all(_is_integer(_args(event).get("Ev Idx")) for event, _ in kept):
         kept = sorted(kept, key=lambda pair: _args(pair[0])["Ev Idx"])
     return [row for _, row in kept]
 
 
 def _thread_key(event: Event) -> tuple[str, str]:
-    """`pid` and `tid` as text: some writers quote them, and 7 and "7" are one thread."""
+    """Return `pid` and `tid` as text: some writers quote them, and 7 and "7" are one thread."""
     return str(event.get("pid", "")), str(event.get("tid", ""))
 
 
@@ -278,21 +280,22 @@ def _integer(args: Event, key: str, default: int, bits: int = 64) -> int:
 
 
 def _address(value: Any) -> int:
-    """The address; from 2^63 on it wraps, as a number of 64 bits with a sign does."""
+    """Return the address; from 2^63 on it wraps, as a signed number of 64 bits does."""
     if type(value) is int and INT64_MAX < value < 2**64:
         return value - 2**64
     return int(value) if _is_integer(value) else NONE
 
 
 def _nanoseconds(microseconds: Any) -> int | None:
-    """Whole nanoseconds of decimal microseconds, digits beyond them cut off; None for what is no int64."""
+    """Return whole nanoseconds of decimal microseconds, further digits cut off; None if it is not an
+    int64."""
     if type(microseconds) not in (int, Decimal) or abs(microseconds) > INT64_MAX // 1000:
         return None
     return int(microseconds * 1000)
 
 
 def _duration_ns(event: Event) -> int | None:
-    """The duration; None where it is missing, negative or no number."""
+    """Return the duration; None if it is missing, negative or not a number."""
     duration = _nanoseconds(event.get("dur"))
     return None if duration is None or duration < 0 else duration
 

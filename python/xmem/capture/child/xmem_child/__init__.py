@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING
 from .settings import Settings
 
 if TYPE_CHECKING:
-    from .modules import RootObserver
     from .patches import Patches
     from .session import Session
+    from .watching.modules import RootObserver
 
 _OLDEST_TORCH = (2, 6)
 
@@ -31,7 +31,7 @@ def install() -> None:
     """Set everything up; called once, at the end of ``import torch``."""
     import torch
 
-    from . import failures
+    from .records import failures
 
     settings = Settings.from_environment()
     failures.follow_threads_and_processes()
@@ -57,7 +57,7 @@ def install() -> None:
 
 
 def _no_code_for_the_gpu() -> str | None:
-    from .architectures import refusal
+    from .on_phantom.architectures import refusal
 
     return refusal()
 
@@ -72,12 +72,12 @@ def _install(settings: Settings) -> None:
 
 def _install_real(settings: Settings) -> None:
     # Only now: these need a torch that is known to be new enough.
-    from . import cuda_answers, redirect, torchvision_names
-    from .alignments import Alignments, compile_eagerly, flatten_recurrent_weights
-    from .autocast import CudaAutocast
+    from .on_cpu import cuda_answers, redirect, torchvision_names
+    from .on_cpu.alignments import Alignments, compile_eagerly, flatten_recurrent_weights
+    from .on_cpu.autocast import CudaAutocast
+    from .on_cpu.slow_dtypes import SlowDtypes
     from .patches import Patches
     from .session import Session
-    from .slow_dtypes import SlowDtypes
 
     session, patches = Session(settings), Patches()
     cuda_answers.install(session)
@@ -93,15 +93,16 @@ def _install_real(settings: Settings) -> None:
 
 
 def _install_phantom(settings: Settings) -> None:
-    from . import failures, observe, phantom_distributed
-    from .allocator_record import AllocatorRecord
-    from .autotuning import take_first_choices
-    from .flat_memory import name_flat_memory
-    from .host_work import skip_host_work
-    from .initialisation import skip_initialisation
+    from .on_phantom import observe, phantom_distributed
+    from .on_phantom.autotuning import take_first_choices
+    from .on_phantom.host_work import skip_host_work
+    from .on_phantom.initialisation import skip_initialisation
     from .patches import Patches
+    from .records import failures
+    from .records.allocator_record import AllocatorRecord
     from .session import Session
     from .values import Values
+    from .watching.flat_memory import name_flat_memory
 
     session, patches = Session(settings), Patches()
     session.allocator = AllocatorRecord(session.assume)
@@ -119,9 +120,10 @@ def _install_phantom(settings: Settings) -> None:
 
 
 def _follow_training(session: Session, patches: Patches, observer: RootObserver) -> None:
-    from . import optimizers, profiler
-    from .backward import follow_backward
-    from .modules import ModuleCalls
+    from .records import profiler
+    from .watching import optimizers
+    from .watching.backward import follow_backward
+    from .watching.modules import ModuleCalls
 
     _kept.append(session)
     session.names.search_modules = True

@@ -1,8 +1,8 @@
-"""A block of the running process, recorded on request; when it ends, torch is as it was.
+"""A block of the running process, recorded on request; afterwards torch is as it was.
 
 On the CPU its tensors stand for GPU memory, and operators allocate as CUDA's do meanwhile (``alignments``).
-On a GPU nothing is changed. What is not seen being allocated is noted: on the CPU the memory that calls into
-torch are given, on a GPU all blocks of the allocator.
+On a GPU nothing is changed. Memory whose allocation is not seen is noted: on the CPU the memory that calls
+into torch are given, on a GPU all blocks of the allocator.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from typing import Any, NamedTuple
 import torch
 from torch.optim.optimizer import Optimizer
 
-from . import profiler
-from .alignments import Alignments
-from .allocator_record import allocator_settings
-from .device_memory import storage_of, tensors_in
 from .function_mode import follow_module_moves
-from .modules import ModuleCalls
-from .observe import Observation
-from .optimizers import StepHooks
+from .on_cpu.alignments import Alignments
+from .on_phantom.observe import ScriptWatch
 from .patches import Patches
-from .run_notes import RunNotes
-from .spans import Span, now_ns
-from .trace_writer import CUDA, MemoryChange, ProfilerFile
+from .records import profiler
+from .records.allocator_record import allocator_settings
+from .records.run_notes import RunNotes
+from .records.trace_writer import CUDA, MemoryChange, ProfilerFile
+from .watching.device_memory import storage_of, tensors_in
+from .watching.modules import ModuleCalls
+from .watching.optimizers import StepHooks
+from .watching.spans import Span, now_ns
 
 
 class SeenMemory(NamedTuple):
-    """Memory that a call was given: of the process's clock, and by the line that made the call."""
+    """Memory that a call was given, with the time on the process's clock and the line that made the call."""
 
     time_ns: int
     size_bytes: int
@@ -45,21 +45,21 @@ class SeenMemory(NamedTuple):
     line: str
 
 
-class Recorded(NamedTuple):
+class RecordedBlock(NamedTuple):
     """A finished recording.
 
     Attributes:
         file: What the profiler wrote.
         metadata: The ``xmem`` object of the trace.
-        spans: Of iterations, modules and lines.
+        spans: Spans of iterations, modules and lines.
         begin_ns: When the recording began, on the clock of the trace.
         seen: On the CPU: by address, the first memory there that a call was given, on the clock of the trace.
         ends_ns: On the CPU: by address, when the first named or seen memory there was freed.
         on_gpu: Whether it was measured.
         existing: On a GPU: what its allocators held at the beginning.
         totals: On a GPU: allocated and reserved bytes by device at the beginning.
-        process: Its id.
-        thread: Native id of the recorded one.
+        process: Id of the process.
+        thread: Native id of the recorded thread.
     """
 
     file: ProfilerFile
@@ -98,7 +98,7 @@ class BlockRecording(RunNotes):
         """Begin; ``within`` may be the module whose method the block is.
 
         Raises:
-            RuntimeError: Another profiler runs.
+            RuntimeError: Another profiler is running.
         """
         if torch.autograd._profiler_enabled():
             raise RuntimeError("torch's profiler is on")
@@ -129,7 +129,7 @@ class BlockRecording(RunNotes):
             raise
 
     def stop(self) -> None:
-        """End, and take back every change of torch."""
+        """End the recording, and undo every change to torch."""
         if self._within is not None:
             self._calls.leave(self._within, (), None)
         self._end_ns = now_ns()
@@ -139,12 +139,13 @@ class BlockRecording(RunNotes):
         self._patches.undo()
 
     def in_fork(self) -> None:
-        """A fork of the process is a DataLoader worker or the like; the profiler cannot be stopped in it."""
+        """Abandon the recording in a fork, such as a DataLoader worker; the profiler cannot be stopped
+        there."""
         self.spans.active = False
         torch.autograd._enable_record_function(False)
 
-    def finish(self, raw: Path) -> Recorded:
-        """Write what the profiler recorded to ``raw``, and give what is to be added to it.
+    def finish(self, raw: Path) -> RecordedBlock:
+        """Write what the profiler recorded to ``raw``, and return what must be added to it.
 
         Raises:
             OSError: The profiler could not write.
@@ -163,7 +164,7 @@ class BlockRecording(RunNotes):
         )
         if self._on_gpu:
             metadata["measured"] = {"alloc_conf": allocator_settings()}
-        return Recorded(
+        return RecordedBlock(
             file=file,
             metadata=metadata,
             spans=[*iterations, *self.spans.spans],
@@ -180,15 +181,15 @@ class BlockRecording(RunNotes):
     # What the others report.
 
     def follow_thread(self) -> None:
-        """Other threads are not recorded."""
+        """Do nothing: other threads are not recorded."""
 
     def input_arrived(self, tensor: torch.Tensor, time_ns: int, line: tuple[str, int] | None) -> None:
-        """A tensor that is no part of a model was copied to the GPU."""
+        """Note that a tensor outside any model was copied to the GPU."""
         self.note_training(time_ns)
         self.names.add("input", f"{line[0]}:{line[1]}" if line else "input", tensor)
 
     def root_called(self, module: torch.nn.Module, name: str) -> None:
-        """A module is called from outside any other."""
+        """Note a call of a module from outside any other."""
         self.note_training(now_ns())
         self.names.add_root(module, name)
         self.names.name_gradients()
@@ -211,7 +212,7 @@ class BlockRecording(RunNotes):
         self.iterations.count_step(optimizer, skipped)
 
     def saw(self, value: object, frame: Any) -> None:
-        """A call is given tensors, whose memory may be older than the recording."""
+        """Note the tensors passed to a call; their memory may be older than the recording."""
         for tensor in tensors_in(value):
             storage = storage_of(tensor)
             try:
@@ -231,7 +232,7 @@ class BlockRecording(RunNotes):
             )
 
     def watch(self, storage: torch.UntypedStorage) -> None:
-        """Note when a storage ends: of what is older than the recording, the profiler does not tell."""
+        """Note when a storage ends: the profiler does not report memory older than the recording."""
         address = storage.data_ptr()
         if address in self._watched:
             return
@@ -250,7 +251,7 @@ class BlockRecording(RunNotes):
         patches.on_undo(self._watched.clear)
         if not self._on_gpu:
             self.names.on_new_storage = self.watch
-        # What lived before the recording and ends during it is no concern of the user's.
+        # Memory that is older than the recording and is freed during it does not concern the user.
         patches.ignore_warning("Memory block of unknown size was allocated before")
         if not self._on_gpu:
             Alignments(self).install(patches)
@@ -266,7 +267,7 @@ class BlockRecording(RunNotes):
         patches.on_undo(lambda: mode.__exit__(None, None, None))
 
     def _follow_zero_grad(self) -> None:
-        """Gradients of before the recording may end here."""
+        """Follow ``zero_grad``, where gradients older than the recording may end."""
         zero_grad = Optimizer.zero_grad
 
         @functools.wraps(zero_grad)
@@ -277,7 +278,7 @@ class BlockRecording(RunNotes):
         self._patches.replace(Optimizer, "zero_grad", zero_grad_followed)
 
     def _follow_engine(self, mode: _Lines) -> None:
-        """The autograd engine calls user code again, from inside of a call: hooks, checkpoints."""
+        """Follow the user code that the autograd engine calls from inside a call: hooks, checkpoints."""
         run_engine = torch.autograd._engine_run_backward
 
         @functools.wraps(run_engine)
@@ -288,8 +289,8 @@ class BlockRecording(RunNotes):
         self._patches.replace(torch.autograd, "_engine_run_backward", run)
 
 
-class _Lines(Observation):
-    """Notes each call with its line, and the memory that it is given."""
+class _Lines(ScriptWatch):
+    """Notes each call with its line and the memory that it is given."""
 
     def __init__(self, recording: BlockRecording, *, watch_memory: bool) -> None:
         super().__init__(recording)
@@ -310,7 +311,7 @@ class _Lines(Observation):
 
 
 def _allocations() -> Iterator[MemoryChange]:
-    """What the allocators of all GPUs hold now."""
+    """Yield the blocks that the allocators of all GPUs hold now."""
     for segment in torch.cuda.memory_snapshot():
         address = segment["address"]
         for block in segment["blocks"]:

@@ -1,4 +1,4 @@
-"""Something to be done once a module is there: modules that torch or the script import later, if at all."""
+"""Actions that run once a module is imported: torch or the script may import it later, or never."""
 
 from __future__ import annotations
 

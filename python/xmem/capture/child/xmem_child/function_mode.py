@@ -15,9 +15,9 @@ import torch
 import torch.overrides
 
 from .patches import Patches
-from .spans import SpanRecorder
+from .watching.spans import SpanRecorder
 
-# Reading these allocates nothing and says nothing about the device.
+# Reading these allocates nothing and reveals nothing about the device.
 _QUERY_PROPERTIES = """
     shape dtype requires_grad grad_fn is_leaf ndim layout names is_sparse is_sparse_csr is_quantized is_meta
     is_nested is_mkldnn is_mps is_xpu is_xla is_ipu is_hpu is_mtia is_vulkan is_maia itemsize nbytes _version
@@ -53,7 +53,7 @@ class FollowingMode(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """The mode switched on for this thread, once."""
+        """Switch the mode on for this thread, once."""
         if self in torch.overrides._get_current_function_mode_stack():
             yield
         else:
@@ -62,7 +62,7 @@ class FollowingMode(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
 
     @contextmanager
     def reentered(self) -> Iterator[None]:
-        """The mode for user code that torch calls back from inside a call of its own."""
+        """Switch the mode on for user code that torch calls back from inside one of its own calls."""
         self._spans.flush()
         try:
             with self.entered():
@@ -72,7 +72,7 @@ class FollowingMode(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
 
     @contextmanager
     def left(self) -> Iterator[None]:
-        """The mode switched off for this thread, if it is the innermost one."""
+        """Switch the mode off for this thread, if it is the innermost one."""
         stack = torch.overrides._get_current_function_mode_stack()
         if not stack or stack[-1] is not self:
             yield
@@ -116,7 +116,7 @@ def _wait_until_gone(threads: list[int]) -> None:
     """Let threads that have ended in Python end for good before the interpreter does.
 
     Torch keeps a Python object in the thread-local memory of a thread that ran a backward pass, and drops it
-    after ``Thread.join`` returned: a script that exits at once would be aborted.
+    after ``Thread.join`` has returned: a script that exits at once would be aborted.
     """
     deadline = time.monotonic() + _GONE_S
     for thread in threads[-_LAST_THREADS:]:
@@ -150,7 +150,7 @@ def follow_module_moves(patches: Patches) -> None:
 
 
 def queries() -> set[Any]:
-    """Functions that ask a tensor for what it is: nothing is allocated and no memory is read."""
+    """Return the functions that only query a tensor's properties: they allocate and read no memory."""
     tensor = torch.Tensor
     found = {getattr(tensor, name).__get__ for name in _QUERY_PROPERTIES if hasattr(tensor, name)}
     found |= {getattr(tensor, name) for name in _QUERY_METHODS if hasattr(tensor, name)}
@@ -158,5 +158,5 @@ def queries() -> set[Any]:
 
 
 def reads() -> set[Any]:
-    """Functions that give Python the values of a tensor."""
+    """Return the functions that give Python the values of a tensor."""
     return {getattr(torch.Tensor, name) for name in _READ_METHODS if hasattr(torch.Tensor, name)}

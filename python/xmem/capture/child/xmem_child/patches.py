@@ -1,4 +1,4 @@
-"""Changes of torch that can be taken back: a capture never does, a recording of a block must."""
+"""Changes to torch that can be undone: a capture never does, a recording of a block must."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, cast
 
 
 class Patches:
-    """What was changed, undone in the opposite order."""
+    """A list of changes, undone in the opposite order."""
 
     def __init__(self) -> None:
         self._changes = ExitStack()
@@ -24,7 +24,7 @@ class Patches:
         setattr(owner, name, value)
 
     def ignore_warning(self, message: str) -> None:
-        """Filter warnings out whose text begins with a regular expression."""
+        """Filter out warnings whose text begins with a match of a regular expression."""
         warnings.filterwarnings("ignore", message=message)
         filters = cast("list[Any]", warnings.filters)
         added = filters[0]
@@ -36,9 +36,9 @@ class Patches:
         self._changes.callback(remove)
 
     def on_undo(self, action: Callable[[], object]) -> None:
-        """Have something else done when the changes are undone."""
+        """Register another action for when the changes are undone."""
         self._changes.callback(action)
 
     def undo(self) -> None:
-        """Take all changes back, also where one cannot be; its exception is raised at the end."""
+        """Undo all changes, even if one fails; its exception is raised at the end."""
         self._changes.close()

@@ -16,22 +16,22 @@ from typing import Any
 import torch
 from torch.optim.optimizer import Optimizer
 
-from . import failures
-from .allocator_history import Requests
-from .allocator_record import AllocatorRecord, allocator_settings
-from .card_record import card_of, cards
-from .data_lengths import DataLengths
-from .device_memory import running, usage
-from .extent import Recording
-from .peers import rank_here, stands_for, wait_for_peers, world_size
-from .profiler import Profiler
-from .progress import Progress
-from .run_notes import RunNotes
+from .on_phantom.peers import rank_here, stands_for, wait_for_peers, world_size
+from .records import failures
+from .records.allocator_history import Requests
+from .records.allocator_record import AllocatorRecord, allocator_settings
+from .records.card_record import card_of, cards
+from .records.profiler import Profiler
+from .records.progress import Progress
+from .records.run_notes import RunNotes
+from .records.trace_writer import MemoryChange, ProfilerFile, SeenMemory
+from .records.unseen_memory import unseen_memory
 from .settings import Settings
-from .spans import now_ns
-from .trace_writer import MemoryChange, ProfilerFile, SeenMemory
-from .unseen_memory import unseen_memory
 from .values import Values
+from .watching.data_lengths import DataLengths
+from .watching.device_memory import running, usage
+from .watching.extent import Recording
+from .watching.spans import now_ns
 
 _STOPS_BEFORE_EXIT = 3
 
@@ -42,10 +42,8 @@ class State(Enum):
     IDLE = "idle"
     RECORDING = "recording"
     DONE = "done"  # the trace is written, the script is being unwound
-    BYSTANDER = "bystander"  # another process is the captured one
-    PEER = (
-        "peer"  # likewise on the phantom GPU: this one counts its iterations and says what its allocator held
-    )
+    BYSTANDER = "bystander"  # another process is captured
+    PEER = "peer"  # likewise on the phantom GPU: counts its iterations, reports what its allocator held
 
 
 class Session(RunNotes):
@@ -76,18 +74,18 @@ class Session(RunNotes):
     # What the others report.
 
     def request_device(self) -> None:
-        """The script asked for the GPU."""
+        """Note that the script asked for the GPU."""
         usage.requests += 1
         self.names.only_device = True
         self._ensure_recording()
 
     def input_arrived(self, tensor: torch.Tensor, time_ns: int, line: tuple[str, int] | None) -> None:
-        """A tensor that is no part of a model was copied to the GPU."""
+        """Note that a tensor outside any model was copied to the GPU."""
         self.note_training(time_ns)
         self.names.add("input", f"{line[0]}:{line[1]}" if line else "input", tensor)
 
     def root_called(self, module: torch.nn.Module, name: str) -> None:
-        """A module is called from outside any other."""
+        """Handle a call of a module from outside any other."""
         self._ensure_recording()
         self.progress.note(f"{self._iteration_now()}, in {name}")
         if self.state is State.RECORDING:
@@ -100,21 +98,22 @@ class Session(RunNotes):
             self.values.model_called()
 
     def root_left(self, module: torch.nn.Module) -> None:
-        """Its call is over; one without weights, such as a loss, is part of what surrounds it."""
+        """Handle the end of its call; a module without weights, such as a loss, is part of its
+        surroundings."""
         if self.state in _COUNTING and next(module.parameters(), None) is not None:
             self.iterations.call_ends()
             self.progress.note(f"{self._iteration_now()}, after a call of {type(module).__name__}")
             self._advance()
 
     def backward_ended(self) -> None:
-        """An outermost backward pass is over."""
+        """Handle the end of an outermost backward pass."""
         if self.state in _COUNTING:
             self.iterations.count_backward()
             self.progress.note(f"{self._iteration_now()}, after its backward pass")
             self._advance()
 
     def optimizer_built(self, _optimizer: Optimizer) -> None:
-        """An optimizer is being constructed; some allocate their state there."""
+        """Handle the construction of an optimizer, in which some allocate their state."""
         self.iterations.optimizers_built += 1
         self._ensure_recording()
 
@@ -145,13 +144,13 @@ class Session(RunNotes):
         self._advance()
 
     def thread_ends(self) -> None:
-        """The calling thread ends. On the CPU the profiler follows one thread, and the recording ends with
-        it."""
+        """Handle the end of the calling thread. On the CPU the profiler follows one thread, and the recording
+        ends with it."""
         if self.allocator is None:
             self.process_ends()
 
     def process_ends(self) -> None:
-        """A script that trained too little, or does not train at all, leaves the trace of what it did."""
+        """Leave a trace of what a script did that trained too little or not at all."""
         if self.state is State.PEER:
             self._report_as_peer()
         if self.state is not State.RECORDING:
@@ -159,7 +158,7 @@ class Session(RunNotes):
         if self.allocator is None and threading.get_native_id() != self.thread:
             return  # the profiler cannot be stopped from here
         if (reason := self._never_trained()) is not None:
-            self._abandon()  # a profiler that runs on when the interpreter ends takes the process down
+            self._abandon()  # a profiler that still runs when the interpreter ends crashes the process
             self.state = State.DONE
             self.settings.report(state="failed", message=reason)
         elif self._owner or self._takes_part():
@@ -168,8 +167,8 @@ class Session(RunNotes):
             self._abandon()
 
     def _never_trained(self) -> str | None:
-        """Why a script that wanted to train did not, where values that the phantom GPU does not have are the
-        likely reason."""
+        """Say why a script that wanted to train did not, if the likely reason is values that the phantom GPU
+        lacks."""
         wanted = self.iterations.kind == "call" and self.iterations.optimizers_built > 0
         lines = [] if self.values is None or not wanted else self.values.deciding_lines()
         if not lines or failures.noted():  # what was raised says more
@@ -181,7 +180,7 @@ class Session(RunNotes):
         )
 
     def follow_thread(self) -> None:
-        """The calling thread calls torch."""
+        """Follow the calling thread, which calls torch."""
         self._profiler.follow_thread()
 
     def align(self, name: str, note: str) -> None:
@@ -204,7 +203,7 @@ class Session(RunNotes):
             return  # nothing on the GPU yet; initializing it here would keep the script from forking
         self.state = State.RECORDING
         self.thread = threading.get_native_id()
-        # What lived before the recording and ends during it is no concern of the script's.
+        # Memory that is older than the recording and is freed during it does not concern the script.
         warnings.filterwarnings("ignore", message="Memory block of unknown size was allocated before")
         # Threads share one recording, on purpose.
         warnings.filterwarnings("ignore", message="ProfilerStateBase already has a registered callback")
@@ -231,7 +230,7 @@ class Session(RunNotes):
             )
 
     def _takes_part(self) -> bool:
-        """Whether a process that made no step may still be the one to capture."""
+        """Return whether a process that made no step may still be the one to capture."""
         if self.allocator is not None:
             return stands_for(self.settings.rank) and any(self._peak_bytes())
         return self.iterations.calls > 0
@@ -268,7 +267,7 @@ class Session(RunNotes):
             processes.Finalize(None, self.process_ends, exitpriority=-100)
 
     def _peak_bytes(self) -> tuple[int, ...]:
-        """The most that the allocators of all devices held so far, reserved and allocated."""
+        """Return the most that the allocators of all devices held so far, reserved and allocated."""
         if self.allocator is None or not torch.cuda.is_initialized():
             return ()
         return tuple(
@@ -298,8 +297,8 @@ class Session(RunNotes):
             self._unwind()
 
     def _is_over_for_peers(self) -> bool:
-        """The ranks of a job stop after the same number of iterations, or some would wait for others in
-        vain."""
+        """Return whether this rank should stop: all ranks of a job stop after the same number of iterations,
+        or some would wait for others in vain."""
         if self.settings.extent.is_fixed:
             return self._extent.is_complete()
         try:
@@ -348,7 +347,7 @@ class Session(RunNotes):
         return metadata
 
     def _unseen_memory(self, file: ProfilerFile) -> list[MemoryChange]:
-        """What the allocators say that the profiler did not see."""
+        """Return the memory changes that the allocators report and the profiler did not see."""
         seen: dict[int, list[SeenMemory]] = {}
         for event in file.device_memory() if self._requests else ():
             seen.setdefault(event.device_index, []).append(event)
@@ -365,7 +364,7 @@ class Session(RunNotes):
         self.settings.report_peer(**self._own_peaks())
 
     def _own_peaks(self) -> dict[str, Any]:
-        """What the allocators of this process held."""
+        """Return what the allocators of this process held."""
         assert self.allocator is not None
         devices = [row | {"card": card_of(row["device"])} for row in self.allocator.peaks()]
         return {"rank": rank_here(), "process": self._process, "devices": devices}
@@ -414,7 +413,7 @@ _COUNTING = (State.RECORDING, State.PEER)
 
 
 def _cudnn_planner() -> dict[str, str]:
-    """Who planned the convolutions, as the phantom noted it; empty if there were none."""
+    """Return which cuDNN planned the convolutions, as the phantom noted it; empty if there were none."""
     note = Path(os.environ["XMEM_PHANTOM"]) / "cudnn"
     if not note.exists():
         return {}

@@ -25,11 +25,11 @@ class Extent(NamedTuple):
     """How far to record, as the parent says it.
 
     Attributes:
-        iterations: At least; where nothing else is asked for, exactly.
+        iterations: The minimum; the exact number if nothing else is asked for.
         until_steady: Go on until two iterations in a row bring no new peak.
         with_eval: Go on until the first evaluation that follows a training step is over.
         until_end: Go on until the script ends.
-        calls: Of outermost modules, for scripts that do not train; 0: until the script ends.
+        calls: Number of calls of outermost modules, for scripts that do not train; 0: until the script ends.
         longest_batch: Make batches of the longest items of a data set.
     """
 
@@ -58,8 +58,8 @@ class Settings(NamedTuple):
         gzip: Whether the trace is compressed.
         snapshot: Whether the allocator's snapshot is kept (phantom).
         keep_init: Whether weights are initialized (phantom).
-        values: By source line, what reads of GPU memory give there (phantom).
-        known_elements: Tensors of more elements have no values (phantom).
+        values: The value that reads of GPU memory give, by source line (phantom).
+        known_elements: Tensors with more elements have no values (phantom).
         gpu: What ``torch.cuda`` describes (real).
     """
 
@@ -87,39 +87,40 @@ class Settings(NamedTuple):
         return cls(gpu=Gpu(**gpu), **values)
 
     def raw_trace(self, process: int) -> Path:
-        """What the profiler wrote."""
+        """The file that the profiler wrote."""
         return self.workspace / f"raw.{process}.json"
 
     def trace(self, process: int) -> Path:
-        """The completed trace of a process, complete once its status says so."""
+        """Return the file for the finished trace of a process, complete once its status says so."""
         return self.workspace / f"trace.{process}.json{'.gz' if self.gzip else ''}"
 
     @property
     def claim(self) -> Path:
-        """Exists once a process has completed an optimizer step: that process is the captured one."""
+        """A file that exists once a process has completed an optimizer step: that process is the captured
+        one."""
         return self.workspace / "claim"
 
     @property
     def finish(self) -> Path:
-        """Exists once the run is to end: after as many iterations as it says, or at once where it is
+        """A file that exists once the run should end: after the number of iterations in it, or at once if
         empty."""
         return self.workspace / "finish"
 
     @property
     def allocator_snapshot(self) -> Path:
-        """What ``torch.cuda.memory._snapshot`` returned, as ``_dump_snapshot`` writes it."""
+        """The file for the result of ``torch.cuda.memory._snapshot``, as ``_dump_snapshot`` writes it."""
         return self.workspace / "snapshot.pickle"
 
     def peer(self, process: int) -> Path:
-        """What a process that is not the captured one measured."""
+        """Return the file for the measurements of a process that is not the captured one."""
         return self.workspace / f"peer.{process}.json"
 
     def peers(self) -> list[dict[str, Any]]:
-        """What all of them measured so far."""
+        """Return what all of those processes measured so far."""
         return [json.loads(path.read_text()) for path in sorted(self.workspace.glob("peer.*.json"))]
 
     def take_claim(self) -> bool:
-        """Make this process the captured one; False when another was first."""
+        """Make this process the captured one; return False if another was first."""
         try:
             os.close(os.open(self.claim, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
         except OSError:
@@ -145,14 +146,14 @@ class Settings(NamedTuple):
         self._publish(self.peer(os.getpid()).name, measured)
 
     def ask_to_finish(self, iterations: int) -> None:
-        """Have the other processes of the job stop after as many iterations."""
+        """Make the other processes of the job stop after this many iterations."""
         with contextlib.suppress(OSError):
             self.finish.write_text(str(iterations))
 
     def _publish(self, name: str, content: dict[str, Any]) -> None:
         """Write a file atomically."""
         partial = self.workspace / f"partial.{os.getpid()}"
-        # Nobody waits for it any more, or the disk is full: the parent then sees nothing.
+        # Nobody is waiting for it any more, or the disk is full: the parent then sees nothing.
         with contextlib.suppress(OSError):
             partial.write_text(json.dumps(content))
             partial.replace(self.workspace / name)

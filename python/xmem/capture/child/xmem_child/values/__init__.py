@@ -1,10 +1,10 @@
-"""The values of the phantom GPU's memory: what the host wrote, and what follows from that, is known.
+"""The values in the phantom GPU's memory that are known: those that the host wrote, and those that follow.
 
 Read in this order: ``operators`` (which operators are followed, and how), ``inside`` (those that modes and
 subclasses of tensors call), ``contents`` (what is known of memory), ``draws`` (random numbers of the GPU),
-``engine`` (operators run on the host with what is known), ``reads`` (what is read of what is not),
-``outcomes`` (conditions that must hold), ``rules`` (what is taken for what is unknown), ``collectives`` (what
-ranks tell each other) and ``triton`` (kernels that scripts write themselves).
+``engine`` (operators run on the host with known values), ``reads`` (reads of unknown values), ``outcomes``
+(conditions that must hold), ``rules`` (the values assumed for unknown ones), ``collectives`` (what ranks tell
+each other) and ``triton`` (kernels that scripts write themselves).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from ..settings import Settings
-from ..spans import SpanRecorder
+from ..watching.spans import SpanRecorder
 from .collectives import Collectives, note_reductions
 from .contents import Contents
 from .engine import Engine
@@ -30,12 +30,12 @@ from .triton import follow_launches
 
 
 class Values:
-    """Follows what is known, and answers reads of what is not.
+    """Follows known values, and answers reads of unknown ones.
 
     Args:
-        settings: Of the capture.
+        settings: Settings of the capture.
         spans: Knows the user's lines.
-        assume: Told of what a reader of the estimate should know.
+        assume: Takes a sentence that a reader of the estimate should know.
     """
 
     def __init__(self, settings: Settings, spans: SpanRecorder, assume: Callable[[str], None]) -> None:
@@ -54,7 +54,7 @@ class Values:
         note_reductions()
 
     def follow_thread(self) -> None:
-        """Follow the operators of the calling thread, of the backward passes that it starts, too."""
+        """Follow the operators of the calling thread and of the backward passes that it starts."""
         follow_this_thread()
 
     def _kernel_failed(self, name: str, error: Exception) -> None:
@@ -65,27 +65,27 @@ class Values:
             )
 
     def not_written(self, tensor: torch.Tensor) -> None:
-        """A tensor of the host does not hold what the script takes it to hold."""
+        """Note that a host tensor does not hold what the script expects it to hold."""
         self._contents.note_unwritten(tensor)
 
     def stepped(self) -> None:
-        """A training step was made."""
+        """Note that a training step was made."""
         self._reads.stepped()
 
     def model_called(self) -> None:
-        """A model was called."""
+        """Note that a model was called."""
         self._reads.model_called()
 
     def deciding_lines(self) -> list[str]:
-        """The lines that made numbers or conditions of what is not known."""
+        """Return the lines that made numbers or conditions of unknown values."""
         return self._reads.deciding_lines()
 
     def rows(self) -> list[dict[str, Any]]:
-        """The reads of what is not known: see ``Reads.rows``."""
+        """Return the reads of unknown values: see ``Reads.rows``."""
         return self._reads.rows()
 
     def before(self, failed: list[CodeType]) -> list[dict[str, Any]]:
-        """The reads that an exception may come from: see ``Reads.before``."""
+        """Return the reads that may have caused an exception: see ``Reads.before``."""
         return self._reads.before(failed)
 
 
@@ -103,7 +103,7 @@ def _answering() -> Callable[[int], Any]:
 
     @contextmanager
     def answering(value: int) -> Iterator[None]:
-        """Small reads of this thread give ``value`` meanwhile."""
+        """Make small reads of this thread give ``value`` meanwhile."""
         answer(1, value)
         try:
             yield

@@ -1,4 +1,4 @@
-"""What ranks tell each other of small tensors, since the phantom's NCCL moves nothing.
+"""Exchanges the values of small tensors between ranks, since the phantom's NCCL moves nothing.
 
 Each rank posts the values that it puts in to the store of the process group, and looks for those of its peers
 when somebody asks for the result: a rank does not wait where a GPU would not. In a group without peers that
@@ -34,9 +34,9 @@ class Collectives:
     """Kernels of ``torch.distributed``'s operators (namespace ``c10d``).
 
     Args:
-        engine: For what is known.
-        reads: Told of guesses.
-        assume: Told of what a reader of the estimate should know.
+        engine: Gives the known values.
+        reads: Takes note of guesses.
+        assume: Takes a sentence that a reader of the estimate should know.
     """
 
     def __init__(self, engine: Engine, reads: Reads, assume: Callable[[str], None]) -> None:
@@ -61,7 +61,7 @@ class Collectives:
         }
 
     def _after(self, share: Callable[..., list[Any]]) -> Callable[[Operator, Any, Args, Kwargs], Any]:
-        """The kernel that calls the operator, and then keeps what follows from what ranks put in."""
+        """Return the kernel that calls the operator, and then keeps what follows from the ranks' inputs."""
 
         def kernel(operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
             with unfollowed():
@@ -204,7 +204,7 @@ class Collectives:
         return reduced
 
     def _channel(self, group: _Group, tensor: torch.Tensor, between: tuple[int, int] | None = None) -> str:
-        """The name of what is sent next; empty where it is too large, which it is for all ranks."""
+        """Return the name of the next message; empty where it is too large, which holds for all ranks."""
         if tensor.numel() * tensor.element_size() > _MOST_BYTES or tensor.layout is not torch.strided:
             return ""
         channel = f"{group.name}/{'all' if between is None else f'{between[0]}-{between[1]}'}"
@@ -218,7 +218,7 @@ class Collectives:
         tensors: list[torch.Tensor],
         between: tuple[int, int] | None = None,
     ) -> tuple[str, list[Values]]:
-        """Tell the peers what this rank puts in; the name of the channel, and what it told."""
+        """Tell the peers what this rank puts in; return the name of the channel and what was sent."""
         channel = self._channel(group, like, between)
         if not channel:
             return "", [None]
@@ -238,7 +238,7 @@ class Collectives:
     def _parts(
         self, group: _Group, channel: str, form: _Form, own: list[Values]
     ) -> list[torch.Tensor] | None:
-        """What each rank put in; None where one does not know it."""
+        """Return what each rank put in; None where one does not know it."""
         parts = [self._of(group, channel, rank, form, own)[0] for rank in range(group.size)]
         known = [part for part in parts if part is not None]
         return known if len(known) == len(parts) else None
@@ -246,7 +246,7 @@ class Collectives:
     def _of_root(
         self, group: _Group, channel: str, root: int, form: _Form, own: list[Values], count: int = 1
     ) -> list[Values]:
-        """What the one rank that puts something in did; where it is no process, that is a guess."""
+        """Return what the root rank put in; a guess if that rank is not a real process."""
         if group.store is None and root != group.rank:
             self._reads.unknown("numbers", "broadcast", 0)
         return self._of(group, channel, root, form, own, count)
@@ -260,7 +260,7 @@ class Collectives:
         own: list[Values],
         count: int = 1,
     ) -> list[Values]:
-        """What a rank put in."""
+        """Return what a rank put in."""
         if rank == group.rank and own:
             return own
         if group.store is None:
@@ -282,7 +282,7 @@ class Collectives:
 
 
 class _Form(NamedTuple):
-    """Of a tensor that is sent; the tensor itself must not live longer for being waited for."""
+    """The form of a tensor that is sent; waiting for it must not keep the tensor itself alive."""
 
     dtype: torch.dtype
     size: torch.Size
@@ -296,7 +296,7 @@ class _Group:
     """A process group as this rank sees it.
 
     Attributes:
-        store: Reaches the peers; None where they are no real processes.
+        store: Reaches the peers; None if they are not real processes.
     """
 
     def __init__(self, boxed: Any) -> None:
@@ -318,12 +318,12 @@ def _bytes(values: torch.Tensor) -> bytes:
     return bytes(plain.view(-1).view(torch.uint8).numpy())
 
 
-# The operator gets what reduces as an object that Python cannot look into, so it is noted before.
+# The operator gets the reduction as an object that Python cannot inspect, so it is noted before.
 _REDUCING = ("allreduce", "allreduce_coalesced", "reduce", "_reduce_scatter_base")
 
 
 class _Reduction(threading.local):
-    """What the collective that this thread is about to call reduces by; None where that is not known."""
+    """The reduction of the collective that this thread is about to call; None if unknown."""
 
     by: Any = None
 
@@ -332,7 +332,7 @@ _reduction = _Reduction()
 
 
 def note_reductions() -> None:
-    """Note what process groups are asked to reduce by, before the operator is called."""
+    """Note the reduction that process groups are asked for, before the operator is called."""
     if torch.distributed.is_available():
         for name in _REDUCING:
             setattr(
@@ -358,7 +358,7 @@ def _reduce_ops() -> tuple[type, ...]:
 
 
 def _operation() -> Callable[[list[torch.Tensor]], torch.Tensor] | None:
-    """How values of ranks become one; None for ways that are not known."""
+    """Return the function that combines the ranks' values; None for unknown reductions."""
     kinds = torch.distributed.ReduceOp.RedOpType
     ways: dict[Any, Callable[[list[torch.Tensor]], torch.Tensor]] = {
         kinds.SUM: lambda parts: reduce(torch.add, parts),

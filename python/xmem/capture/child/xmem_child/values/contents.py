@@ -1,4 +1,4 @@
-"""What is known of the memory of the phantom GPU, by storage.
+"""What is known about the memory of the phantom GPU, by storage.
 
 A fact is about a whole storage: its bytes, one number that fills it, the share of a mask that is true, or
 numbers that all of its elements are among. It ends with the storage, and with anything that may have written
@@ -14,14 +14,14 @@ from typing import Any
 
 import torch
 
-# Fewer than what makes Python look for garbage: most facts end young, like the tensors that they are about.
+# Fewer than trigger Python's garbage collection: most facts end young, like the tensors that they describe.
 _SWEEP_AT_LEAST = 128
 
 Number = bool | int | float | complex
 
 
 class Fact:
-    """What is known of one storage: one of ``bytes``, ``later``, ``number``, ``share`` and ``among``."""
+    """What is known about one storage: one of ``bytes``, ``later``, ``number``, ``share`` and ``among``."""
 
     __slots__ = ("among", "bytes", "dtype", "later", "number", "share", "watched", "weak")
 
@@ -37,12 +37,12 @@ class Fact:
 
     @property
     def gives_values(self) -> bool:
-        """Whether it says what each element is."""
+        """Whether it gives the value of each element."""
         return self.share is None and self.among is None
 
 
 def weight(dtype: torch.dtype) -> float:
-    """What an element of a type counts towards the most that are kept."""
+    """Return how much an element of a type counts towards the limit of what is kept."""
     return 1.0 if dtype.is_floating_point or dtype.is_complex else 0.125
 
 
@@ -52,8 +52,9 @@ class Contents:
     Ask it only where operators are not followed (``unfollowed``): it calls some itself.
 
     Args:
-        most_elements: Of a tensor of floats whose values are kept one by one; of integers and masks it may
-            have eight times as many, since sizes come from those (routes of experts, lengths).
+        most_elements: Limit for a tensor of floats whose values are kept one by one; one of integers or a
+            mask may have eight times as many elements, since sizes come from those (routes of experts,
+            lengths).
     """
 
     def __init__(self, most_elements: int) -> None:
@@ -64,7 +65,7 @@ class Contents:
         self._watch = _Watch()
 
     def is_small(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor may be kept by its elements."""
+        """Return whether a tensor may be kept element by element."""
         return self._few(tensor.numel(), tensor.dtype)
 
     def _few(self, elements: int, dtype: torch.dtype) -> bool:
@@ -74,7 +75,8 @@ class Contents:
         return bool(self._facts)
 
     def has_nothing_of(self, args: tuple[Any, ...]) -> bool:
-        """Whether nothing is known of the first tensor among arguments, which is of the GPU: a quick no."""
+        """Return whether nothing is known about the first tensor among arguments, a GPU tensor: a quick
+        no."""
         for a in args:
             first = a[0] if isinstance(a, (list, tuple)) and a else a
             if isinstance(first, torch.Tensor):
@@ -83,12 +85,12 @@ class Contents:
         return False
 
     def knows(self, tensor: torch.Tensor) -> bool:
-        """Whether there is a fact about the tensor's storage that gives values."""
+        """Return whether a fact about the tensor's storage gives values."""
         fact = self._fact(tensor)
         return fact is not None and fact.gives_values
 
     def number(self, tensor: torch.Tensor) -> Number | None:
-        """The number that fills a tensor of the GPU, None where there is none or it is not known."""
+        """Return the number that fills a GPU tensor, None if there is none or it is not known."""
         fact = self._fact(tensor)
         if fact is None or not fact.gives_values:
             return None
@@ -101,19 +103,19 @@ class Contents:
         return number
 
     def has_share(self, mask: torch.Tensor) -> bool:
-        """Whether it was noted how much of it is true."""
+        """Return whether it was noted how much of the mask is true."""
         fact = self._fact(mask)
         return fact is not None and fact.share is not None
 
     def tensor(self, tensor: torch.Tensor, *, to_write: bool = False) -> torch.Tensor | None:
-        """The values of a tensor of the GPU, as one of the host with the same strides.
+        """Return the values of a GPU tensor, as a host tensor with the same strides.
 
         Args:
             tensor: Of the GPU.
             to_write: Whether it will be written: what is written is known from then on.
 
         Returns:
-            None where they are not known, or too many.
+            The values; None if they are unknown or too many.
         """
         if not tensor.numel():  # there is nothing to know
             return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
@@ -129,8 +131,8 @@ class Contents:
         return view.set_(kept, tensor.storage_offset(), tensor.size(), tensor.stride())
 
     def share(self, mask: torch.Tensor) -> float:
-        """The share of a mask of unknown values that is taken as true: all; of a slice of a larger tensor,
-        the slice's share of it; or what was noted."""
+        """Return the share of a mask of unknown values that is taken as true: all of it, a slice's share of
+        the larger tensor, or what was noted."""
         fact = self._fact(mask)
         if fact is not None and fact.share is not None:
             return fact.share
@@ -142,8 +144,8 @@ class Contents:
 
         Args:
             tensor: Of the GPU.
-            values: Of the host; shares no memory with anything else.
-            fresh: The storage was made for this tensor: a rest of it means nothing.
+            values: Host tensor that shares no memory with anything else.
+            fresh: Whether the storage was made for this tensor, so that the rest of it does not matter.
         """
         if not self._few(values.numel(), tensor.dtype):
             self.forget(tensor)
@@ -164,14 +166,14 @@ class Contents:
             self.forget(tensor)
 
     def set_later(self, tensor: torch.Tensor, draw: Callable[[], torch.Tensor | None]) -> None:
-        """Keep a way to find the values of a tensor; it may turn out that they are unknown."""
+        """Keep a function that finds the values of a tensor; they may turn out to be unknown."""
         if is_whole(tensor) and self.is_small(tensor):
             self._new_fact(tensor).later = draw
         else:
             self.forget(tensor)
 
     def fill(self, tensor: torch.Tensor, number: Number) -> None:
-        """All elements are one number."""
+        """Note that all elements are one number."""
         if is_whole(tensor):
             fact = self._new_fact(tensor)
             fact.number, fact.dtype = number, tensor.dtype
@@ -181,28 +183,28 @@ class Contents:
             self.forget(tensor)
 
     def note_share(self, mask: torch.Tensor, share: float) -> None:
-        """The values of a mask are unknown, but not how many are true."""
+        """Note the share of a mask that is true; its values are unknown."""
         if is_whole(mask):
             self._new_fact(mask).share = share
 
     def among(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """Different numbers, ascending, that each element is one of; None where that is not known."""
+        """Return the distinct numbers, ascending, that each element is one of; None if unknown."""
         fact = self._fact(tensor)
         return None if fact is None or fact.among is None else fact.among.to(tensor.dtype)
 
     def note_among(self, tensor: torch.Tensor, numbers: torch.Tensor) -> None:
-        """The values are unknown, but each is one of these, which are all different, and ascend."""
+        """Note that the values are unknown, but that each is one of these distinct, ascending numbers."""
         if is_whole(tensor):
             self._new_fact(tensor).among = numbers
 
     def note_unwritten(self, tensor: torch.Tensor) -> None:
-        """What the host was to write to one of its own tensors was left out: its values are unknown."""
+        """Note that a write of the host to one of its own tensors was skipped: its values are unknown."""
         storage = storage_of(tensor)
         if not self.is_unwritten(tensor):
             self._unwritten[storage._cdata] = storage._weak_ref()
 
     def is_unwritten(self, tensor: torch.Tensor) -> bool:
-        """Whether that is so of a tensor of the host."""
+        """Return whether a write to a host tensor was skipped."""
         address = torch._C._storage_address(tensor)
         weak = self._unwritten.get(address)
         if weak is None or not torch.UntypedStorage._expired(weak):
@@ -212,18 +214,18 @@ class Contents:
         return False
 
     def hold(self, tensor: torch.Tensor) -> Fact | None:
-        """What is known now, to be renewed if it turns out that a launch only reads the tensor."""
+        """Return what is known now, to be renewed if a launch turns out to only read the tensor."""
         return self._fact(tensor)
 
     def renew(self, tensor: torch.Tensor, held: Fact) -> None:
-        """What was held before a launch is true after it, too."""
+        """Restore a fact that was held before a launch and still holds after it."""
         if self._facts.get(torch._C._storage_address(tensor)) is held:
             self._watch.end(held.watched)
             storage = storage_of(tensor)
             held.watched = self._watch.begin(storage.data_ptr(), storage.nbytes())
 
     def forget(self, tensor: torch.Tensor) -> None:
-        """Something unknown was written."""
+        """Forget what is known: something unknown was written."""
         fact = self._facts.pop(torch._C._storage_address(tensor), None)
         if fact is not None:
             self._drop(fact)
@@ -246,7 +248,7 @@ class Contents:
         return fact
 
     def _bytes(self, tensor: torch.Tensor, fact: Fact) -> torch.UntypedStorage | None:
-        """The values of a whole storage, found out now where that was put off."""
+        """Return the values of a whole storage; compute them now if that was put off."""
         nbytes = storage_of(tensor).nbytes()
         if fact.bytes is None and fact.later is not None:
             later, fact.later = fact.later, None
@@ -265,7 +267,7 @@ class Contents:
         return fact.bytes
 
     def _sweep(self) -> None:
-        """Drop what is known of storages that are gone."""
+        """Drop what is known about storages that are gone."""
         gone = [key for key, fact in self._facts.items() if torch.UntypedStorage._expired(fact.weak)]
         for key in gone:
             self._drop(self._facts.pop(key))
@@ -278,8 +280,8 @@ class Contents:
 
 # A storage that Python has seen keeps its Python object, which torch 2.10 and newer count among its owners.
 # The engine then adds gradients out of place (``can_accumulate_inplace`` asks for one owner), which takes
-# memory that no run takes. In this state, which torch has for several interpreters in one process, a storage
-# gets an object that it does not know of.
+# memory that no real run takes. In this state, which torch has for several interpreters in one process, a
+# storage gets an object that it does not know about.
 _c10 = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
 _init_hermetic = getattr(_c10, "_ZN3c104impl19HermeticPyObjectTLS10init_stateEv", None)
 _set_hermetic = getattr(_c10, "_ZN3c104impl19HermeticPyObjectTLS9set_stateEb", None)
@@ -288,7 +290,7 @@ if _init_hermetic is not None:
 
 
 def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage:
-    """The storage of a tensor, which is left without a trace of having been asked for."""
+    """Return the storage of a tensor without leaving a trace on it."""
     if _set_hermetic is None:
         return tensor.untyped_storage()
     _set_hermetic(True)
@@ -299,7 +301,7 @@ def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage:
 
 
 def is_whole(tensor: torch.Tensor, storage: torch.UntypedStorage | None = None) -> bool:
-    """Whether a tensor is all of its storage, each element once."""
+    """Return whether a tensor covers all of its storage, each element once."""
     elements = tensor.numel()
     if storage is None:
         storage = storage_of(tensor)
@@ -317,7 +319,7 @@ def is_whole(tensor: torch.Tensor, storage: torch.UntypedStorage | None = None) 
 
 
 class _Watch:
-    """Ranges of device memory that kernels of others than PyTorch may write to: the phantom looks for their
+    """Ranges of device memory that kernels other than PyTorch's may write to: the phantom looks for their
     addresses among the arguments of each launch (``memory/watched.hpp``)."""
 
     def __init__(self) -> None:
@@ -333,14 +335,14 @@ class _Watch:
         self._marks = (ctypes.c_uint8 * count.value).from_address(address)
 
     def begin(self, address: int, nbytes: int) -> int:
-        """Watch a range from now on; its number, -1 where too many are watched."""
+        """Watch a range from now on; return its number, -1 if too many are watched."""
         return int(self._begin(address, nbytes))
 
     def touched(self, watched: int) -> bool:
-        """Whether a kernel may have written to it since; what is not watched counts as written to."""
+        """Return whether a kernel may have written to it since; unwatched ranges count as written to."""
         return watched < 0 or self._marks[watched] != 0
 
     def end(self, watched: int) -> None:
-        """Watch it no longer."""
+        """Stop watching it."""
         if watched >= 0:
             self._end(watched)

@@ -1,9 +1,9 @@
-"""Random numbers as a GPU draws them: routes, masks and lengths that a script draws there are a real run's.
+"""Random numbers as a GPU draws them: routes, masks and lengths drawn by a script match those of a real run.
 
 PyTorch draws with cuRAND's Philox4x32-10 (``aten/src/ATen/native/cuda/DistributionTemplates.h``): a thread
 has a subsequence of its own, and writes one number to each fourth of what all threads fill at once. torch 2.6
-and 2.12 advance the generator by the same. Seed and offset are those of the script's generator on the GPU,
-which PyTorch keeps on the host. Uniform numbers and integers are equal to the bit; normal ones up to
+and 2.12 advance the generator by the same amount. Seed and offset are those of the script's generator on the
+GPU, which PyTorch keeps on the host. Uniform numbers and integers are equal to the bit; normal ones up to
 rounding, since a GPU takes a faster sine and cosine.
 """
 
@@ -32,10 +32,10 @@ Draw = Callable[[], torch.Tensor]
 
 
 def state_of(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What a call of a random operator begins with, for ``prepare``; to be asked for before it.
+    """Return the state that a call of a random operator begins with, for ``prepare``; call this before it.
 
     Returns:
-        Seed and offset; None where the generator does not tell them, as while a graph is captured.
+        Seed and offset; None if the generator does not give them, as while a graph is captured.
     """
     if operator.name not in _DRAWS:
         return None
@@ -54,7 +54,8 @@ def state_of(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 def prepare(
     operator: Operator, state: Any, result: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Draw | None:
-    """How to find what a call wrote to ``result``, which is all of its storage; None where that is not so."""
+    """Return a function that finds what a call wrote to ``result``; None unless that is all of its
+    storage."""
     draw = _DRAWS.get(operator.name)
     if draw is None or state is None or not result.numel():
         return None
@@ -68,7 +69,7 @@ def prepare(
 
     def drawn() -> torch.Tensor:
         with unfollowed():
-            # Places of a kernel are those of memory, in whatever order the dimensions are.
+            # A kernel's positions are those in memory, whatever the order of the dimensions.
             in_memory = numbers(_bits(seed, offset, threads, calls))[:count].to(dtype).clone()
             return torch.empty(0, dtype=dtype).set_(in_memory.untyped_storage(), 0, size, strides)
 
@@ -76,8 +77,8 @@ def prepare(
 
 
 def calls_of(count: int, device: torch.device) -> int:
-    """How often each thread draws four words for so many numbers; PyTorch adds four times that to the
-    offset."""
+    """Return how often each thread draws four words for ``count`` numbers; PyTorch adds four times that to
+    the offset."""
     return -(-count // (_AT_ONCE * _threads_of(count, device)))
 
 
@@ -88,7 +89,7 @@ def _threads_of(count: int, device: torch.device) -> int:
 
 
 def _bits(seed: int, offset: int, threads: int, calls: int) -> torch.Tensor:
-    """Words of 32 bits, as int64, of the shape (calls, 4, threads)."""
+    """Return words of 32 bits, as int64, of the shape (calls, 4, threads)."""
     first = offset // _AT_ONCE + torch.arange(calls).unsqueeze(1)
     thread = torch.arange(threads).unsqueeze(0)
     x, y = (first & _WORD).expand(calls, threads), (first >> 32).expand(calls, threads)
@@ -108,12 +109,13 @@ def _bits(seed: int, offset: int, threads: int, calls: int) -> torch.Tensor:
 
 
 def _uniform(bits: torch.Tensor) -> torch.Tensor:
-    """Above 0, up to 1."""
+    """Return uniform numbers above 0, up to 1."""
     return bits.to(torch.float32) * _SMALLEST + _SMALLEST / 2
 
 
 def _normal(bits: torch.Tensor) -> torch.Tensor:
-    """Box and Muller's way: of two words, the first two make two numbers, and the last two."""
+    """Return normal numbers by Box and Muller's method: the first two words make two numbers, as do the last
+    two."""
     x, y, z, w = bits.unbind(1)
     pairs = []
     for radius, angle in ((x, y), (z, w)):
@@ -124,7 +126,7 @@ def _normal(bits: torch.Tensor) -> torch.Tensor:
 
 
 def _asked(operator: Operator, names: tuple[str, str], args: Any, kwargs: Any) -> tuple[float, float]:
-    """What a fill in place is asked for; a factory draws with 0 and 1."""
+    """Return the parameters of a fill in place; a factory draws with 0 and 1."""
     if not operator.writes:
         return 0.0, 1.0
     low, high = (operator.given(name, args, kwargs) for name in names)

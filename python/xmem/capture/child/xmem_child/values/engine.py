@@ -1,4 +1,4 @@
-"""Operators whose inputs are known run a second time, on the host, and their results become known."""
+"""Runs operators whose inputs are known a second time, on the host, so that their results become known."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .draws import prepare, state_of
 from .operators import CPU_KEYS, Operator, unfollowed
 
 _CPU = torch.device("cpu")
-_FAILURES = 3  # of an operator on the host, after which it is not tried again
+_FAILURES = 3  # failures of an operator on the host, after which it is not tried again
 _BY_ONE_ELEMENT = frozenset({"all", "any", "max", "min", "_is_all_true", "_is_any_true"})
 
 Args = tuple[Any, ...]
@@ -25,7 +25,7 @@ class UnknownValueError(Exception):
 
 
 class Engine:
-    """Runs operators and keeps what is known of their results.
+    """Runs operators and keeps what is known about their results.
 
     Args:
         contents: What is known.
@@ -37,14 +37,14 @@ class Engine:
         self._drawn = 0
 
     def call(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
-        """Call an operator as it was called, and find out what is known of its result."""
+        """Call an operator as it was called, and find out what is known about its result."""
         with unfollowed():
             if not operator.random and self.contents.has_nothing_of(args):
                 return self.call_unknown(operator, keys, args, kwargs)
             return self.call_followed(operator, keys, args, kwargs)
 
     def call_followed(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
-        """Likewise; the operators that it calls itself are followed, where this thread is."""
+        """Do the same; the operators that it calls itself are followed if this thread is."""
         if operator.random:
             return self._call_random(operator, keys, args, kwargs)
         args = operator.with_tensors(args)
@@ -65,14 +65,14 @@ class Engine:
         return result
 
     def forget_written(self, operator: Operator, args: Args, kwargs: Kwargs) -> None:
-        """What the operator wrote to is unknown."""
+        """Forget the values of what the operator wrote to."""
         for written in operator.written_in(args, kwargs):
             self.forget(written)
         for name in operator.outputs:
             self.forget(kwargs.get(name))
 
     def forget(self, written: Any) -> None:
-        """Something unknown was written to a tensor, to one of a subclass, or to each of a list."""
+        """Forget a tensor, one of a subclass, or each of a list, to which something unknown was written."""
         if isinstance(written, (list, tuple)):
             for each in written:
                 self.forget(each)
@@ -81,7 +81,7 @@ class Engine:
                 self.contents.forget(tensor)
 
     def on_host(self, operator: Operator, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
-        """The arguments of a call, with the values of the GPU's tensors.
+        """Return the arguments of a call, with the values of the GPU's tensors.
 
         Raises:
             UnknownValueError: Some are not known, or there are too many.
@@ -101,7 +101,7 @@ class Engine:
         return host_args, host_kwargs
 
     def run(self, operator: Operator, host_args: Args, host_kwargs: Kwargs) -> Any:
-        """The result of an operator on the host.
+        """Return the result of an operator on the host.
 
         Raises:
             UnknownValueError: It does not run there.
@@ -135,11 +135,11 @@ class Engine:
         """Draw the numbers of a random tensor when they are asked for.
 
         Args:
-            operator: That drew them.
-            result: Of the GPU.
-            args: Of the call, with tensors of the host.
-            kwargs: Likewise.
-            state: Of the generator before the call (``draws.state_of``).
+            operator: The operator that drew them.
+            result: The GPU tensor.
+            args: Arguments of the call, with host tensors.
+            kwargs: Keyword arguments, likewise.
+            state: State of the generator before the call (``draws.state_of``).
         """
         as_on_gpu = prepare(operator, state, result, args, kwargs)
         if as_on_gpu is not None:
@@ -219,7 +219,7 @@ class Engine:
         return None if isinstance(value, torch.Generator) else value
 
     def _small(self, operator: Operator, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs, bool]:
-        """The arguments as they are, or, where one number fills each tensor, one element of each.
+        """Return the arguments as they are or, where one number fills each tensor, one element of each.
 
         Raises:
             UnknownValueError: There are too many elements.
@@ -294,7 +294,7 @@ class _ByOne:
 
 
 def _elements(values: Iterable[Any]) -> float:
-    """How many elements tensors have, those in lists too, as ``contents.weight`` counts them."""
+    """Return the number of elements of tensors, in lists too, as ``contents.weight`` counts them."""
     count = 0.0
     for value in values:
         if isinstance(value, torch.Tensor):
@@ -326,7 +326,7 @@ def _host_tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def _storages(values: Iterable[Any]) -> set[int]:
-    """The addresses of the storages of tensors, those in lists too."""
+    """Return the addresses of the storages of tensors, including those in lists."""
     found = set()
     for value in values:
         if isinstance(value, torch.Tensor):
@@ -338,7 +338,7 @@ def _storages(values: Iterable[Any]) -> set[int]:
 
 
 def _plain_tensors(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """The tensors of the GPU that a tensor is made of: itself, or those inside a subclass."""
+    """Yield the GPU tensors that a tensor consists of: itself, or those inside a subclass."""
     if type(tensor) is not torch.Tensor and hasattr(tensor, "__tensor_flatten__"):
         for name in tensor.__tensor_flatten__()[0]:
             yield from _plain_tensors(getattr(tensor, name))

@@ -1,4 +1,4 @@
-"""Operators that modes and subclasses of tensors call are followed, too.
+"""Follows the operators that modes and tensor subclasses call, too.
 
 PyTorch calls a ``__torch_dispatch__`` with all keys above its own excluded, that of ``operators`` among them:
 what DTensor, nested tensors or selective checkpointing do inside would go unseen. Each such method puts the
@@ -29,7 +29,7 @@ _TRACING = tuple(
 
 
 def follow_inside() -> None:
-    """Follow what modes and subclasses call, those that there are and those that come."""
+    """Follow what modes and subclasses call, both existing and future ones."""
     for base in (torch.Tensor, TorchDispatchMode):
         _follow_subclasses(base)
         _follow_coming(base)

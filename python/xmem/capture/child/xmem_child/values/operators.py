@@ -52,15 +52,15 @@ class Operator:
     """One overload of an operator, with what its schema says.
 
     Attributes:
-        arguments: Of the schema.
+        arguments: Arguments of the schema.
         overload: ``torch.ops.NAMESPACE.NAME.OVERLOAD``.
         name: ``NAME.OVERLOAD`` or ``NAME`` with the namespace before it, unless that is ``aten``.
-        written: Places of the arguments that it writes to, and names of those that come by name.
-        outputs: Names of the arguments that it writes all of (``out=``).
+        written: Positions of the arguments that it writes to, and names of those passed by name.
+        outputs: Names of the arguments that it overwrites completely (``out=``).
         writes: Whether there are any of those.
         random: Whether it draws numbers.
         is_own: Whether it is PyTorch's, not a library's.
-        is_pointwise: Whether each element of the result follows from those at its place.
+        is_pointwise: Whether each element of the result follows from those at its position.
     """
 
     __slots__ = (
@@ -110,7 +110,7 @@ class Operator:
         return self.overload._handle.redispatch_boxed(keys, *self.with_tensors(args), **kwargs)
 
     def with_tensors(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Arguments with tensors again where the dispatcher made Python numbers of them.
+        """Return the arguments with tensors again where the dispatcher made Python numbers of them.
 
         A tensor that stands for a number takes no part in type promotion within its kind; one of the other
         operand's type does not either.
@@ -123,19 +123,19 @@ class Operator:
         )
 
     def given(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What a call gives for an argument of the schema, or the default."""
+        """Return what a call gives for an argument of the schema, or the default."""
         place, argument = next((i, a) for i, a in enumerate(self.arguments) if a.name == name)
         return args[place] if place < len(args) else kwargs.get(name, argument.default_value)
 
     def has_numbers(self, args: tuple[Any, ...]) -> bool:
-        """Whether Python numbers stand in places of tensors, as the dispatcher gives them."""
+        """Return whether Python numbers stand in the place of tensors, as the dispatcher gives them."""
         for place in self._tensor_places:  # noqa: SIM110 - every call comes here
             if place < len(args) and type(args[place]) in _NUMBER_TYPES:
                 return True
         return False
 
     def written_in(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-        """The arguments that it writes to, as they come: tensors, or lists of them."""
+        """Return the arguments that it writes to, as they come: tensors, or lists of them."""
         found = []
         for key in self.written:
             if isinstance(key, str):
@@ -192,7 +192,7 @@ def _number_tensor(number: Any, args: tuple[Any, ...]) -> torch.Tensor:
 
 
 def _holds(dtype: torch.dtype, number: Any) -> bool:
-    """Whether a number is of the same kind as a type, or of a lower one."""
+    """Return whether a number is of the same kind as a type, or of a lower one."""
     if dtype.is_complex:
         return True
     if isinstance(number, complex):
@@ -203,7 +203,7 @@ def _holds(dtype: torch.dtype, number: Any) -> bool:
 
 
 def unfollowed() -> AbstractContextManager[Any]:
-    """A context in which operators that this thread calls are not followed."""
+    """Return a context in which operators that this thread calls are not followed."""
     guard: AbstractContextManager[Any] = _C._ExcludeDispatchKeyGuard(_KEY_SET)
     return guard
 
@@ -214,12 +214,12 @@ def follow_this_thread() -> None:
 
 
 class Registry:
-    """Registers kernels, of all operators that there are and of those that libraries bring later.
+    """Registers kernels for all existing operators and for those that libraries add later.
 
     Args:
-        kernel_of: The kernel of an operator, for calls with tensors of the GPU, or for one.
-        forget_written: Told of calls that wrote something unknown.
-        failed: Told of the operator in whose kernel there was an error, which the script does not see.
+        kernel_of: Returns the kernel of an operator, for calls with tensors of the GPU, or for one.
+        forget_written: Takes calls that wrote something unknown.
+        failed: Takes the operator whose kernel raised an error, which the script does not see.
     """
 
     def __init__(
@@ -238,7 +238,7 @@ class Registry:
         _leave_higher_orders()
 
     def follow_libraries(self) -> None:
-        """Register what a library of operators brings, whenever one is loaded."""
+        """Register the operators of a library whenever one is loaded."""
         load = torch.ops.load_library
 
         @functools.wraps(load)
@@ -249,7 +249,7 @@ class Registry:
         torch.ops.load_library = load_library
 
     def register(self) -> None:
-        """Register what was not there before."""
+        """Register the operators that were not there before."""
         new = set(_C._dispatch_get_all_op_names()) - self._seen
         self._seen |= new
         for full_name in sorted(new):
@@ -287,7 +287,7 @@ class Registry:
     def _call(
         self, operator: Operator, kernel: Kernel, keys: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Call a kernel; of its errors, the script sees those of the operator itself."""
+        """Call a kernel; the script sees only the operator's own errors."""
         outer, mine = _calls.current, _Call()
         _calls.current = mine
         try:
@@ -306,8 +306,8 @@ class Registry:
 
 
 def _leave_higher_orders() -> None:
-    """Operators that take functions (``flex_attention``, ``cond``) fall through, too: their dispatcher, which
-    is in Python, does not look for fallbacks of this key."""
+    """Let operators that take functions (``flex_attention``, ``cond``) fall through, too: their dispatcher,
+    which is in Python, does not look for fallbacks of this key."""
     torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS.append(KEY)
     for operator in torch._ops._higher_order_ops.values():
         operator.fallthrough(KEY)

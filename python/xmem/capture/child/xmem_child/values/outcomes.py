@@ -1,4 +1,4 @@
-"""Conditions of which one outcome only raises an exception: what is not known takes the other one.
+"""Conditions where one outcome only raises an exception: unknown values take the other one.
 
 ``assert condition``, ``if not condition: raise``, checks of arguments: a job that trains has passed them.
 """
@@ -9,7 +9,7 @@ import dis
 from functools import lru_cache
 from types import CodeType, FrameType
 
-from ..failures import is_own
+from ..records.failures import is_own
 
 # Between the call that reads and the jump that decides.
 _BETWEEN = frozenset({"CACHE", "CALL", "NOP", "NOT_TAKEN", "PRECALL", "TO_BOOL"})
@@ -17,10 +17,10 @@ _LEAVES = ("JUMP", "RETURN", "YIELD", "FOR_ITER", "SEND")
 
 
 def allowed_outcome(frame: FrameType | None) -> bool | None:
-    """What a condition that is read now must be lest an exception be raised; None where it decides more.
+    """Return the value that keeps a condition from raising an exception; None where it decides more.
 
     Args:
-        frame: Of the read; frames of the capture are passed over.
+        frame: Frame of the read; frames of the capture are skipped.
     """
     while frame is not None and is_own(frame.f_code):
         frame = frame.f_back
@@ -55,7 +55,7 @@ def _decides(instruction: dis.Instruction) -> bool:
 
 
 def _only_raises(instructions: list[dis.Instruction], place: int) -> bool:
-    """Whether all that follows is an exception that is raised."""
+    """Return whether the instructions from ``place`` on only raise an exception."""
     for instruction in instructions[place:]:
         if instruction.opname == "RAISE_VARARGS":
             return True

@@ -1,8 +1,8 @@
-"""Reads of values that are not known: what was read where, what is given, and what the user chose instead.
+"""Reads of unknown values: what was read where, what is given, and what the user chose instead.
 
-``--value FILE:LINE=NUMBER`` says what is read at a line, ``--value FUNCTION=NUMBER`` at any line of a
-function and of those that it calls. What was read where is counted, so that the user can judge whether the
-memory depends on it.
+``--value FILE:LINE=NUMBER`` sets what is read at a line, ``--value FUNCTION=NUMBER`` at any line of a
+function and of those that it calls. Reads are counted by place, so that the user can judge whether the memory
+depends on them.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..failures import is_own
-from ..spans import SpanRecorder
+from ..records.failures import is_own
+from ..watching.spans import SpanRecorder
 from .outcomes import allowed_outcome
 
 # How many of the last reads are kept, and named after a failure.
@@ -27,8 +27,8 @@ _KEPT_READS = 32
 _NAMED_READS = 3
 _MOST_SHOWN = 20
 
-# Questions of PyTorch's own Python code, by file and text of the line, and what a run that trains answers:
-# what distributions draw is taken; LBFGS goes on, keeps its history, and its loss falls.
+# Questions of PyTorch's own Python code, by file and text of the line, and the answers of a run that trains:
+# the draws of distributions are accepted; LBFGS goes on, keeps its history, and its loss falls.
 _FALLS = "falls"
 _ANSWERS: tuple[tuple[str, str, bool | str], ...] = (
     ("/torch/distributions/von_mises.py", "if accept", True),
@@ -36,8 +36,8 @@ _ANSWERS: tuple[tuple[str, str, bool | str], ...] = (
     ("/torch/optim/lbfgs.py", "float(", _FALLS),
 )
 
-# Times that a condition is read at one line, with no training step between them, before it is taken as true:
-# of loops that wait, and of those that call a model each time. Those generate tokens, mostly, which has a
+# How often a condition is read at one line, with no training step in between, before it is taken as true: for
+# loops that wait, and for those that call a model each time. The latter mostly generate tokens, which has a
 # limit of its own.
 _MOST_WAITS = 1000
 _MOST_WAITS_WITH_CALLS = 10_000
@@ -74,7 +74,7 @@ class Reads:
     Args:
         spans: Knows the user's lines.
         chosen: Numbers by line or by function.
-        assume: Told of what a reader of the estimate should know.
+        assume: Takes a sentence that a reader of the estimate should know.
     """
 
     def __init__(self, spans: SpanRecorder, chosen: dict[str, float], assume: Callable[[str], None]) -> None:
@@ -88,7 +88,7 @@ class Reads:
         self._last: deque[_Read] = deque(maxlen=_KEPT_READS)
 
     def deciding_lines(self) -> list[str]:
-        """The lines that made numbers or conditions of unknown values, those with most reads first."""
+        """Return the lines that made numbers or conditions of unknown values, most reads first."""
         lines: Counter[str] = Counter()
         for (kind, line, _), count in self.seen.items():
             if kind != "sizes" and line:
@@ -96,30 +96,30 @@ class Reads:
         return [line for line, _ in lines.most_common(_NAMED_READS)]
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row for each line, function and kind, as the trace's metadata has them."""
+        """Return one row for each line, function and kind, as in the trace's metadata."""
         return [
             {"kind": kind, "line": line, "function": function, "count": count}
             for (kind, line, function), count in self.seen.items()
         ]
 
     def stepped(self) -> None:
-        """A training step was made: whatever the script waited for has come."""
+        """Note that a training step was made: whatever the script waited for has come."""
         self._waits.clear()
 
     def model_called(self) -> None:
-        """A model was called."""
+        """Note that a model was called."""
         self._calls += 1
 
     def unknown(self, kind: str, function: str, given: Any) -> Any:
         """Note a read of an unknown value.
 
         Args:
-            kind: "sizes", "decisions" or "numbers": what depends on it.
-            function: What reads.
-            given: What it gives, as a number.
+            kind: What depends on it: "sizes", "decisions" or "numbers".
+            function: The function that reads.
+            given: The value that the read gives, as a number.
 
         Returns:
-            What it gives, or what the user chose.
+            The given value, or the one that the user chose.
         """
         # The caller's: a frame that holds itself keeps all tensors above it until Python collects cycles.
         frame = sys._getframe(1)
@@ -143,14 +143,14 @@ class Reads:
         return value
 
     def chosen_here(self) -> float | None:
-        """The number that the user chose for what is running, None if there is none."""
+        """Return the number that the user chose for the running functions, None if there is none."""
         if not self._chosen:
             return None
         frame = sys._getframe(1)
         return self._choice(self._line(frame), frame)
 
     def before(self, failed: list[CodeType]) -> list[dict[str, Any]]:
-        """The reads that an exception may come from, the likeliest first.
+        """Return the reads that may have caused an exception, the likeliest first.
 
         A value is read in a function that fails later, or below one: the more of the functions that failed
         were running at the read, the likelier it is, and of equals the last.
@@ -170,7 +170,7 @@ class Reads:
         ]
 
     def _decision(self, name: str, frame: FrameType, function: str, value: Any) -> Any:
-        """A condition that the script waits for comes true in the end."""
+        """Decide a condition: one that the script waits for becomes true in the end."""
         wait = self._waits.setdefault(_place(frame), _Wait(self._calls))
         wait.reads += 1
         calls = self._calls - wait.calls_before
@@ -202,7 +202,7 @@ class Reads:
 
 
 def _known_answer(frame: FrameType | None) -> bool | str | None:
-    """What PyTorch's own code has to read where it asks, None elsewhere."""
+    """Return what PyTorch's own code has to read where it asks, None elsewhere."""
     while frame is not None and is_own(frame.f_code):
         frame = frame.f_back
     if frame is None:
@@ -215,14 +215,14 @@ def _known_answer(frame: FrameType | None) -> bool | str | None:
 
 
 def _place(frame: FrameType | None) -> tuple[CodeType | None, int]:
-    """The line that reads: the innermost that is neither the capture's nor PyTorch's."""
+    """Return the line that reads: the innermost that is neither the capture's nor PyTorch's."""
     while frame is not None and (is_own(frame.f_code) or frame.f_code.co_filename.startswith(_TORCH)):
         frame = frame.f_back
     return (None, 0) if frame is None else (frame.f_code, frame.f_lineno)
 
 
 def _running(frame: FrameType | None) -> tuple[CodeType, ...]:
-    """The functions that are running, outermost first."""
+    """Return the functions that are running, outermost first."""
     found = []
     while frame is not None:
         if not is_own(frame.f_code):
@@ -232,7 +232,7 @@ def _running(frame: FrameType | None) -> tuple[CodeType, ...]:
 
 
 def _shared(running: Sequence[CodeType], failed: Sequence[CodeType]) -> int:
-    """How many functions two stacks have in common, from the outermost of ``failed`` on."""
+    """Return how many functions two stacks have in common, from the outermost of ``failed`` on."""
     if not failed or failed[0] not in running:
         return 0
     begin = running.index(failed[0])  # below it: what started the interpreter or the thread

@@ -1,4 +1,4 @@
-"""What is taken for values that are not known, the same for every way to read them (``docs/values.md``).
+"""The values assumed for unknown ones, the same for every way to read them (``docs/values.md``).
 
 Results of a model's arithmetic are unknown: nothing is computed. A number is read as 0, and a condition as
 false. Numbers are finite. A mask counts as all of it, or as the share of a larger mask that it is.
@@ -21,18 +21,18 @@ _SELECTING = "sizes"
 _DECIDING = "decisions"
 _READING = "numbers"
 
-# Of those that elements of a tensor are among: classes, levels, devices; not places in a sequence.
+# The most numbers that elements of a tensor are among: classes, levels, devices; not positions in a sequence.
 _MOST_NUMBERS = 256
 
 
 class Rules:
-    """Kernels of operators that are not like others.
+    """Kernels of operators that need special treatment.
 
     Args:
-        engine: For those whose inputs are known.
+        engine: Runs operators whose inputs are known.
         reads: Where reads of unknown values are noted.
         written: ``xmem_phantom_written``: reads back what the host wrote last.
-        answering: Has small reads of this thread give a number meanwhile, wherever they come from.
+        answering: Makes small reads of this thread give a number meanwhile, wherever they come from.
         others: Kernels of more operators.
     """
 
@@ -112,7 +112,7 @@ class Rules:
         }
 
     def kernel_of(self, operator: Operator) -> Kernel:
-        """The kernel of an operator, for calls with tensors of the GPU or for one."""
+        """Return the kernel of an operator, for calls with tensors of the GPU or for one."""
         if operator.is_own or operator.writes:
             return self._kernels.get(operator.name, self._engine.call)
         return self._of_library
@@ -139,7 +139,7 @@ class Rules:
         return result
 
     def _keep_copy(self, target: torch.Tensor, source: torch.Tensor, values: torch.Tensor | None) -> None:
-        """A tensor was copied into another, of the GPU or of the host; ``values`` are its own."""
+        """Keep what a copy into a GPU or host tensor makes known; ``values`` are those of the source."""
         if target.layout is not torch.strided:
             return
         if not target.is_cuda:
@@ -156,7 +156,8 @@ class Rules:
             self._contents.set(target, values)
 
     def _copy_unknown(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        """A mask that becomes numbers counts as all of it."""
+        """Keep what is known after a copy of unknown values; a mask that becomes numbers counts as all
+        true."""
         if source.is_cuda and self._is_mask(source):
             share = self._contents.share(source)
             if source.dtype == torch.bool and target.dtype != torch.bool and share == 1:
@@ -191,7 +192,7 @@ class Rules:
         return self._reads.unknown(_DECIDING, "equal", bool(result))
 
     def _lift(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
-        """``torch.tensor`` has just copied its result to the GPU."""
+        """Handle the end of ``torch.tensor``, which has just copied its result to the GPU."""
         tensor = args[0]
         with unfollowed():
             if is_whole(tensor) and tensor.numel() and self._contents.is_small(tensor):
@@ -257,7 +258,7 @@ class Rules:
         return self._always(False, operator, keys, args, kwargs)
 
     def _always(self, answer: bool, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
-        """The answer of unknown numbers; known ones may be infinite."""
+        """Return the answer for unknown numbers; known ones may be infinite."""
         try:
             self._engine.on_host(operator, args, kwargs)
         except UnknownValueError:
@@ -268,18 +269,18 @@ class Rules:
         return self._engine.call(operator, keys, args, kwargs)
 
     def _valid(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
-        """What PyTorch asks of values before it uses them is so."""
+        """Let the checks that PyTorch makes on values before it uses them pass."""
         return self._always(True, operator, keys, args, kwargs)
 
     def _unscale(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
-        """No gradient is infinite: what was noted of that stays as it is."""
+        """Leave the note on infinite gradients as it is: no gradient is infinite."""
         with unfollowed():
             result = operator.call(keys, args, kwargs)
             self._engine.forget(args[0])
         return result
 
     def _draw_normal(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
-        """The operator itself asks whether no deviation is negative."""
+        """Draw normal numbers; the operator itself asks whether no deviation is negative."""
         with self._answering(True):
             return self._engine.call(operator, keys, args, kwargs)
 
@@ -322,7 +323,7 @@ class Rules:
             return self._counted(count, found, operator, keys, args, kwargs)
 
     def _of_library(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
-        """Sizes may depend on values here too (boxes that do not overlap)."""
+        """Call an operator of a library, whose sizes may depend on values too (boxes that do not overlap)."""
         try:
             found = self._engine.run(operator, *self._engine.on_host(operator, args, kwargs))
         except UnknownValueError:
@@ -339,7 +340,7 @@ class Rules:
     def _counted(
         self, count: int, found: Any, operator: Operator, keys: Any, args: Args, kwargs: Kwargs
     ) -> Any:
-        """Call an operator that reads from the GPU how many elements it has found."""
+        """Call an operator that reads the number of elements it has found from the GPU."""
         with self._answering(count):
             result = operator.call(keys, args, kwargs)
         if found is not None:
@@ -347,7 +348,8 @@ class Rules:
         return result
 
     def _chosen_from(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
-        """Elements of something known are among its numbers, also where it is not known which."""
+        """Note that elements chosen from a known tensor are among its numbers, even if it is unknown
+        which."""
         source = args[0]
         result = self._engine.call_followed(operator, keys, args, kwargs)
         if source.is_cuda and not source.dtype.is_floating_point and source.dtype != torch.bool:
@@ -357,7 +359,7 @@ class Rules:
         return result
 
     def _places(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
-        """Places along a dimension (routes to experts, classes) are among as many as it has."""
+        """Note that positions along a dimension (routes to experts, classes) are among as many as it has."""
         result = self._engine.call(operator, keys, args, kwargs)
         dim = operator.given("dim", args, kwargs)
         places = result if isinstance(result, torch.Tensor) else result[1]
@@ -369,7 +371,7 @@ class Rules:
         return result
 
     def _numbers_of(self, source: torch.Tensor) -> torch.Tensor | None:
-        """Different numbers that the elements of a tensor are among, if that is known, and they are few."""
+        """Return the distinct numbers that the elements of a tensor are among, if known and few."""
         values = self._contents.tensor(source)
         if values is None:
             return self._contents.among(source)
@@ -377,8 +379,8 @@ class Rules:
         return numbers if 0 < numbers.numel() <= _MOST_NUMBERS else None
 
     def _different(self, operator: Operator, args: Args) -> tuple[torch.Tensor, None, None] | None:
-        """What ``unique`` finds in a tensor of which it is known what its elements are among; where each
-        of them is, and how often, is not known."""
+        """Return what ``unique`` finds in a tensor if the numbers that its elements are among are known;
+        where each of them is, and how often, is not known."""
         if "dim" in operator.name or "consecutive" in operator.name or args[0].layout is not torch.strided:
             return None
         numbers = self._contents.among(args[0])
@@ -387,7 +389,7 @@ class Rules:
         return numbers, None, None
 
     def _repeat(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
-        """Unknown repeats are one each."""
+        """Take unknown repeats as one each."""
         repeats = args[0]
         if self._values(operator, repeats) is not None or not is_whole(repeats):
             return self._engine.call_followed(operator, keys, args, kwargs)
@@ -400,13 +402,14 @@ class Rules:
             self._contents.forget(repeats)
 
     def _share(self, mask: torch.Tensor, name: str, natural: float) -> float:
-        """The natural share of what is selected, or the one that the user chose."""
+        """Return the natural share of what is selected, or the one that the user chose."""
         if mask.numel() == 0:
             return natural
         return min(max(float(self._reads.unknown(_SELECTING, name, natural)), 0.0), 1.0)
 
     def _given(self, operator: Operator, tensor: torch.Tensor) -> torch.Tensor | None:
-        """The values of a tensor that an operator reads; with strides of 0 where one number fills it."""
+        """Return the values of a tensor that an operator reads; with strides of 0 where one number fills
+        it."""
         try:
             (_, found), _ = self._engine.on_host(operator, (None, tensor), {})
         except UnknownValueError:
@@ -414,7 +417,7 @@ class Rules:
         return found if isinstance(found, torch.Tensor) else None
 
     def _values(self, operator: Operator, tensor: torch.Tensor) -> torch.Tensor | None:
-        """Likewise, and few enough to run the operator with."""
+        """Return the same if they are few enough to run the operator with."""
         found = self._given(operator, tensor)
         return found if found is not None and self._contents.is_small(found) else None
 
@@ -438,7 +441,7 @@ class Rules:
         return result
 
     def _histogram(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
-        """Unknown numbers are spread evenly; what they weigh is another matter."""
+        """Spread unknown numbers evenly; their weights are a separate matter."""
         known = self._values(operator, args[0]) is not None or kwargs.get("weights") is not None
         result = self._engine.call_followed(operator, keys, args, kwargs)
         if not known and result.numel():
@@ -447,7 +450,7 @@ class Rules:
         return result
 
     def _scatter(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
-        """How many elements of zeros were set is known, also where their places are not."""
+        """Note how many elements of zeros were set, which is known even if their positions are not."""
         target, index, source = args[0], args[2], args[3]
         with unfollowed():
             zeros = self._number_in(target)
@@ -458,7 +461,7 @@ class Rules:
         return result
 
     def _number_in(self, tensor: torch.Tensor) -> Any:
-        """The number that fills a tensor of the GPU; None where there is none."""
+        """Return the number that fills a tensor of the GPU; None if there is none."""
         if not (isinstance(tensor, torch.Tensor) and tensor.is_cuda) or tensor.numel() == 0:
             return None
         return self._contents.number(tensor)
@@ -486,7 +489,7 @@ class Rules:
 
 
 def _as_it_is(operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Operators that consist of others, which are followed."""
+    """Call an operator that consists of others, which are followed."""
     return operator.call(keys, args, kwargs)
 
 
@@ -497,5 +500,5 @@ def _as(dtype: torch.dtype, number: float) -> Any:
 
 
 def _even(count: int, bins: int) -> torch.Tensor:
-    """A count spread over bins, the first ones taking what does not divide."""
+    """Spread a count over bins; the first ones take the remainder."""
     return torch.full((bins,), count // bins) + (torch.arange(bins) < count % bins)

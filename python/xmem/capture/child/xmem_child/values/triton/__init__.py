@@ -1,4 +1,4 @@
-"""Kernels of Triton whose inputs are known: what they write is known, and what they only read stays so.
+"""Triton kernels whose inputs are known: what they write becomes known, and what they only read stays known.
 
 Read in this order: ``program`` (the text of a kernel, read into operations), ``memory`` (what its pointers
 lead to), ``arithmetic`` (what operations compute), ``interpret`` (a run on the host) and ``launches`` (which

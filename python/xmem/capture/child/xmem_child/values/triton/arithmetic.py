@@ -1,7 +1,7 @@
-"""What operations compute, with tensors of PyTorch for the blocks.
+"""Computes operations, with tensors of PyTorch for the blocks.
 
-Integers have no sign in TTIR: they are kept as signed, and operations that take them for unsigned go through
-64 bits. Sums may round otherwise than on a GPU, whose order is another one.
+Integers have no sign in TTIR: they are kept as signed, and operations that take them as unsigned go through
+64 bits. Sums may round differently than on a GPU, which adds in another order.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TYPES = {
 
 
 def dtype_of(kind: Type | None) -> torch.dtype:
-    """The dtype of PyTorch that stands for a type.
+    """Return the dtype of PyTorch that stands for a type.
 
     Raises:
         UnsupportedError: There is none.
@@ -74,7 +74,7 @@ def _shape(operation: Operation) -> tuple[int, ...]:
 
 
 def _unsigned(value: torch.Tensor) -> torch.Tensor:
-    """Integers without sign, in 64 bits."""
+    """Return integers as unsigned, in 64 bits."""
     if value.dtype is torch.bool:
         return value.long()
     if value.dtype is torch.int64:
@@ -184,7 +184,7 @@ _COMPARE: dict[str, _Binary] = {
 
 
 def compute(operation: Operation, operands: list[torch.Tensor]) -> torch.Tensor:
-    """The result of an operation that only computes.
+    """Return the result of an operation that only computes.
 
     Raises:
         UnsupportedError: It is not one of those that are done on the host.

@@ -24,8 +24,9 @@ def run(
     Args:
         program: The kernel.
         grid: How many instances there are, in three directions.
-        arguments: Of the launch, for each of the program's parameters; a pointer is its address.
-        memory: That pointers lead to; it is written to.
+        arguments: Arguments of the launch, one for each of the program's parameters; a pointer is its
+            address.
+        memory: The memory that pointers lead to; it is written to.
 
     Raises:
         UnsupportedError: The program does something that is not done on the host, or too much.
@@ -127,7 +128,7 @@ class _Instances:
         return [s[0] for s in state]
 
     def _scan(self, operation: Operation, operands: list[torch.Tensor], values: Values) -> list[torch.Tensor]:
-        """Combine with what is 1, 2, 4, ... before."""
+        """Combine each element with those 1, 2, 4, ... before it."""
         axis = int(operation.attributes["axis"])
         reverse = operation.attributes.get("reverse", "false") == "true"
         state = [operand.movedim(axis, 0) for operand in operands]
@@ -172,7 +173,7 @@ class _Instances:
         self._memory.store(pointers.flatten(), written.flatten())
 
     def _atomic(self, operation: Operation, operands: list[torch.Tensor]) -> list[torch.Tensor]:
-        """One element after the other, as some order of a GPU does."""
+        """Update one element after the other, as a GPU does in some order."""
         change = _ATOMIC.get(operation.text.partition(",")[0])
         if change is None:
             raise UnsupportedError(operation.text)

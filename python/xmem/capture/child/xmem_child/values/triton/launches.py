@@ -1,7 +1,7 @@
-"""Launches of Triton's kernels: what is known of their arguments, and of what they wrote.
+"""Launches of Triton kernels: what is known about their arguments, and about what they wrote.
 
-A kernel runs on the host when somebody asks for what it wrote, and only if all that it reads is known; of
-kernels compiled by Inductor, which are the model's arithmetic, nothing is followed.
+A kernel runs on the host when somebody asks for what it wrote, and only if all that it reads is known.
+Kernels compiled by Inductor, which are the model's arithmetic, are not followed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def follow_launches(contents: Contents, failed: Callable[[str, Exception], None]
 
     Args:
         contents: What is known.
-        failed: Told of the kernel with an error of ours, which the script does not see.
+        failed: Takes the kernel and an error of ours, which the script does not see.
     """
     after_import("triton.runtime.jit", functools.partial(_follow, contents, failed))
 
@@ -58,7 +58,7 @@ def _follow(contents: Contents, failed: Callable[[str, Exception], None], module
 
 
 def _held(contents: Contents, values: list[Any]) -> dict[int, Fact]:
-    """What is known of tensors, by the addresses of their storages."""
+    """Return what is known about tensors, by the addresses of their storages."""
     tensors = (value for value in values if isinstance(value, torch.Tensor) and value.is_cuda)
     held = ((torch._C._storage_address(tensor), contents.hold(tensor)) for tensor in tensors)
     return {address: fact for address, fact in held if fact is not None}
@@ -84,11 +84,11 @@ class _Launch:
     """One launch.
 
     Args:
-        function: Of Triton.
-        kernel: That it compiled.
-        grid: Of the launch.
-        args: Of the script's call.
-        kwargs: Likewise.
+        function: Triton's function.
+        kernel: The kernel that it compiled.
+        grid: Grid of the launch.
+        args: Arguments of the script's call.
+        kwargs: Keyword arguments of that call.
     """
 
     def __init__(self, function: Any, kernel: Any, grid: _Grid, args: Any, kwargs: Any) -> None:
@@ -105,7 +105,7 @@ class _Launch:
         ]
 
     def follow(self, contents: Contents, programs: dict[str, Program | None], held: dict[int, Fact]) -> None:
-        """Note what is known after it."""
+        """Note what is known after the launch."""
         program = self._program(programs)
         if program is None or not self._fits(program):
             return
@@ -139,7 +139,7 @@ class _Launch:
         return programs[key]
 
     def _fits(self, program: Program) -> bool:
-        """Whether the arguments are those of the program: plain tensors for its pointers, numbers else."""
+        """Return whether the arguments fit the program: plain tensors for its pointers, otherwise numbers."""
         kinds = list(program.parameters.values())
         return len(kinds) == len(self._arguments) and all(
             type(a) in _PLAIN if kind.element == "ptr" else isinstance(a, (bool, int, float))
@@ -167,7 +167,7 @@ class _Later:
         self._worked = False
 
     def of(self, span: Span, dtype: torch.dtype) -> torch.Tensor | None:
-        """What a storage holds after it, of shape (elements,); None where that is not known."""
+        """Return what a storage holds after the kernel, of shape (elements,); None if unknown."""
         if not self._ran:
             self._ran = True
             self._run()
@@ -184,16 +184,16 @@ class _Later:
 
 
 def _whole(tensor: torch.Tensor) -> torch.Tensor:
-    """All of the storage of a tensor of the GPU, of shape (elements,)."""
+    """Return the whole storage of a tensor of the GPU, of shape (elements,)."""
     return tensor.as_strided((storage_of(tensor).nbytes() // tensor.element_size(),), (1,), 0)
 
 
 def _span(contents: Contents, tensor: torch.Tensor, touched: Fact | None) -> Span:
-    """The memory of a storage as it was before the launch.
+    """Return the memory of a storage as it was before the launch.
 
     Args:
         contents: What is known.
-        tensor: Of the storage.
+        tensor: A tensor with that storage.
         touched: What was known before the launch, which ended it.
     """
     storage = storage_of(tensor)

@@ -16,7 +16,7 @@ class Span:
     """The memory of one storage.
 
     Attributes:
-        address: On the GPU.
+        address: Its address on the GPU.
         nbytes: Its size.
         content: What it holds, of dtype uint8; None where it is too large to be kept.
         known: Which bytes of ``content`` are known; None: all of them.
@@ -33,7 +33,7 @@ class Span:
         return self.content is not None and (self.known is None or bool(self.known.all()))
 
     def result(self) -> torch.Tensor | None:
-        """Its bytes after the kernel, None where some are unknown."""
+        """Return its bytes after the kernel, None where some are unknown."""
         return self.content if self.is_known else None
 
 
@@ -41,14 +41,14 @@ class Memory:
     """Loads and stores by address.
 
     Args:
-        spans: Of the kernel's storages.
+        spans: Memory of the kernel's storages.
     """
 
     def __init__(self, spans: list[Span]) -> None:
         self._spans = spans
 
     def load(self, addresses: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """What lies at addresses, of shape (N,).
+        """Return what lies at addresses, of shape (N,).
 
         Raises:
             UnknownMemoryError: Some of it is unknown.
@@ -66,7 +66,7 @@ class Memory:
         """Write values, both of shape (N,).
 
         Raises:
-            UnknownMemoryError: Some addresses are nobody's.
+            UnknownMemoryError: Some addresses lie in no span.
         """
         size = values.dtype.itemsize
         for span, places, chosen in self._by_span(addresses, size):
@@ -76,7 +76,8 @@ class Memory:
                     span.known.view(-1, size)[places] = True
 
     def _by_span(self, addresses: torch.Tensor, size: int) -> list[tuple[Span, torch.Tensor, torch.Tensor]]:
-        """Spans that addresses lie in, with the places of elements in them, and which addresses those are."""
+        """Return the spans that addresses lie in, with the elements' positions there and which addresses they
+        are."""
         found = []
         missing = addresses.numel()
         for span in self._spans:

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 
 
 class UnsupportedError(Exception):
-    """Something that is not run on the host."""
+    """The program contains something that is not run on the host."""
 
 
 @dataclass(frozen=True, slots=True)
 class Type:
-    """Of a value.
+    """The type of a value.
 
     Attributes:
         shape: Empty for a scalar.
@@ -42,15 +42,15 @@ class Operation:
     """One operation.
 
     Attributes:
-        name: With its dialect.
-        results: Names of what it gives.
-        operands: Names of what it takes.
-        text: What stands between its name and its types.
-        attributes: By name.
-        operand_type: Of its first operand.
-        result_type: Of its last result.
-        regions: What is inside.
-        carried: What a loop carries: the names inside, and what they begin with.
+        name: Name with its dialect.
+        results: Names of its results.
+        operands: Names of its operands.
+        text: The text between its name and its types.
+        attributes: Attributes by name.
+        operand_type: Type of its first operand.
+        result_type: Type of its last result.
+        regions: The regions inside it.
+        carried: Values that a loop carries: the names inside, and their initial values.
     """
 
     name: str
@@ -71,8 +71,8 @@ class Program:
     Attributes:
         parameters: Names and types of its parameters, in the order of a launch.
         body: What it does.
-        loaded: Places of the parameters whose memory it may read.
-        written: Places of those whose memory it may write to.
+        loaded: Positions of the parameters whose memory it may read.
+        written: Positions of those whose memory it may write to.
     """
 
     parameters: dict[str, Type]
@@ -114,7 +114,7 @@ def read(text: str) -> Program:
     if found is None:
         raise UnsupportedError(lines[starts[0]])
     parameters = {name: read_type(kind) for name, kind in _TYPED_PARAMETER.findall(found[1])}
-    body = _Reader(lines[starts[0] + 1 :]).region()
+    body = _ProgramReader(lines[starts[0] + 1 :]).region()
     pointers = {name: place for place, (name, kind) in enumerate(parameters.items()) if kind.element == "ptr"}
     loaded, written = _Roots(pointers, body).found()
     return Program(parameters, body, loaded, written)
@@ -124,7 +124,7 @@ def read_type(text: str) -> Type:
     """Read a type as MLIR prints it.
 
     Raises:
-        UnsupportedError: Of another kind.
+        UnsupportedError: The type is of another kind.
     """
     text = text.strip()
     found = _TENSOR.fullmatch(text)
@@ -147,7 +147,7 @@ def _without_location(line: str) -> str:
     return "" if line.startswith("#") else _LOCATION.sub("", line).strip()
 
 
-class _Reader:
+class _ProgramReader:
     """Reads lines into operations."""
 
     def __init__(self, lines: list[str]) -> None:
@@ -155,7 +155,7 @@ class _Reader:
         self._place = 0
 
     def region(self) -> Region:
-        """The operations up to the brace that closes them, which is left to be read."""
+        """Read the operations up to the brace that closes them, which is not consumed."""
         region = Region()
         while True:
             if self._place == len(self._lines):
@@ -218,7 +218,7 @@ def _simple(name: str, results: list[str], rest: str) -> Operation:
 
 
 def pointed_to(operation: Operation) -> Type:
-    """What the pointers that an operation takes first lead to."""
+    """Return what the pointers in an operation's first operand lead to."""
     kind = operation.operand_type
     if kind is None or kind.element != "ptr":
         raise UnsupportedError(operation.text)
@@ -226,12 +226,12 @@ def pointed_to(operation: Operation) -> Type:
 
 
 def hands_on(operation: Operation) -> bool:
-    """Whether it ends its region, and gives its operands to what is outside."""
+    """Return whether it ends its region, and gives its operands to what is outside."""
     return operation.name in _HANDS_ON
 
 
 class _Roots:
-    """Which parameters the pointers of a kernel come from."""
+    """The parameters that the pointers of a kernel come from."""
 
     def __init__(self, pointers: dict[str, int], body: Region) -> None:
         self._of = {name: frozenset({place}) for name, place in pointers.items()}
@@ -242,7 +242,7 @@ class _Roots:
             self._follow(body)
 
     def found(self) -> tuple[frozenset[int], frozenset[int]]:
-        """The places of those that are read, and of those that are written to."""
+        """Return the positions of the parameters that are read, and of those that are written to."""
         return frozenset(self._loaded), frozenset(self._written)
 
     def _follow(self, region: Region) -> None:
@@ -261,7 +261,7 @@ class _Roots:
             self._pass_on(operation)
 
     def _pass_on(self, operation: Operation) -> None:
-        """A result may point where any operand does; likewise what goes around a loop."""
+        """Pass pointers on: a result may point where any operand does; likewise values carried by a loop."""
         sources, targets = list(operation.operands), list(operation.results)
         for inside in operation.regions:
             sources += [name for last in inside.operations[-1:] if hands_on(last) for name in last.operands]

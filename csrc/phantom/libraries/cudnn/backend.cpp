@@ -1,0 +1,127 @@
+// The graph API, through which PyTorch runs convolutions and attention. Graphs, heuristics, engines and plans are a
+// planner's, so what PyTorch filters, ranks and allocates for is real; what would need a device is replaced:
+//   - handles are kept here, and the descriptions of their devices given to heuristics, engines and plans in their
+//   place
+//   - variant packs, which hold the addresses of a call, stay here
+//   - execution is a launch
+#include <cstdint>
+#include <mutex>
+#include <unordered_map>
+
+#include "libraries/cudnn/handle.hpp"
+#include "libraries/cudnn/planning/planner.hpp"
+#include "libraries/cudnn/status.hpp"
+#include "machine/calls.hpp"
+#include "machine/machine.hpp"
+#include "runtime/streams.hpp"
+
+using namespace xmem::phantom;  // NOLINT: what follows is C
+using cudnn::Handle;
+
+namespace {
+
+struct Known {
+  int type = 0;
+  Handle* handle = nullptr;  // its own, or that of a descriptor it was made of
+};
+
+struct Descriptors {
+  std::mutex mutex;
+  std::unordered_map<void*, Known> known;
+};
+
+Descriptors& descriptors() {
+  static auto* kept = new Descriptors();
+  return *kept;
+}
+
+Known known(void* descriptor) {
+  Descriptors& all = descriptors();
+  const std::lock_guard lock(all.mutex);
+  const auto found = all.known.find(descriptor);
+  return found == all.known.end() ? Known{} : found->second;
+}
+
+bool is_variant_pack(void* descriptor) {
+  return known(descriptor).type == cudnn::kVariantPack;
+}
+
+void belongs_to(void* descriptor, Handle* handle) {
+  if (handle == nullptr) return;
+  Descriptors& all = descriptors();
+  const std::lock_guard lock(all.mutex);
+  all.known[descriptor].handle = handle;
+}
+
+}  // namespace
+
+PHANTOM_EXPORT int cudnnBackendCreateDescriptor(int type, void** descriptor) {
+  note(Function::cudnnBackendCreateDescriptor);
+  if (descriptor == nullptr) return cudnn::kBadParam;
+  const int status = type == cudnn::kVariantPack ? cudnn::bare_planner().create(type, descriptor)
+                                                 : cudnn::planner().create(type, descriptor);
+  if (status != cudnn::kSuccess) return status;
+  Descriptors& all = descriptors();
+  const std::lock_guard lock(all.mutex);
+  all.known[*descriptor] = {type, nullptr};
+  return status;
+}
+
+PHANTOM_EXPORT int cudnnBackendDestroyDescriptor(void* descriptor) {
+  note(Function::cudnnBackendDestroyDescriptor);
+  int type = 0;
+  {
+    Descriptors& all = descriptors();
+    const std::lock_guard lock(all.mutex);
+    const auto found = all.known.find(descriptor);
+    if (found != all.known.end()) {
+      type = found->second.type;
+      all.known.erase(found);
+    }
+  }
+  return type == cudnn::kVariantPack ? cudnn::bare_planner().destroy(descriptor) : cudnn::planner().destroy(descriptor);
+}
+
+PHANTOM_EXPORT int cudnnBackendSetAttribute(void* descriptor, int attribute, int type, std::int64_t count,
+                                            const void* elements) {
+  note(Function::cudnnBackendSetAttribute);
+  if (type == cudnn::kHandleType) {
+    if (elements == nullptr || count != 1) return cudnn::kBadParam;
+    belongs_to(descriptor, *static_cast<Handle* const*>(elements));
+    return cudnn::kSuccess;
+  }
+  if (is_variant_pack(descriptor)) return cudnn::bare_planner().set(descriptor, attribute, type, count, elements);
+  if (type == cudnn::kDescriptorType && count > 0 && elements != nullptr) {
+    belongs_to(descriptor, known(*static_cast<void* const*>(elements)).handle);
+  }
+  return cudnn::planner().set(descriptor, attribute, type, count, elements);
+}
+
+PHANTOM_EXPORT int cudnnBackendGetAttribute(void* descriptor, int attribute, int type, std::int64_t room,
+                                            std::int64_t* count, void* elements) {
+  note(Function::cudnnBackendGetAttribute);
+  if (type == cudnn::kHandleType) {
+    if (count != nullptr) *count = 1;
+    if (elements != nullptr && room > 0) *static_cast<Handle**>(elements) = known(descriptor).handle;
+    return cudnn::kSuccess;
+  }
+  if (is_variant_pack(descriptor)) {
+    return cudnn::bare_planner().get(descriptor, attribute, type, room, count, elements);
+  }
+  return cudnn::planner().get(descriptor, attribute, type, room, count, elements);
+}
+
+PHANTOM_EXPORT int cudnnBackendFinalize(void* descriptor) {
+  note(Function::cudnnBackendFinalize);
+  const Known own = known(descriptor);
+  if (own.type == cudnn::kVariantPack) return cudnn::kSuccess;
+  cudnn::describe_device(descriptor, own.type, own.handle != nullptr ? own.handle->device : current_device());
+  return cudnn::planner().finalize(descriptor);
+}
+
+PHANTOM_EXPORT int cudnnBackendExecute(const Handle* handle, void*, void*) {
+  note(Function::cudnnBackendExecute);
+  if (handle == nullptr) return cudnn::kBadParam;
+  launched(handle->stream);
+  return cudnn::kSuccess;
+}

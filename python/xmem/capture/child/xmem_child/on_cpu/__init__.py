@@ -1,0 +1,1 @@
+"""Captures on the CPU: it stands in for the GPU, and the script cannot tell."""

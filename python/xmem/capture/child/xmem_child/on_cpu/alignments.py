@@ -1,0 +1,170 @@
+"""Makes operators allocate on the CPU what they allocate on CUDA.
+
+Each alignment overrides an operator at the dispatcher, so that Python composites, C++ composites and models
+from libraries all meet it, and is counted in the trace's metadata.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+from torch.library import Library
+
+from ..patches import Patches
+from ..records.run_notes import RunNotes
+from ..watching.device_memory import usage
+
+_SAVED_MASK = "F.dropout keeps a bool mask, as CUDA does, instead of noise in the input's dtype"
+_FUSED_ATTENTION = (
+    "attention dropout is left out, so that the CPU takes its flash kernel and saves what CUDA saves"
+)
+_FLASH_FOR_EFFICIENT = (
+    "the CPU's flash kernel stands for CUDA's memory-efficient one, which the script selects"
+)
+_ATTENTION_LAYOUT = "fused attention lays its result out as CUDA's kernels do: by position, then by head"
+_FLAT_WEIGHTS = "recurrent layers on the GPU have their weights in one block, as cuDNN takes them"
+_FOREACH = "optimizers take the foreach path that is the default on CUDA; the script itself trains on the CPU"
+_EAGER_COMPILE = "torch.compile was skipped: the model ran eagerly, compiled code usually keeps less"
+
+_FLASH = "_scaled_dot_product_flash_attention_for_cpu"
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+_CPU_KERNEL = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+
+_CUDNN_DTYPES = (torch.float16, torch.float32, torch.float64)
+
+_aten = torch.ops.aten
+
+
+class Alignments:
+    """The overrides, registered while this object lives."""
+
+    def __init__(self, run: RunNotes) -> None:
+        self._run = run
+        self._library = Library("aten", "IMPL")
+
+    def install(self, patches: Patches) -> None:
+        """Register the overrides, for tensors that autograd may follow."""
+        patches.on_undo(self._library._destroy)
+        self._library.impl("dropout", self._dropout, "AutogradCPU")
+        self._library.impl("scaled_dot_product_attention", self._attention, "AutogradCPU")
+        # Between autograd and the CPU's kernel, which stays reachable below.
+        self._library.impl(_FLASH, self._flash_attention, "BackendSelect")
+        _prefer_foreach(self._run, patches)
+
+    def _dropout(self, tensor: torch.Tensor, p: float, train: bool) -> torch.Tensor:
+        if train and 0 < p < 1 and tensor.numel() > 0:
+            self._run.align("native_dropout", _SAVED_MASK)
+            return _aten.native_dropout.default(tensor, p, True)[0]
+        # Not `decompose`: its Python version clones where nothing is dropped.
+        return _aten.dropout.default._op_dk(_COMPOSITE, tensor, p, train)
+
+    def _attention(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attn_mask: torch.Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        **options: Any,
+    ) -> torch.Tensor:
+        if dropout_p > 0:
+            self._run.align("attention_dropout", _FUSED_ATTENTION)
+        backends = torch.backends.cuda
+        borrow_flash = backends.mem_efficient_sdp_enabled() and not backends.flash_sdp_enabled()
+        if borrow_flash:
+            self._run.align("flash_for_efficient_attention", _FLASH_FOR_EFFICIENT)
+            backends.enable_flash_sdp(True)
+        try:
+            return _aten.scaled_dot_product_attention.default.decompose(
+                query, key, value, attn_mask, 0.0, is_causal, **options
+            )
+        finally:
+            if borrow_flash:
+                backends.enable_flash_sdp(False)
+
+    def _flash_attention(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        **options: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Give the result CUDA's strides: those of a tensor (batch, length, heads, width), so that the usual
+        transposition and `contiguous` copy nothing. The CPU's kernel gives it the strides of the query.
+        """
+        kernel = getattr(_aten, _FLASH).default
+        batch, heads, length, _ = query.shape
+        by_position = query.new_empty((batch, length, heads, value.size(-1))).transpose(1, 2)
+        result, log_sums = kernel.redispatch(_CPU_KERNEL, query, key, value, dropout_p, is_causal, **options)
+        if result.stride() == by_position.stride():
+            return result, log_sums
+        self._run.align("attention_layout", _ATTENTION_LAYOUT)
+        return by_position.copy_(result), log_sums
+
+
+def flatten_recurrent_weights(run: RunNotes) -> None:
+    """Replace ``flatten_parameters``, which needs cuDNN; recurrent modules call it whenever they have
+    moved."""
+
+    def flatten(module: torch.nn.RNNBase) -> None:
+        weights = [weight for weight in module._flat_weights if isinstance(weight, torch.Tensor)]
+        alike = len(weights) == len(module._flat_weights_names) and all(
+            weight.is_cuda and weight.dtype == weights[0].dtype for weight in weights
+        )
+        distinct = len({weight.data_ptr() for weight in weights}) == len(weights)
+        if torch.backends.cudnn.enabled and alike and distinct and weights[0].dtype in _CUDNN_DTYPES:
+            run.align("flat_recurrent_weights", _FLAT_WEIGHTS)
+            with torch.no_grad():
+                _move_into_one_block(module, weights)
+
+    torch.nn.RNNBase.flatten_parameters = flatten
+
+
+def _move_into_one_block(module: torch.nn.RNNBase, weights: list[torch.Tensor]) -> None:
+    """Move the weights into one block, in any order. cuDNN's block has biases even where a module has
+    none."""
+    elements = sum(weight.numel() for weight in weights)
+    if not module.bias:
+        gates = {"LSTM": 4, "GRU": 3}.get(module.mode, 1)
+        elements += module.num_layers * (1 + module.bidirectional) * 2 * gates * module.hidden_size
+    block = weights[0].new_zeros(elements)
+    begin = 0
+    for weight in weights:
+        view = block[begin : begin + weight.numel()].view(weight.shape)
+        view.copy_(weight)
+        weight.data = view
+        begin += weight.numel()
+
+
+def _prefer_foreach(run: RunNotes, patches: Patches) -> None:
+    """Make optimizers use foreach: a script that asks for the GPU gets it anyway, others get it here."""
+    # torch.optim hides its modules behind the classes.
+    optimizer = sys.modules[torch.optim.Optimizer.__module__]
+    supported_devices = optimizer._get_foreach_kernels_supported_devices
+
+    def devices() -> list[str]:
+        if usage.requests:
+            return list(supported_devices())
+        run.align("foreach", _FOREACH)
+        return [*supported_devices(), "cpu"]
+
+    patches.replace(optimizer, "_get_foreach_kernels_supported_devices", devices)
+
+
+def compile_eagerly(run: RunNotes) -> None:
+    """Leave ``torch.compile`` out: what it makes for the CPU is not what it makes for CUDA."""
+
+    def compile(model: Any = None, *_args: Any, **_options: Any) -> Any:
+        run.assume(_EAGER_COMPILE)
+        return model if model is not None else lambda decorated: decorated
+
+    def compile_module(_module: torch.nn.Module, *_args: Any, **_options: Any) -> None:
+        run.assume(_EAGER_COMPILE)
+
+    torch.compile = compile
+    torch.nn.Module.compile = compile_module

@@ -1,0 +1,1 @@
+"""Captures on the phantom GPU: the script is watched, and spared what only a real GPU could compute."""

@@ -1,0 +1,44 @@
+"""Weights are not initialized on the phantom GPU: nobody computes with them, and their pages stay untouched.
+
+That saves most of the time and nearly all of the memory of building a model on the host; models larger than
+the host's memory can be built this way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+# Smaller ones cost nothing, and may be data that a script looks at.
+_LARGE_ELEMENTS = 1 << 14
+_IN_PLACE = ("normal_", "uniform_", "log_normal_", "cauchy_", "exponential_", "geometric_", "random_")
+
+
+def skip_initialisation(skipped: Callable[[torch.Tensor], None]) -> None:
+    """Make ``torch.nn.init`` and large random fills of float tensors on the host do nothing.
+
+    Args:
+        skipped: Called with each tensor that was left as it was.
+    """
+
+    def leave_large(fill: Callable[..., Any]) -> Callable[..., Any]:
+        def leave(tensor: torch.Tensor, *args: Any, **options: Any) -> Any:
+            if not _is_large(tensor):
+                return fill(tensor, *args, **options)
+            skipped(tensor)
+            return tensor
+
+        return leave
+
+    for name in dir(torch.nn.init):
+        if name.endswith("_") and not name.startswith("_"):
+            setattr(torch.nn.init, name, leave_large(getattr(torch.nn.init, name)))
+    for name in _IN_PLACE:
+        setattr(torch.Tensor, name, leave_large(getattr(torch.Tensor, name)))
+
+
+def _is_large(tensor: torch.Tensor) -> bool:
+    is_data = tensor.is_floating_point() or tensor.is_complex()
+    return bool(tensor.device.type == "cpu" and is_data and tensor.numel() >= _LARGE_ELEMENTS)

@@ -1,0 +1,1 @@
+"""What the capture writes: the trace, the allocator's requests, what the cards held, progress, failures."""

@@ -1,0 +1,87 @@
+"""Notes on a run beside its profile: the ``xmem`` object of the trace, the spans of iterations."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from typing import Any
+
+import torch
+
+from ..watching.device_memory import usage
+from ..watching.iterations import Iterations
+from ..watching.script_settings import ScriptSettings
+from ..watching.spans import Span, SpanRecorder
+from ..watching.tensor_names import TensorNames
+
+
+class RunNotes:
+    """Notes that are collected while a run is recorded.
+
+    Attributes:
+        spans: Spans of modules and source lines.
+        names: Names of tensors.
+        script_settings: Settings of torch that the script changed.
+        iterations: Counts of iterations.
+        thread: The recorded thread, 0 before the recording.
+    """
+
+    def __init__(self) -> None:
+        self.spans = SpanRecorder()
+        self.names = TensorNames()
+        self.script_settings = ScriptSettings()
+        self.iterations = Iterations()
+        self.thread = 0
+        self._argv = list(sys.argv)
+        self._first_iteration_ns = -1
+        self._alignments: dict[str, tuple[int, str]] = {}
+        self._assumptions: dict[str, None] = {}
+
+    def align(self, name: str, note: str) -> None:
+        """Count one place where the CPU was made to allocate as CUDA would."""
+        count, _ = self._alignments.get(name, (0, note))
+        self._alignments[name] = (count + 1, note)
+
+    def assume(self, text: str) -> None:
+        """Remember an assumption for the metadata."""
+        self._assumptions[text] = None
+
+    def note_training(self, time_ns: int) -> None:
+        """Note training; the first iteration begins with the first such note."""
+        if self._first_iteration_ns < 0:
+            self._first_iteration_ns = time_ns
+
+    def iteration_spans(self, end_ns: int) -> list[Span]:
+        """Return the spans of the iterations, one after the other."""
+        begin = self._first_iteration_ns if self._first_iteration_ns >= 0 else end_ns
+        spans = []
+        for number, end in enumerate(self.iterations.ends_ns()):
+            spans.append(("xmem_iteration", f"iteration {number}", self.thread, min(begin, end), end))
+            begin = end
+        return spans
+
+    def metadata(self, mode: str, xmem_version: str, iterations: int, base_ns: int) -> dict[str, Any]:
+        """Return the ``xmem`` object, with times since ``base_ns`` (docs/trace_model.md, section 7)."""
+        return {
+            "format": 1,
+            "mode": mode,
+            "versions": {
+                "xmem": xmem_version,
+                "torch": torch.__version__,
+                "python": platform.python_version(),
+            },
+            "argv": self._argv,
+            "iterations": iterations,
+            "iteration_kind": self.iterations.kind,
+            "device_requests": usage.requests,
+            "settings": self.script_settings.values(),
+            "alignments": [
+                {"name": name, "count": count, "note": note}
+                for name, (count, note) in self._alignments.items()
+            ],
+            "assumptions": list(self._assumptions),
+            "lines": self.spans.lines(),
+            "modules": self.names.modules,
+            "tensors": self.names.columns(base_ns),
+            "optimizers": self.iterations.descriptions(),
+        }

@@ -1,0 +1,172 @@
+"""Run the captures that commands ask for, as their options describe, and note the progress on stderr."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from xmem.cli import options, output
+from xmem.cli.options import CaptureMode
+from xmem.errors import ConfigError
+
+if TYPE_CHECKING:
+    from xmem.capture import CaptureResult, Extent, Mode, PhantomMachine, TorchBuild
+    from xmem.devices.gpus import Device
+    from xmem.estimation.question import Question
+
+
+_STDERR = 2
+
+
+@dataclass(frozen=True)
+class CaptureSettings:
+    """Settings for capturing a command, taken from the options.
+
+    Attributes:
+        mode: The requested mode.
+        no_gpu: Whether to leave the GPUs of this machine alone.
+        python: Interpreter to run the command with, None when the command names it.
+        gpus: Number of phantom GPUs.
+        strict_capacity: Whether phantom memory ends where the GPU's does.
+        keep_init: Whether weights are initialized in phantom mode.
+        known_elements: Largest number of elements of a tensor that keeps its values in phantom mode.
+        values: ``FILE:LINE=NUMBER``, the values that reads of GPU memory return.
+        cudnn: A newer cuDNN for planning.
+        snapshot: File to write the allocator's snapshot to.
+        extent: How far to record; three iterations by default.
+        rank: The rank to trace; the one that needs most memory by default.
+        timeout: Timeout in seconds.
+        stacks: Whether every Python frame is recorded.
+    """
+
+    mode: CaptureMode = CaptureMode.AUTO
+    no_gpu: bool = False
+    python: Path | None = None
+    gpus: int = 1
+    strict_capacity: bool = False
+    keep_init: bool = False
+    known_elements: int = options.KNOWN_ELEMENTS
+    values: tuple[str, ...] = ()
+    cudnn: Path | None = None
+    snapshot: Path | None = None
+    extent: Extent | None = None
+    rank: int | None = None
+    timeout: float | None = None
+    stacks: bool = False
+
+
+def capture_noting(
+    command: list[str],
+    trace: Path,
+    settings: CaptureSettings,
+    question: Question,
+    *,
+    as_json: bool,
+) -> CaptureResult:
+    """Capture, and note the progress on stderr; the script prints there too when stdout is for JSON.
+
+    Raises:
+        CaptureError: The script failed, never trained, or the trace could not be written.
+        ConfigError: A setting is invalid, or there is no CUDA build of torch for phantom mode.
+    """
+    from xmem.capture import Extent, path_with, with_python
+    from xmem.capture import capture as capture_command
+
+    environment = dict(os.environ)
+    if settings.python is not None:
+        command = with_python(settings.python, command)
+        environment["PATH"] = path_with(settings.python, environment.get("PATH"))
+    if question.alloc_conf is not None:
+        environment["PYTORCH_CUDA_ALLOC_CONF"] = question.alloc_conf
+    device = question.described_device
+    build = _phantom_build(command, environment, settings, device)
+    machine = _machine(settings, device)
+    mode: Mode = "real" if build is None else "phantom"
+    where = f"a phantom {machine.device.name}" if mode == "phantom" else "the CPU"
+    extent = settings.extent or Extent()
+    output.note(f"recording {extent.text} on {where}; the script's own output follows")
+    result = capture_command(
+        command,
+        trace,
+        extent=extent,
+        rank=settings.rank,
+        timeout_s=settings.timeout,
+        stacks=settings.stacks,
+        env=environment,
+        stdout=_STDERR if as_json else None,
+        mode=mode,
+        machine=machine,
+    )
+    trained = result.metadata.get("iteration_kind") != "call"
+    if trained and result.iterations < extent.iterations:
+        output.note(f"the script ended after {result.iterations} of {extent.iterations} iterations")
+    if not trained:
+        output.note("the script did not train: all that it did was recorded")
+    refused = sorted({name for process in result.processes for name in process.calls_of("refused")})
+    if refused:
+        output.note(f"the phantom GPU refused {', '.join(refused)}; the script went on without")
+    return result
+
+
+def _phantom_build(
+    command: list[str], environment: dict[str, str], settings: CaptureSettings, device: Device
+) -> TorchBuild | None:
+    """Return the CUDA build of torch to run on phantom GPUs; None if the script runs on the CPU.
+
+    Raises:
+        ConfigError: Phantom mode was asked for, and the script's torch is not a CUDA build.
+    """
+    from xmem.capture import find_torch, has_gpu
+
+    if settings.mode is CaptureMode.REAL:
+        return None
+    build = find_torch(command, environment)
+    if build is not None and build.cuda is not None:
+        # Phantom mode is for CUDA GPUs; if it is requested for another, the machine file reports the error.
+        fitting = device.vendor == "NVIDIA" and (settings.no_gpu or not has_gpu())
+        return build if fitting or settings.mode is CaptureMode.PHANTOM else None
+    if settings.mode is CaptureMode.PHANTOM:
+        found = "no torch was found" if build is None else f"{build.python} has torch {build.version}"
+        raise ConfigError(
+            f"--mode phantom needs a CUDA build of torch, but {found}",
+            "name a Python that has one with --python",
+        )
+    return None
+
+
+def _machine(settings: CaptureSettings, device: Device) -> PhantomMachine:
+    from xmem.capture import PhantomMachine
+
+    return PhantomMachine(
+        device=device,
+        count=settings.gpus,
+        strict_capacity=settings.strict_capacity,
+        keep_init=settings.keep_init,
+        known_elements=settings.known_elements,
+        values=dict(_value(text) for text in settings.values),
+        cudnn_library=settings.cudnn,
+        snapshot=settings.snapshot,
+    )
+
+
+def _value(text: str) -> tuple[str, float]:
+    """Split ``train.py:57=0.25`` or ``Router.forward=0.25`` into its place and its number.
+
+    Raises:
+        ConfigError: It is not of that form.
+    """
+    where, _, number = text.rpartition("=")
+    file, _, place = where.rpartition(":")
+    try:
+        is_function = not where.endswith(".py") and all(part.isidentifier() for part in where.split("."))
+        if not is_function and (not file or int(place) < 1):
+            raise ValueError
+        return where, float(number)
+    except ValueError:
+        raise ConfigError(
+            f"--value {text} is invalid",
+            "write FILE:LINE=NUMBER, such as train.py:57=0.25, or FUNCTION=NUMBER, such as "
+            "Router.forward=0.25",
+        ) from None

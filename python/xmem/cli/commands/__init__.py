@@ -1,0 +1,1 @@
+"""The commands of xmem-fast, one file each."""

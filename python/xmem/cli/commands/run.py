@@ -1,0 +1,112 @@
+"""``xmem-fast run``: capture and estimate in one."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from xmem.cli import options, output
+from xmem.cli.capturing import CaptureSettings, capture_noting
+from xmem.cli.options import CaptureMode
+from xmem.cli.reading import reading
+
+
+def run(
+    command: options.Command,
+    gpu: options.Gpu = None,
+    capacity: options.Capacity = None,
+    alloc_conf: options.AllocConf = None,
+    torch_version: options.TorchVersion = None,
+    mode: options.ModeChoice = CaptureMode.AUTO,
+    no_gpu: options.NoGpu = False,
+    python: options.Python = None,
+    gpus: options.Gpus = 1,
+    strict_capacity: options.StrictCapacity = False,
+    keep_init: options.KeepInit = False,
+    known_elements: options.KnownElements = options.KNOWN_ELEMENTS,
+    value: options.Values = None,
+    cudnn: options.Cudnn = None,
+    snapshot: options.Snapshot = None,
+    iterations: options.Iterations = 3,
+    until_steady: options.UntilSteady = False,
+    with_eval: options.WithEval = False,
+    until_end: options.UntilEnd = False,
+    calls: options.Calls = 0,
+    longest_batch: options.LongestBatch = False,
+    rank: options.Rank = None,
+    timeout: options.Timeout = None,
+    stacks: options.Stacks = False,
+    keep_trace: Annotated[
+        Path | None,
+        typer.Option("--keep-trace", metavar="FILE", help="Keep the trace, for estimate and inspect."),
+    ] = None,
+    without_policy: options.WithoutPolicies = None,
+    explain: options.Explain = False,
+    show_packages: options.ShowPackages = False,
+    as_json: options.Json = False,
+    confidence: options.Confidence = None,
+    request: options.Format = None,
+    output_file: options.EstimateFile = None,
+    page: options.Page = None,
+    with_advice: options.WithAdvice = True,
+) -> None:
+    """Record a training script, without a GPU, and report how much GPU memory it will need."""
+    from xmem.capture import Extent
+    from xmem.estimation.observation import observe
+    from xmem.estimation.pipeline import answer
+
+    output.require_one_format(as_json, request)
+    question = options.question(gpu, capacity, alloc_conf, torch_version, cudnn, confidence)
+    options.require_policies(without_policy)
+    output.require_places({"-o": output_file, "--html": page})
+    settings = CaptureSettings(
+        mode=mode,
+        no_gpu=no_gpu,
+        python=python,
+        gpus=gpus,
+        strict_capacity=strict_capacity,
+        keep_init=keep_init,
+        known_elements=known_elements,
+        values=tuple(value or ()),
+        cudnn=cudnn,
+        snapshot=snapshot,
+        extent=Extent(iterations, until_steady, with_eval, until_end, calls, longest_batch),
+        rank=rank,
+        timeout=timeout,
+        stacks=stacks,
+    )
+    with _trace_path(keep_trace) as trace:
+        captured = capture_noting(command, trace, settings, question, as_json=as_json)
+        with reading(str(trace)) as progress:
+            observed = observe(trace, without_policies=without_policy or (), progress=progress)
+            analysis = answer(observed, question, show_packages=show_packages)
+    estimate = replace(
+        analysis.estimate,
+        trace=replace(analysis.estimate.trace, path="" if keep_trace is None else str(keep_trace)),
+        timings_s={"capture": captured.wall_s, **analysis.estimate.timings_s},
+    )
+    output.give_analysis(
+        replace(analysis, estimate=estimate),
+        as_json=as_json,
+        explain=explain,
+        output=output_file,
+        page=page,
+        with_advice=with_advice,
+        request=request,
+        upper=confidence is not None,
+    )
+
+
+@contextmanager
+def _trace_path(keep_trace: Path | None) -> Iterator[Path]:
+    if keep_trace is not None:
+        yield keep_trace
+        return
+    with tempfile.TemporaryDirectory(prefix="xmem-") as folder:
+        yield Path(folder) / "trace.json"

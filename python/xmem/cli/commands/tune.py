@@ -1,0 +1,70 @@
+"""``xmem-fast tune``: the allocator settings that minimize the memory of a recorded job."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from xmem.cli import job, options, output
+from xmem.cli.exit_codes import ExitCode
+from xmem.errors import ConfigError
+
+if TYPE_CHECKING:
+    from xmem.advice.tuning import Tuning
+
+
+def tune(
+    trace: options.Trace,
+    at: options.At = None,
+    gpu: options.Gpu = None,
+    capacity: options.Capacity = None,
+    torch_version: options.TorchVersion = None,
+    cudnn: options.PlannedBy = None,
+    as_json: options.Json = False,
+) -> None:
+    """Search for the PYTORCH_CUDA_ALLOC_CONF that minimizes the memory of a recorded job.
+
+    Exit status: 0 the job fits with the best settings, 1 with none, 2 usage, 3 bad input.
+    """
+    from xmem.advice.tuning import search
+    from xmem.estimation.pipeline import run_stages
+
+    question = options.question(gpu, capacity, None, torch_version, cudnn)
+    if question.device is None:
+        raise ConfigError("no GPU was given", "pass --gpu NAME or --capacity SIZE to tune for")
+    stages = run_stages(job.observed(trace, at), question)
+    tuning = search(
+        stages.requests,
+        question.device,
+        stages.settings.torch_version,
+        outside_bytes=stages.unreplayed.outside_bytes,
+    )
+    if as_json:
+        output.print_json(_contract(tuning, trace))
+    else:
+        from xmem.reports.terminal.tuning import render
+
+        render(tuning, output.console())
+    raise typer.Exit(ExitCode.DONE if tuning.fitting or tuning.defaults.fits else ExitCode.DOES_NOT_FIT)
+
+
+def _contract(tuning: Tuning, trace: str) -> dict[str, Any]:
+    best = tuning.best
+    return {
+        "schema_version": 1,
+        "path": trace,
+        "gpu": tuning.device.slug or None,
+        "capacity_bytes": tuning.device.total_memory_bytes,
+        "context_bytes": tuning.device.context_bytes,
+        "torch_version": tuning.torch_version,
+        "candidates": tuning.candidates,
+        "fitting": tuning.fitting,
+        "environment_line": None if best is None else best.environment_line,
+        "saved_peak_bytes": tuning.saved_peak_bytes,
+        "saved_capacity_bytes": tuning.saved_capacity_bytes,
+        "defaults": asdict(tuning.defaults),
+        "best": None if best is None else asdict(best),
+        "ranked": [asdict(outcome) for outcome in tuning.ranked],
+    }

@@ -1,0 +1,206 @@
+"""How far the truth lies from estimates: intervals calibrated on measured runs.
+
+A residual is the truth over the estimate, less 1. For each kind of estimate ``data/calibration.toml`` holds
+the residuals of measured runs. A new run of the same kind is as likely as any of them to have the largest, so
+the k-th smallest of n bounds the new one with probability k / (n + 1) (split conformal prediction): the bound
+for a confidence c is the residual at k = ceil((n + 1) c). Where so many rows are not there (k > n), the m
+largest, a fifth of all, are taken for an exponential tail above the next one, u. Its mean is known from a few
+excesses of mean e only, and rows of one model err alike: with q models the m excesses count as i = m q / n
+independent ones. So a new excess exceeds x with probability (1 + x / (i e)) ** -i, times the share
+m / (n + 1) that lies above u at all.
+
+Each bound holds by itself with the confidence: the upper one is exceeded with probability at most 1 - c.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+from xmem.errors import ConfigError
+from xmem.estimation.estimate import Bounds, Interval
+
+DEFAULT_CONFIDENCE = 0.9
+KINDS = ("convolutional", "other")
+_FILE = "calibration.toml"
+_TAIL_SHARE = 5  # the largest fifth
+_LEAST_ROWS = 9  # which reach the default confidence without a continued tail
+# Both rest on captures on the CPU, and may stand in for each other.
+_KIN = {"cpu": "fitted", "fitted": "cpu"}
+
+
+@dataclass(frozen=True)
+class Residuals:
+    """What measured runs say of estimates of one kind.
+
+    Attributes:
+        values: Truth over estimate, less 1, ascending.
+        models: Of how many models the runs are; 0 = as many as runs.
+    """
+
+    values: tuple[float, ...]
+    models: int = 0
+
+    @property
+    def independent_share(self) -> float:
+        """Independent rows among all."""
+        return self.models / len(self.values) if self.models else 1.0
+
+    def upper(self, confidence: float) -> float:
+        """What a new residual exceeds with probability ``1 - confidence`` at most; never negative."""
+        return max(_upper(self.values, confidence, self.independent_share), 0.0)
+
+    def lower(self, confidence: float) -> float:
+        """What a new residual stays below with that probability at most; never positive."""
+        mirrored = [-value for value in reversed(self.values)]
+        return min(-_upper(mirrored, confidence, self.independent_share), 0.0)
+
+    def is_continued(self, confidence: float) -> bool:
+        """Whether the rows do not reach so far, and the tail is continued."""
+        return _rank(len(self.values), confidence) > len(self.values)
+
+
+def _rank(rows: int, confidence: float) -> int:
+    return math.ceil(round((rows + 1) * confidence, 9))
+
+
+def _upper(ascending: Sequence[float], confidence: float, independent_share: float) -> float:
+    rows, rank = len(ascending), _rank(len(ascending), confidence)
+    if rank <= rows:
+        return ascending[rank - 1]
+    beyond = max(rows // _TAIL_SHARE, 1)
+    threshold = ascending[rows - beyond - 1] if beyond < rows else ascending[0]
+    mean_excess = sum(value - threshold for value in ascending[rows - beyond :]) / beyond
+    times_rarer = beyond / ((rows + 1) * (1 - confidence))
+    independent = max(beyond * independent_share, 1.0)
+    growth = math.expm1(math.log(times_rarer) / independent)
+    continued = threshold + independent * mean_excess * growth
+    return max(continued, ascending[-1])
+
+
+Calibration = Mapping[str, Mapping[str, Residuals]]
+
+
+@cache
+def shipped() -> Calibration:
+    """The residuals that come with xmem, by way and kind; empty of what was never measured."""
+    path = resources.files("xmem") / "data" / _FILE
+    if not path.is_file():
+        return {}
+    return parse(path.read_text(encoding="utf-8"))
+
+
+def parse(text: str) -> Calibration:
+    """Read a calibration.
+
+    Raises:
+        ConfigError: It is no calibration.
+    """
+    try:
+        ways = tomllib.loads(text)
+        return {
+            way: {
+                kind: Residuals(
+                    tuple(sorted(float(value) for value in group["residuals"])), int(group["models"])
+                )
+                for kind, group in kinds.items()
+            }
+            for way, kinds in ways.items()
+        }
+    except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ConfigError(
+            f"the calibration is invalid ({error})", "list residuals by way and kind"
+        ) from error
+
+
+def render(calibration: Calibration, source: str) -> str:
+    """A calibration as text that ``parse`` reads.
+
+    Args:
+        calibration: What to write.
+        source: How it was made, for its first lines.
+    """
+    lines = [f"# {line}".rstrip() for line in source.splitlines()]
+    for way, kinds in calibration.items():
+        for kind, group in kinds.items():
+            lines += ["", f"[{way}.{kind}]", f"models = {group.models}", "residuals = ["]
+            shown = [f"{value:.5f}" for value in group.values]
+            for start in range(0, len(shown), 10):
+                lines.append("    " + ", ".join(shown[start : start + 10]) + ",")
+            lines.append("]")
+    return "\n".join(lines) + "\n"
+
+
+def require_confidence(confidence: float) -> None:
+    """Check a confidence.
+
+    Raises:
+        ConfigError: It is not between a half and 1.
+    """
+    if not 0.5 <= confidence < 1:
+        raise ConfigError(
+            f"confidence {confidence:g} is out of range",
+            "use a value of at least 0.5 and less than 1, such as 0.99",
+        )
+
+
+def interval(
+    reserved_bytes: int,
+    *,
+    way: str,
+    kind: str,
+    confidence: float,
+    context_bytes: int = 0,
+    least_bytes: int | None = None,
+    most_bytes: int | None = None,
+    bounds: Bounds | None = None,
+    calibration: Calibration | None = None,
+) -> Interval:
+    """What the device peak lies between.
+
+    Args:
+        reserved_bytes: The estimated peak of reserved memory.
+        way: ``phantom``, ``cpu``, ``fitted``; others were never measured.
+        kind: One of ``KINDS``: whether the job has convolutions, whose workspaces are the larger doubt.
+        confidence: Of each bound.
+        context_bytes: Added to both.
+        least_bytes: The least that the estimate itself leaves open, such as blocks without a known size.
+        most_bytes: The most of it.
+        bounds: Of the allocator: all that is said where too few runs of this kind were measured.
+        calibration: Residuals; by default those that come with xmem.
+
+    Raises:
+        ConfigError: The confidence is invalid.
+    """
+    require_confidence(confidence)
+    least = reserved_bytes if least_bytes is None else min(least_bytes, reserved_bytes)
+    most = reserved_bytes if most_bytes is None else max(most_bytes, reserved_bytes)
+    known = _residuals(shipped() if calibration is None else calibration, way, kind)
+    if known is None:
+        low = least if bounds is None else min(bounds.perfect_reuse_bytes, least)
+        high = most if bounds is None else max(bounds.never_reuse_bytes, most)
+        basis = f"allocator bounds: too few runs of this kind ({way}, {kind}) were measured"
+        return Interval(confidence, context_bytes + low, context_bytes + high, basis)
+    name, residuals = known
+    low = math.floor(least * (1 + residuals.lower(confidence)))
+    high = math.ceil(most * (1 + residuals.upper(confidence)))
+    basis = f"{len(residuals.values)} measured runs ({name})"
+    if residuals.is_continued(confidence):
+        basis += ", their tail continued"
+    if most > least:
+        basis += ", and what the estimate itself leaves open"
+    return Interval(confidence, context_bytes + low, context_bytes + high, basis)
+
+
+def _residuals(calibration: Calibration, way: str, kind: str) -> tuple[str, Residuals] | None:
+    """Those of this kind, else of the nearest with enough rows; convolutions are the larger doubt."""
+    for near_kind in dict.fromkeys((kind, "convolutional")):
+        for near_way in (way, _KIN.get(way, way)):
+            found = calibration.get(near_way, {}).get(near_kind)
+            if found is not None and len(found.values) >= _LEAST_ROWS:
+                return f"{near_way}, {near_kind}", found
+    return None

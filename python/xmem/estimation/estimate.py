@@ -1,0 +1,495 @@
+"""The answer: what an estimate says and the evidence for it; these frozen values are also the JSON contract.
+
+The order of the fields is the order of the JSON keys. All sizes are bytes, times nanoseconds on the
+trace's clock; a number that does not apply is -1, a text that does not apply is None.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from xmem.errors import TraceError
+from xmem.files.decoding import decode
+from xmem.text.units import format_bytes
+
+SCHEMA_VERSION = 1
+_SINCE_ADDED: Mapping[str, Any] = {"interval": None, "what_if": ()}  # fields that early estimates lack
+
+Severity = Literal["info", "data_loss", "error"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether the job fits on the GPU.
+
+    Attributes:
+        gpu: Name for people, such as ``RTX 3060 12 GB``.
+        capacity_bytes: All memory of the GPU, the context's share included.
+        fits: The replay on this GPU ends without running out of memory.
+        margin_bytes: Capacity less the device peak; negative by what is missing.
+    """
+
+    gpu: str
+    capacity_bytes: int
+    fits: bool
+    margin_bytes: int
+
+
+@dataclass(frozen=True)
+class Interval:
+    """What the device peak lies between; each bound holds by itself with the confidence.
+
+    Attributes:
+        confidence: Of each bound, at least 0.5 and less than 1.
+        low_bytes: Lower bound of the device peak.
+        high_bytes: Upper bound of it: the number to hand to a scheduler.
+        basis: What the bounds rest on, for people.
+    """
+
+    confidence: float
+    low_bytes: int
+    high_bytes: int
+    basis: str
+
+
+@dataclass(frozen=True)
+class AllocatedPeak:
+    """The instant of the peak of allocated memory, and what the job did then.
+
+    Attributes:
+        request_index: The request of the replayed sequence that raised it.
+        requested_bytes: What the blocks alive at that instant were asked for with, before rounding; -1 in
+            estimates of earlier versions.
+    """
+
+    iteration: int
+    phase: str
+    operator: str | None
+    module: str | None
+    source_line: str | None
+    time_ns: int
+    request_index: int
+    requested_bytes: int = -1
+
+
+SLACK = "allocator_slack"
+"""What stands for a category of the bytes of blocks beyond the rounding to 512 bytes."""
+
+SMALLER_PATHS = "(smaller)"
+"""In place of the phase and module of the paths that a breakdown has merged."""
+
+
+@dataclass(frozen=True)
+class PathBytes:
+    """Bytes at the peak that have the same holder in every respect.
+
+    Attributes:
+        category: What the blocks hold.
+        phase: Of the training step in which they were allocated: ``forward``, ``backward``, ...
+        persistent: They outlive the iteration that made them.
+        module: Whose tensors they are, else the one that ran when they were allocated.
+        operator: The outermost operator that allocated them.
+        source_line: The user's line, ``PATH:LINE``; of a backward one, that of its forward.
+        bytes: Requests rounded to 512 bytes.
+        slack_bytes: What their blocks have beyond these.
+        blocks: How many.
+    """
+
+    category: str
+    phase: str
+    persistent: bool
+    module: str | None
+    operator: str | None
+    source_line: str | None
+    bytes: int
+    slack_bytes: int
+    blocks: int
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    """Who held the bytes allocated at the peak, four times over: each mapping sums to all of them.
+
+    Attributes:
+        category: Also has ``allocator_slack``, the bytes of blocks beyond the rounding to 512 bytes.
+        category_peaks: The most that each category held at any one time, which need not be at the peak.
+        paths: The same bytes by all of it at once, most first; ``bytes`` and ``slack_bytes`` of all sum to
+            them. Beyond 1,000 paths the smallest are one a category (``SMALLER_PATHS``), persistent ones
+            apart. Empty in estimates of earlier versions.
+    """
+
+    category: Mapping[str, int]
+    category_peaks: Mapping[str, int]
+    module: Mapping[str, int]
+    operator: Mapping[str, int]
+    source_line: Mapping[str, int]
+    paths: tuple[PathBytes, ...] = ()
+
+    @property
+    def persistent_bytes(self) -> int | None:
+        """What outlives the iteration that made it, slack included; None in estimates of earlier versions."""
+        if not self.paths:
+            return None
+        return sum(path.bytes + path.slack_bytes for path in self.paths if path.persistent)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Memory over the run at a few instants, in order: where the most was allocated in each stretch of it.
+
+    Attributes:
+        time_ns: On the trace's clock.
+        allocated_bytes: In blocks in use after a request.
+        reserved_bytes: Of the device, after the same request.
+    """
+
+    time_ns: tuple[int, ...]
+    allocated_bytes: tuple[int, ...]
+    reserved_bytes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class LargeBlock:
+    """One of the largest blocks at the peak.
+
+    Attributes:
+        bytes: Of the block, rounding and slack included.
+        free_ns: -1 for one that is never freed.
+        words: What it is, who made it and how long it lives, such as ``saved for backward by GPT.head from
+            model.py:41 until its backward``.
+    """
+
+    bytes: int
+    category: str
+    module: str | None
+    operator: str | None
+    source_line: str | None
+    alloc_ns: int
+    free_ns: int
+    words: str
+
+
+@dataclass(frozen=True)
+class CardPart:
+    """A part of the device peak: of the number that ``nvidia-smi`` shows of the process at its highest.
+
+    Attributes:
+        name: ``context``, ``tensors``, ``cublas_workspaces``, ``cudnn_workspaces``, ``other_workspaces``,
+            ``rounding``, ``fragmentation``, ``cached``, and of runs on phantom GPUs where there is any:
+                ``nccl``,
+            ``libraries``, ``other_processes``, ``other``, ``managed``, ``not_replayed``, ``other_card``; in
+            this order.
+        words: What it is, for people.
+    """
+
+    name: str
+    bytes: int
+    words: str
+
+
+@dataclass(frozen=True)
+class TargetRecord:
+    """What the estimate is for.
+
+    Attributes:
+        gpu: Slug of the GPU, None when none was named.
+        capacity_bytes: All memory of the GPU, -1 when no GPU and no capacity was given.
+        compute_capability: Such as ``8.6``.
+        alloc_conf: ``PYTORCH_CUDA_ALLOC_CONF`` as given.
+    """
+
+    gpu: str | None
+    capacity_bytes: int
+    compute_capability: str | None
+    context_bytes: int
+    torch_version: str
+    alloc_conf: str
+
+
+@dataclass(frozen=True)
+class PolicyRecord:
+    """What one policy did to the block table.
+
+    Attributes:
+        bytes_changed: Sum over the blocks of new size less old size, plus the bytes of blocks added.
+        bytes_at_peak: Bytes asked for by the blocks alive at the instant of the peak, after less before the
+            policy: what was recorded of that instant plus these is ``AllocatedPeak.requested_bytes``. None
+            where the instant is not one of the recorded run: a what-if raised the peak.
+        package: The package that brought the policy, None for a built-in one.
+        applied: False for a policy that was switched off.
+    """
+
+    name: str
+    blocks_changed: int
+    bytes_changed: int
+    description: str
+    bytes_at_peak: int | None = None
+    package: str | None = None
+    applied: bool = True
+
+
+@dataclass(frozen=True)
+class OutOfMemoryRecord:
+    """The request that failed in both levels of the allocator."""
+
+    request_index: int
+    requested_bytes: int
+    device_free_bytes: int
+    operator: str | None
+    module: str | None
+    source_line: str | None
+    iteration: int
+    phase: str
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What the peak of reserved memory lies between, whatever the allocator does with the same requests.
+
+    Attributes:
+        perfect_reuse_bytes: The most that was alive at once, each block rounded as PyTorch rounds it.
+        never_reuse_bytes: A segment for each request, and none given back.
+    """
+
+    perfect_reuse_bytes: int
+    never_reuse_bytes: int
+
+
+@dataclass(frozen=True)
+class SimulationSummary:
+    """What the allocator did, in the words of ``torch.cuda.memory_stats``.
+
+    Attributes:
+        segments: Segments at the peak of reserved memory.
+        fragmentation_bytes: Reserved less allocated bytes at that instant.
+        bounds: What the peak of reserved memory lies between.
+        oom: The first request that failed, None when none did.
+    """
+
+    segments: int
+    num_alloc_retries: int
+    num_ooms: int
+    fragmentation_bytes: int
+    bounds: Bounds
+    oom: OutOfMemoryRecord | None
+
+
+@dataclass(frozen=True)
+class RankPeak:
+    """What one process of the job held of one GPU, by its allocator's own count.
+
+    Attributes:
+        device: As the process numbers its GPUs.
+        card_peak_bytes: The most that all processes held of this GPU at once, contexts and all that is
+            outside of PyTorch's allocator included; -1 where that is not known.
+    """
+
+    rank: int
+    device: int
+    peak_reserved_bytes: int
+    peak_allocated_bytes: int
+    card_peak_bytes: int = -1
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What PyTorch's own allocator held on the phantom GPU.
+
+    Attributes:
+        peak_reserved_bytes: Of the captured rank, on the GPU that the estimate is about.
+        peak_allocated_bytes: The same for blocks in use.
+        replay_agrees: Whether our replay of the same requests reached both figures exactly; None when the
+            estimate is for other settings or another version than the run's.
+        ranks: Every process and GPU of the job, the captured rank first.
+        card_peak_bytes: The most that was held of that GPU at once, contexts and all that is outside of
+            PyTorch's allocator included; -1 where that is not known.
+    """
+
+    peak_reserved_bytes: int
+    peak_allocated_bytes: int
+    replay_agrees: bool | None
+    ranks: tuple[RankPeak, ...]
+    card_peak_bytes: int = -1
+
+
+@dataclass(frozen=True)
+class ConvolutionWorkspaces:
+    """Where the workspaces of convolutions come from that a run on the CPU does not have.
+
+    Attributes:
+        source: Who said what they take, in words.
+        cudnn_version: Of the library that was asked, such as ``9.20.0``; empty where none was.
+        exact: Whether it is the version that the job's PyTorch brings.
+        blocks: Workspaces of the run.
+        largest_bytes: The largest of them.
+        peak_reserved_least_bytes: Peak of a run without limit in which every convolution takes the plan with
+            the smallest workspace; the estimate's own where it is exact.
+        peak_reserved_most_bytes: Likewise, the largest workspace of the plans that PyTorch would try.
+    """
+
+    source: str
+    cudnn_version: str
+    exact: bool
+    blocks: int
+    largest_bytes: int
+    peak_reserved_least_bytes: int
+    peak_reserved_most_bytes: int
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """How an estimate at a point of a fitted model follows from the runs that the model was fitted from.
+
+    Attributes:
+        at: Value of each dimension.
+        fitted_from: Points of the runs.
+        blocks: Blocks of the job on the device.
+        blocks_unverified: Blocks whose size was determined by these runs and checked by none.
+        blocks_uncertain: Blocks whose size no polynomial gives; the estimate takes the most that they could.
+        peak_reserved_least_bytes: The peak with the least that those could.
+        peak_reserved_most_bytes: The peak with the most, and with blocks that only other runs held.
+    """
+
+    at: Mapping[str, int]
+    fitted_from: tuple[Mapping[str, int], ...]
+    blocks: int
+    blocks_unverified: int
+    blocks_uncertain: int
+    peak_reserved_least_bytes: int
+    peak_reserved_most_bytes: int
+
+
+@dataclass(frozen=True)
+class Diagnostic:
+    """Something wrong with the input, counted.
+
+    Attributes:
+        first_byte_offset: Where it was first seen in the uncompressed text, -1 when it has no place.
+    """
+
+    kind: str
+    severity: Severity
+    count: int
+    first_byte_offset: int
+    message: str
+
+
+@dataclass(frozen=True)
+class TraceSummary:
+    """The trace that the estimate rests on.
+
+    Attributes:
+        path: Empty when the trace was not kept.
+        bytes: Size of the uncompressed text.
+        events: Number of events by kind.
+        source: ``capture`` when our own capture wrote it, ``foreign`` otherwise.
+        command: The command that was captured, empty when unknown.
+    """
+
+    path: str
+    bytes: int
+    events: Mapping[str, int]
+    iterations: int
+    source: Literal["capture", "foreign"]
+    command: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """How much GPU memory the job needs.
+
+    Attributes:
+        peak_reserved_bytes: The most that the allocator held of the device.
+        peak_allocated_bytes: The most that was in blocks in use.
+        peak_requested_bytes: The most that tensors asked for, before rounding.
+        context_bytes: CUDA context and loaded kernels, outside the allocator.
+        device_peak_bytes: What the device must have: context, peak reserved, and what else the card holds; of
+            a job on several GPUs, of the fullest.
+        interval: What the device peak lies between; None in estimates written before there were intervals.
+        verdict: None when no GPU was named.
+        measured: None unless the job ran on the phantom GPU.
+        convolution_workspaces: None where the run has no convolution, or was recorded on a GPU.
+        scaling: None unless the estimate is one at a point of a fitted model.
+        what_if: Changes of the script that the estimate assumes, in the order in which they were applied.
+        timings_s: Seconds by stage, in the order of the stages.
+        curve: The memory over the run; None in estimates of earlier versions.
+        card: The parts that the device peak consists of; empty in estimates of earlier versions.
+        largest_blocks: Alive at the peak, the largest first; empty in estimates of earlier versions.
+    """
+
+    peak_reserved_bytes: int
+    peak_allocated_bytes: int
+    peak_requested_bytes: int
+    context_bytes: int
+    device_peak_bytes: int
+    interval: Interval | None
+    verdict: Verdict | None
+    peak: AllocatedPeak
+    breakdown: Breakdown = field(repr=False)
+    target: TargetRecord
+    policies: tuple[PolicyRecord, ...] = field(repr=False)
+    assumptions: tuple[str, ...]
+    simulation: SimulationSummary
+    measured: Measured | None
+    scaling: Scaling | None
+    what_if: tuple[str, ...]
+    diagnostics: tuple[Diagnostic, ...]
+    trace: TraceSummary
+    timings_s: Mapping[str, float]
+    convolution_workspaces: ConvolutionWorkspaces | None = None
+    curve: Curve | None = field(default=None, repr=False)
+    card: tuple[CardPart, ...] = field(default=(), repr=False)
+    largest_blocks: tuple[LargeBlock, ...] = field(default=(), repr=False)
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the job fits on the named GPU; None when no GPU was named."""
+        return None if self.verdict is None else self.verdict.fits
+
+    @property
+    def outside_bytes(self) -> int:
+        """What the card holds beside the context and what PyTorch's allocator reserves."""
+        return max(self.device_peak_bytes - self.context_bytes - self.peak_reserved_bytes, 0)
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON contract as plain Python objects; ``json.dumps`` writes it."""
+        return {"schema_version": SCHEMA_VERSION, **asdict(self)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Estimate:
+        """Read back what ``to_json`` wrote.
+
+        Raises:
+            TraceError: This is no estimate, or one of another schema version.
+        """
+        if data.get("schema_version") != SCHEMA_VERSION:
+            raise TraceError(
+                f"not an estimate of schema version {SCHEMA_VERSION}; "
+                "write it with `xmem-fast estimate TRACE --json`"
+            )
+        plain = {name: value for name, value in data.items() if name != "schema_version"}
+        try:
+            estimate: Estimate = decode(cls, {**_SINCE_ADDED, **plain})
+        except ValueError as error:
+            raise TraceError(
+                f"this estimate is damaged ({error}); write it again with `xmem-fast estimate TRACE --json`"
+            ) from error
+        return estimate
+
+    def _repr_html_(self) -> str:
+        rows = [
+            ("Device peak", format_bytes(self.device_peak_bytes)),
+            ("Peak reserved", format_bytes(self.peak_reserved_bytes)),
+            ("Peak allocated", format_bytes(self.peak_allocated_bytes)),
+            ("Peak in", f"iteration {self.peak.iteration}, {self.peak.phase}"),
+        ]
+        if self.verdict is not None:
+            answer = "fits" if self.verdict.fits else "does not fit"
+            rows.insert(0, (self.verdict.gpu, f"{answer}, margin {format_bytes(self.verdict.margin_bytes)}"))
+        cells = "".join(
+            f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>" for name, value in rows
+        )
+        return f"<table>{cells}</table>"

@@ -1,0 +1,59 @@
+"""Estimates as files: the JSON that ``estimate -o`` writes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+from xmem.errors import TraceError
+from xmem.estimation.estimate import Estimate
+from xmem.files.writing import write_whole
+
+_BEGINNING = re.compile(rb'\s*\{\s*"schema_version"\s*:')
+_BEGINNING_BYTES = 256
+_WRITE_IT = "write it with `xmem-fast estimate TRACE -o FILE`"
+
+
+def is_estimate_file(path: str | os.PathLike[str]) -> bool:
+    """Whether the file is an estimate, told by its first key; pipes, which are read only once, are none."""
+    if not Path(path).is_file():
+        return False  # nor is an address, or a path that the reader of traces has the words for
+    try:
+        with Path(path).open("rb") as file:
+            return _BEGINNING.match(file.read(_BEGINNING_BYTES)) is not None
+    except OSError:
+        return False
+
+
+def read_estimate(path: str | os.PathLike[str]) -> Estimate:
+    """Read an estimate.
+
+    Raises:
+        TraceError: It cannot be read, is no estimate, is damaged, or one of another schema version.
+    """
+    name = os.fspath(path)
+    try:
+        text = Path(path).read_bytes()
+    except OSError as error:
+        raise TraceError(f"cannot be read: {error.strerror or error}; check the path", name) from None
+    if not _BEGINNING.match(text):
+        raise TraceError(f"no estimate; {_WRITE_IT}", name)
+    try:
+        return Estimate.from_json(json.loads(text))
+    except json.JSONDecodeError as error:
+        raise TraceError(f"this estimate is damaged ({error.msg}); {_WRITE_IT}", name, error.pos) from None
+    except UnicodeDecodeError as error:
+        raise TraceError(f"this estimate is damaged (no UTF-8); {_WRITE_IT}", name, error.start) from None
+    except TraceError as error:
+        raise TraceError(error.message, name) from None
+
+
+def write_estimate(path: str | os.PathLike[str], estimate: Estimate) -> None:
+    """Write an estimate, or leave everything as it was.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    write_whole(path, f"{json.dumps(estimate.to_json(), indent=2)}\n".encode())

@@ -1,0 +1,447 @@
+"""The evidence of an estimate: where the peak is, who holds what, what was assumed, what was wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xmem.devices.gpus import Device
+from xmem.estimation.estimate import (
+    SLACK,
+    SMALLER_PATHS,
+    AllocatedPeak,
+    Bounds,
+    Breakdown,
+    Curve,
+    Diagnostic,
+    Measured,
+    OutOfMemoryRecord,
+    PathBytes,
+    RankPeak,
+    SimulationSummary,
+    TraceSummary,
+)
+from xmem.estimation.holders import NO_LINE, OUTSIDE_OF_MODULES, OUTSIDE_OF_OPERATORS, Holders
+from xmem.orchestration.recurrent.cudnn_layers import recurrent_calls
+from xmem.run.job_settings import job_settings
+from xmem.run.operators import OperatorIndex
+from xmem.run.recorded import Origin, Recorded
+from xmem.run.workload import Workload
+from xmem.simulation.alloc_conf import AllocatorOptions
+from xmem.simulation.replay import DeviceAction, Replay, RequestKind, Requests
+from xmem.simulation.stretches import highest_of_stretches
+from xmem.text.units import format_bytes
+from xmem.trace.attribution import CATEGORY_LABELS, Attribution, Phase, trains
+from xmem.trace.blocks import BlockTable
+from xmem.trace.notes import CardNote, ValueRead
+from xmem.trace.trace import Trace
+
+_GRANULE_BYTES = 512  # the caching allocator's rounding, kMinBlockSize
+_MOST_LINES = 5
+_GRAVE = 0.01  # of the measured peak: what the replay may miss without being a fault to report
+_ALIKE = 0.01
+_MOST_PATHS = 1000
+_CURVE_POINTS = 200
+
+
+@dataclass(frozen=True)
+class Witness:
+    """What the workload says about instants of a replay.
+
+    Attributes:
+        workload: The blocks that were replayed.
+        requests: Their sequence.
+        holders: Who holds each of them.
+    """
+
+    workload: Workload
+    requests: Requests
+    holders: Holders
+
+    def peak(self, replay: Replay) -> AllocatedPeak:
+        """The instant of the peak of allocated bytes, the first of equal ones."""
+        request = replay.peak_allocated.request
+        block = self.peak_block(replay)
+        return AllocatedPeak(
+            iteration=int(self.workload.iteration[block]),
+            phase=Phase(int(self.workload.phase[block])).label,
+            operator=self.holders.operator_name(block),
+            module=self.holders.module_name(block),
+            source_line=self.holders.line_name(block),
+            time_ns=int(self.requests.time_ns[request]),
+            request_index=request,
+            requested_bytes=int(replay.timeline.requested_bytes[request]),
+        )
+
+    def peak_block(self, replay: Replay) -> int:
+        """Row of the workload whose allocation raised the peak."""
+        return int(self.requests.block[replay.peak_allocated.request])
+
+    def breakdown(self, replay: Replay) -> Breakdown:
+        """Who holds the bytes allocated at the peak, by category, module, operator and source line.
+
+        Bytes are those of blocks: requests rounded to 512 bytes, and the slack of blocks that were not split.
+        """
+        taken = taken_bytes(self.workload, self.requests, replay)
+        rows = self.holders.alive_at(replay.peak_allocated.request)
+        held, rounded = replay.placement.size_bytes[rows], taken[rows]
+        categories = _sums(self.workload.category[rows], rounded, CATEGORY_LABELS)
+        slack = int((held - rounded).sum())
+        holders = self.holders
+        return Breakdown(
+            category=categories | ({SLACK: slack} if slack else {}),
+            category_peaks=self._category_peaks(taken),
+            module=_sums(holders.module[rows], held, holders.modules, OUTSIDE_OF_MODULES),
+            operator=_sums(holders.operator[rows], held, holders.operators, OUTSIDE_OF_OPERATORS),
+            source_line=_sums(holders.line[rows], held, holders.lines, NO_LINE),
+            paths=paths_of(holders, rows, rounded, held - rounded),
+        )
+
+    def curve(self, replay: Replay) -> Curve:
+        """The memory over the run, at most ``_CURVE_POINTS`` instants of it, both peaks among them."""
+        allocated = replay.timeline.allocated_bytes
+        peaks = (replay.peak_allocated.request, replay.peak_reserved.request)
+        shown = {
+            *highest_of_stretches(allocated, _CURVE_POINTS - len(peaks)).tolist(),
+            *(peak for peak in peaks if peak >= 0),
+        }
+        at = np.array(sorted(shown), np.intp)
+        return Curve(
+            time_ns=tuple(self.requests.time_ns[at].tolist()),
+            allocated_bytes=tuple(allocated[at].tolist()),
+            reserved_bytes=tuple(replay.timeline.reserved_bytes[at].tolist()),
+        )
+
+    def simulation(self, replay: Replay, failed: Replay | None, bounds: Bounds) -> SimulationSummary:
+        """What the allocator did, in the words of ``torch.cuda.memory_stats``."""
+        shown = failed or replay
+        at = replay.peak_reserved.request
+        so_far = replay.events.action[replay.events.request <= at]
+        opened = int((so_far == DeviceAction.SEGMENT_ALLOC).sum())
+        closed = int((so_far == DeviceAction.SEGMENT_FREE).sum())
+        timeline = replay.timeline
+        return SimulationSummary(
+            segments=opened - closed,
+            num_alloc_retries=shown.statistics["num_alloc_retries"],
+            num_ooms=shown.statistics["num_ooms"],
+            fragmentation_bytes=int(timeline.reserved_bytes[at] - timeline.allocated_bytes[at]),
+            bounds=bounds,
+            oom=None if failed is None else self._out_of_memory(failed),
+        )
+
+    def _out_of_memory(self, failed: Replay) -> OutOfMemoryRecord:
+        assert failed.oom is not None
+        block = int(self.requests.block[failed.oom.request])
+        return OutOfMemoryRecord(
+            request_index=failed.oom.request,
+            requested_bytes=failed.oom.requested_bytes,
+            device_free_bytes=failed.oom.device_free_bytes,
+            operator=self.holders.operator_name(block),
+            module=self.holders.module_name(block),
+            source_line=self.holders.line_name(block),
+            iteration=int(self.workload.iteration[block]),
+            phase=Phase(int(self.workload.phase[block])).label,
+        )
+
+    def _category_peaks(self, taken: NDArray[np.int64]) -> dict[str, int]:
+        """The most that each category held at any one time, in rounded bytes."""
+        block = self.requests.block
+        sign = np.where(self.requests.kind == RequestKind.ALLOC, 1, -1)
+        change = sign * taken[block]
+        category = self.workload.category[block]
+        peaks = {
+            label: int(np.cumsum(np.where(category == value, change, 0)).max())
+            for value, label in enumerate(CATEGORY_LABELS)
+        }
+        return {label: peak for label, peak in peaks.items() if peak > 0}
+
+
+def taken_bytes(workload: Workload, requests: Requests, replay: Replay) -> NDArray[np.int64]:
+    """Rounded bytes of each block, of the alternative that it took where it has any; without slack."""
+    rounded = -(-workload.size_bytes // _GRANULE_BYTES) * _GRANULE_BYTES
+    if len(requests.alternatives.list) == 0:
+        return rounded
+    return np.minimum(rounded, np.maximum(replay.placement.size_bytes, 0))
+
+
+def paths_of(
+    holders: Holders, rows: NDArray[np.intp], taken: NDArray[np.int64], slack: NDArray[np.int64]
+) -> tuple[PathBytes, ...]:
+    """Sum the bytes of some blocks by everything known of their holders, most first.
+
+    Args:
+        holders: Who holds each block.
+        rows: Of the workload.
+        taken: int64 bytes of each of the rows.
+        slack: int64 bytes of each of the rows beyond these.
+    """
+    key = holders.path_key(with_persistence=True)[rows]
+    _, first, which, blocks = np.unique(key, return_index=True, return_inverse=True, return_counts=True)
+    bytes_of = np.zeros(len(first), np.int64)
+    slack_of = np.zeros(len(first), np.int64)
+    np.add.at(bytes_of, which, taken)
+    np.add.at(slack_of, which, slack)
+    order = np.argsort(-(bytes_of + slack_of), kind="stable")
+    found = [
+        PathBytes(
+            category=CATEGORY_LABELS[holders.category[row]],
+            phase=Phase(int(holders.phase[row])).label,
+            persistent=bool(holders.persistent[row]),
+            module=holders.module_name(row),
+            operator=holders.operator_name(row),
+            source_line=holders.line_name(row),
+            bytes=int(bytes_of[path]),
+            slack_bytes=int(slack_of[path]),
+            blocks=int(blocks[path]),
+        )
+        for path in order[:_MOST_PATHS]
+        for row in [int(rows[first[path]])]
+    ]
+    rest = order[_MOST_PATHS:]
+    return (
+        *found,
+        *_merged(holders, rows[first[rest]], bytes_of[rest], slack_of[rest], blocks[rest]),
+    )
+
+
+def _merged(
+    holders: Holders,
+    rows: NDArray[np.intp],
+    taken: NDArray[np.int64],
+    slack: NDArray[np.int64],
+    blocks: NDArray[np.intp],
+) -> Iterator[PathBytes]:
+    """The smallest paths as one a category, what is persistent apart."""
+    category, persistent = holders.category[rows], holders.persistent[rows]
+    for value, outlives in product(np.unique(category).tolist(), (False, True)):
+        of_it = (category == value) & (persistent == outlives)
+        if not of_it.any():
+            continue
+        yield PathBytes(
+            category=CATEGORY_LABELS[value],
+            phase=SMALLER_PATHS,
+            persistent=outlives,
+            module=SMALLER_PATHS,
+            operator=None,
+            source_line=None,
+            bytes=int(taken[of_it].sum()),
+            slack_bytes=int(slack[of_it].sum()),
+            blocks=int(blocks[of_it].sum()),
+        )
+
+
+def _values_read(rows: Sequence[ValueRead]) -> Iterator[str]:
+    """Where the script acted on values that the phantom GPU does not have."""
+    said = {
+        "sizes": "selects by values of the GPU: a natural share was taken as selected",
+        "decisions": "decides by a value of the GPU, which read as false",
+    }
+    for kind, text in said.items():
+        lines = sorted({row.line or "a library" for row in rows if row.kind == kind})
+        for line in lines[:_MOST_LINES]:
+            yield f"{line} {text}; say otherwise with --value {line}=NUMBER"
+        if len(lines) > _MOST_LINES:
+            yield f"{len(lines) - _MOST_LINES} more lines do the like"
+
+
+def _managed(cards: Sequence[CardNote]) -> Iterator[str]:
+    """What is assumed of managed memory, such as that of paged optimizers."""
+    most = max((card.managed_bytes for card in cards), default=0)
+    if most:
+        yield (
+            f"of {format_bytes(most)} of managed memory, what one kernel works on counts as on the GPU; the "
+            "rest moves to the host when the GPU is full, which takes as much host memory and time"
+        )
+
+
+def _cudnn_planned(planner: Mapping[str, str]) -> Iterator[str]:
+    """Where it was not the job's own cuDNN that chose the workspaces of convolutions."""
+    bundled, version = planner.get("bundled_version"), planner.get("version")
+    if planner.get("planned_by") == "named":
+        yield f"cuDNN {version} planned the convolutions in place of the job's {bundled}"
+    elif planner.get("planned_by") == "none":
+        yield (
+            f"convolutions are counted without workspaces: cuDNN {bundled} cannot plan them without a GPU; "
+            "name another libcudnn.so.9 with --cudnn"
+        )
+
+
+def has_convolutions(trace: Trace) -> bool:
+    """Whether a job convolves: its workspaces are a doubt that other jobs do not have."""
+    return bool(OperatorIndex(trace).rows_named(_is_convolution).any())
+
+
+def _is_convolution(operator: str) -> bool:
+    return operator.startswith(("aten::conv", "aten::_conv", "aten::mkldnn_conv"))
+
+
+def _recurrent_layers(context: Recorded) -> Iterator[str]:
+    """What is not certain of recurrent layers on a run of the CPU."""
+    known = [call is not None for call in recurrent_calls(context.operators).values()]
+    if any(known):
+        yield "the workspaces of recurrent layers follow a formula fitted to cuDNN's answers"
+    if not all(known):
+        yield (
+            "what cuDNN keeps of recurrent layers without recorded shapes, or in bfloat16, is not counted; "
+            "what the CPU keeps stands for it"
+        )
+
+
+def _sums(
+    keys: NDArray[np.integer], bytes_: NDArray[np.int64], names: Sequence[str], missing: str = ""
+) -> dict[str, int]:
+    """Bytes by name, most first; keys of -1 count under the name for what is missing."""
+    totals: dict[str, int] = {}
+    found, where = np.unique(keys, return_inverse=True)
+    sums = np.zeros(len(found), np.int64)
+    np.add.at(sums, where, bytes_)
+    for key, total in sorted(zip(found, sums, strict=True), key=lambda pair: -pair[1]):
+        name = (names[key] if key >= 0 else "") or missing
+        totals[name] = totals.get(name, 0) + int(total)
+    return totals
+
+
+def diagnostics(trace: Trace, blocks: BlockTable) -> tuple[Diagnostic, ...]:
+    """What was wrong with the input."""
+    return tuple(
+        Diagnostic(
+            kind=problem.kind,
+            severity="info" if problem.severity == "info" else "data_loss",
+            count=problem.count,
+            first_byte_offset=problem.first_byte_offset,
+            message=problem.message,
+        )
+        for problem in [*trace.problems, *blocks.problems]
+    )
+
+
+def trace_summary(trace: Trace, attribution: Attribution) -> TraceSummary:
+    """The trace that the estimate rests on."""
+    captured = trace.is_captured
+    return TraceSummary(
+        path=trace.path or "",
+        bytes=trace.bytes,
+        events=trace.counts,
+        iterations=trace.notes.iterations if captured else attribution.optimizer_steps,
+        source="capture" if captured else "foreign",
+        command=trace.notes.argv,
+    )
+
+
+def assumptions(context: Recorded, device: Device | None) -> Iterator[str]:
+    """What had to be assumed, in words for the person who asks."""
+    notes, origin = context.notes, context.origin
+    if notes.phantom is not None:
+        yield "the script ran on a phantom GPU, which computes nothing; memory is PyTorch's own account"
+        yield from _values_read(notes.phantom.values)
+        yield from _cudnn_planned(notes.phantom.cudnn)
+        yield from _managed(notes.phantom.cards)
+    elif not origin.on_cpu:
+        yield "the trace was recorded on a GPU: its allocations are replayed as they were"
+        if not trains(context.attribution):
+            yield "no optimizer steps in the trace: it is taken as the whole job, such as an inference"
+    elif origin is Origin.FOREIGN_CPU:
+        yield "the trace was not made by xmem-fast capture: what blocks hold is inferred from when they live"
+        yield (
+            "parameters made before the recording began are not in the trace and not counted; "
+            "capture the script with xmem-fast to have them"
+        )
+    elif not context.asked_for_gpu:
+        yield "the script never asks for a GPU: all its tensors were taken as GPU memory"
+    yield from notes.assumptions
+    if origin.on_cpu:
+        yield from _recurrent_layers(context)
+    if device is not None and device.context_basis == "assumed":
+        yield f"the CUDA context of the {device.name} is an assumption, not a measurement"
+
+
+def measured(trace: Trace, replayed: Replay, options: AllocatorOptions) -> Measured | None:
+    """The allocator's own figures of a run on the phantom GPU, and whether the replay reached the same."""
+    notes = trace.notes.allocator
+    traced = None if notes is None else notes.busiest
+    if notes is None or traced is None:
+        return None
+    cards = {card.card: card.peak_bytes for card in notes.cards}
+    ranks = tuple(
+        RankPeak(
+            rank=rank.rank,
+            device=row.device,
+            peak_reserved_bytes=row.peak_reserved_bytes,
+            peak_allocated_bytes=row.peak_allocated_bytes,
+            card_peak_bytes=-1 if row.card is None else cards.get(row.card, -1),
+        )
+        for rank in notes.ranks
+        for row in rank.devices
+    )
+    same_rules = options == job_settings(trace).options
+    return Measured(
+        peak_reserved_bytes=traced.peak_reserved_bytes,
+        peak_allocated_bytes=traced.peak_allocated_bytes,
+        replay_agrees=(
+            (replayed.peak_reserved.bytes, replayed.peak_allocated.bytes)
+            == (traced.peak_reserved_bytes, traced.peak_allocated_bytes)
+            if same_rules
+            else None
+        ),
+        ranks=ranks,
+        card_peak_bytes=-1 if traced.card is None else cards.get(traced.card, -1),
+    )
+
+
+def disagreement(trace: Trace, measured: Measured | None, replayed: Replay) -> Iterator[Diagnostic]:
+    """What is wrong with our own replay, where PyTorch's allocator counted otherwise.
+
+    A recording that begins in the midst of a run cannot agree: it does not know the segments of before.
+    """
+    if measured is None or measured.replay_agrees is not False or trace.notes.phantom is None:
+        return
+    counted, ours = measured.peak_reserved_bytes, replayed.peak_reserved.bytes
+    grave = abs(ours - counted) > _GRAVE * counted
+    yield Diagnostic(
+        kind="replay_disagrees",
+        severity="error" if grave else "info",
+        count=1,
+        first_byte_offset=-1,
+        message=f"PyTorch's own allocator reserved at most {format_bytes(counted)}, the replay of the same "
+        f"requests {format_bytes(ours)}; the need counts the larger one"
+        + ("; this is a fault of xMem: please report it with the trace (--keep-trace FILE)" if grave else ""),
+    )
+
+
+def spread_of_iterations(trace: Trace, workload: Workload, requests: Requests, replay: Replay) -> int:
+    """By how many bytes the peaks of allocated memory of the iterations differ, the first one left out.
+
+    The first iteration has no state of the optimizer yet. Where the others differ, batches have different
+    sizes, and a later one may need more than any that was seen; differences of less than 1% of the peak are
+    none. So is any difference where the script was recorded to its end, as nothing comes later.
+    """
+    if trace.notes.script_ended:
+        return 0
+    peaks = _peaks_of_iterations(workload, requests, replay)[1:]
+    if len(peaks) < 2 or peaks.max() - peaks.min() < _ALIKE * peaks.max():
+        return 0
+    return int(peaks.max() - peaks.min())
+
+
+def batches_differ(spread_bytes: int) -> Iterator[str]:
+    """What a spread of the iterations means, in words."""
+    if spread_bytes:
+        yield (
+            f"iterations differ by {format_bytes(spread_bytes)}, so batches differ in size; one larger than "
+            "those seen needs more, for which the interval leaves as much again"
+        )
+
+
+def _peaks_of_iterations(workload: Workload, requests: Requests, replay: Replay) -> NDArray[np.int64]:
+    allocations = np.flatnonzero(requests.kind == RequestKind.ALLOC)
+    iteration = workload.iteration[requests.block[allocations]]
+    inside = iteration >= 0
+    if not inside.any():
+        return np.zeros(0, np.int64)
+    peaks = np.zeros(int(iteration.max()) + 1, np.int64)
+    np.maximum.at(peaks, iteration[inside], replay.timeline.allocated_bytes[allocations[inside]])
+    return peaks

@@ -1,0 +1,59 @@
+"""What the need lies between: what the estimate leaves open, and what measured runs of its kind showed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from xmem.estimation import calibration, evidence
+from xmem.estimation.analysis import Stages
+from xmem.estimation.estimate import Bounds, Interval
+from xmem.estimation.open_sizes import left_open
+from xmem.estimation.verdict import Judged
+from xmem.run.recorded import Origin
+
+
+def interval_of(stages: Stages, verdict: Judged, bounds: Bounds, spread_bytes: int) -> Interval:
+    """What the device peak lies between, by what runs estimated in the same way were measured to need.
+
+    Args:
+        stages: Of the run.
+        verdict: What the card must have.
+        bounds: Of the allocator.
+        spread_bytes: By how much iterations of the run differ.
+    """
+    trace, scaling = stages.trace, stages.scaling
+    unlimited_bytes = stages.unlimited.peak_reserved.bytes
+    least_bytes, most_bytes = left_open(unlimited_bytes, scaling, stages.convolution_workspaces)
+    reserved_bytes = verdict.reserved_bytes
+    if verdict.missed_bytes:  # what our replay says, and what PyTorch's own allocator says
+        least_bytes = min(unlimited_bytes if least_bytes is None else least_bytes, unlimited_bytes)
+        most_bytes = max(reserved_bytes, stages.unreplayed.allocator.of(most_bytes or unlimited_bytes))
+    elif 0 < stages.unreplayed.allocator.seen_bytes < stages.unreplayed.allocator.instead_of_bytes:
+        least_bytes = min(stages.unreplayed.allocator.seen_bytes, least_bytes or reserved_bytes)
+    if spread_bytes:
+        most_bytes = max(most_bytes or 0, reserved_bytes) + spread_bytes
+    between = calibration.interval(
+        reserved_bytes,
+        way=_way(stages),
+        kind="convolutional" if evidence.has_convolutions(trace) else "other",
+        confidence=stages.question.confidence,
+        context_bytes=verdict.beside_bytes,
+        least_bytes=least_bytes,
+        most_bytes=most_bytes,
+        bounds=bounds,
+    )
+    return replace(
+        between,
+        low_bytes=min(between.low_bytes, verdict.need_bytes),
+        high_bytes=max(stages.unreplayed.fullest.of(between.high_bytes), verdict.need_bytes),
+    )
+
+
+def _way(stages: Stages) -> str:
+    """By what the calibration tells runs apart."""
+    origin = stages.recorded.origin
+    if origin is Origin.PHANTOM:
+        return "phantom"
+    if origin.on_cpu:
+        return "cpu" if stages.scaling is None else "fitted"
+    return "recorded"  # on a GPU, whose allocations are replayed as they were

@@ -1,0 +1,129 @@
+"""How much memory a run needs, without the reasons: what searches and sweeps ask for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from weakref import WeakKeyDictionary
+
+from xmem.devices.gpus import Device
+from xmem.estimation.estimate import Scaling
+from xmem.estimation.move import Moved, move
+from xmem.estimation.observation import Observation
+from xmem.estimation.open_sizes import scaling_of
+from xmem.estimation.question import AS_RECORDED, Question
+from xmem.estimation.stage_clock import StageClock
+from xmem.estimation.verdict import NOTHING, Unreplayed, judge, unreplayed_of
+from xmem.run.job_settings import JobSettings, job_settings
+from xmem.run.recorded import Recorded
+from xmem.simulation.replay import Replay
+from xmem.simulation.replay import replay as replay_requests
+
+
+@dataclass(frozen=True)
+class Need:
+    """How much memory a job needs, without the reasons: what searches and sweeps ask for.
+
+    Attributes:
+        peak_reserved_bytes: The most that the allocator held: of the run on the device where it fits, of the
+            run on a device without limit where it does not or none is named.
+        peak_allocated_bytes: The most that was in blocks in use, likewise.
+        device_peak_bytes: What the card must have: context, peak reserved and all that is outside of
+            PyTorch's allocator, of the fullest GPU of the job.
+        fits: Whether the replay on the device ends; None when no device is named.
+        retries: Times that all caches were flushed before memory was found, in the same run.
+        scaling: What the fit of a model leaves open.
+    """
+
+    peak_reserved_bytes: int
+    peak_allocated_bytes: int
+    device_peak_bytes: int
+    fits: bool | None
+    retries: int
+    scaling: Scaling | None
+
+
+@dataclass(frozen=True)
+class WithoutLimit:
+    """A run as it would be if memory had no end: what all GPUs of one kind share.
+
+    Attributes:
+        moved: The run.
+        settings: Of the job.
+        replay: On a device without limit.
+        scaling: What the fit of a model leaves open.
+        unreplayed: What the run held of the card beside that.
+    """
+
+    moved: Moved
+    settings: JobSettings
+    replay: Replay
+    scaling: Scaling | None
+    unreplayed: Unreplayed
+
+    def need(self, device: Device | None) -> Need:
+        """What the job needs on a GPU of the kind that it was moved to, or on one without limit."""
+        verdict = judge(
+            self.moved.requests, self.replay, self.settings.options, device, self.unreplayed, explain=False
+        )
+        return Need(
+            peak_reserved_bytes=verdict.reserved_bytes,
+            peak_allocated_bytes=verdict.replay.peak_allocated.bytes,
+            device_peak_bytes=verdict.need_bytes,
+            fits=verdict.fits,
+            retries=verdict.replay.statistics["num_alloc_retries"],
+            scaling=self.scaling,
+        )
+
+
+def replay_without_limit(
+    moved: Moved, question: Question, *, clock: StageClock | None = None
+) -> WithoutLimit:
+    """Replay a run that was moved to its target on a device without limit.
+
+    Raises:
+        ConfigError: The release of the job does not accept the settings.
+    """
+    trace = moved.observed.recorded.trace
+    settings = question.settings_of(trace)
+    options = settings.options
+    with (clock or StageClock()).stage("replay"):
+        unlimited = replay_requests(moved.requests, options=options)
+        scaling = scaling_of(moved, unlimited, options)
+        unreplayed = _unreplayed(moved.observed, unlimited, same_run=options == job_settings(trace).options)
+    return WithoutLimit(moved, settings, unlimited, scaling, unreplayed)
+
+
+def _unreplayed(observed: Observation, replayed: Replay, *, same_run: bool) -> Unreplayed:
+    """What the replay does not show: of a run as it was recorded by itself, of others by that run."""
+    if observed.scaled is not None:
+        return observed.scaled.unreplayed
+    if same_run and not observed.what_ifs:
+        return unreplayed_of(observed.recorded.trace, replayed)
+    return unreplayed_as_recorded(observed)
+
+
+# Searches and sweeps ask about the same run thousands of times.
+_as_recorded: WeakKeyDictionary[Recorded, dict[frozenset[str], Unreplayed]] = WeakKeyDictionary()
+
+
+def unreplayed_as_recorded(observed: Observation) -> Unreplayed:
+    """What the replay of a run as it was recorded, with its own settings and without limit, does not show;
+    computed once for a trace."""
+    trace = observed.recorded.trace
+    if trace.notes.allocator is None or not trace.notes.allocator.ranks:
+        return NOTHING
+    known = _as_recorded.setdefault(observed.recorded, {})
+    if observed.plan.off not in known:
+        requests = move(replace(observed, what_ifs=()), AS_RECORDED).requests
+        replayed = replay_requests(requests, options=job_settings(trace).options)
+        known[observed.plan.off] = unreplayed_of(trace, replayed)
+    return known[observed.plan.off]
+
+
+def memory_needed(observed: Observation, question: Question = AS_RECORDED) -> Need:
+    """Answer without evidence, in milliseconds.
+
+    Raises:
+        ConfigError: The release of the job does not accept the settings.
+    """
+    return replay_without_limit(move(observed, question), question).need(question.device)

@@ -1,0 +1,98 @@
+"""Decodes dataclasses from the plain objects that ``dataclasses.asdict`` and JSON make of them."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+_NUMBERS: dict[Any, tuple[type, ...]] = {int: (int,), float: (int, float)}
+
+
+def decode(kind: Any, value: Any, path: str = "", *, skip_unknown: bool = False) -> Any:
+    """Decode a plain value as an annotated type: a dataclass, ``tuple[T, ...]``, ``Mapping[str, T]``, ``T |
+    None``, ``Literal``, ``list[Any]`` or a plain type.
+
+    Args:
+        kind: The type.
+        value: The plain value, as JSON holds it.
+        path: Its location, for the message.
+        skip_unknown: Leave out what a dataclass has no field for, as a later version may write it.
+
+    Raises:
+        ValueError: The value does not fit; the message says where and what was expected.
+    """
+    origin, arguments = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return value
+    if is_dataclass(kind) and isinstance(kind, type):
+        return _decoded_dataclass(kind, value, path, skip_unknown)
+    if origin in (Union, types.UnionType):
+        if value is None and types.NoneType in arguments:
+            return None
+        (kind,) = (argument for argument in arguments if argument is not types.NoneType)
+        return decode(kind, value, path, skip_unknown=skip_unknown)
+    if origin is list:  # columns, whose elements are not checked one by one
+        _require(isinstance(value, list), "a list", value, path)
+        return value
+    if origin is tuple:
+        _require(isinstance(value, list | tuple), "a list", value, path)
+        return tuple(
+            decode(arguments[0], each, f"{path}[{index}]", skip_unknown=skip_unknown)
+            for index, each in enumerate(value)
+        )
+    if origin is Mapping:
+        _require(isinstance(value, Mapping), "an object", value, path)
+        return {
+            name: decode(arguments[1], each, f"{path}.{name}", skip_unknown=skip_unknown)
+            for name, each in value.items()
+        }
+    if origin is Literal:
+        _require(value in arguments, " or ".join(arguments), value, path)
+        return value
+    allowed = _NUMBERS.get(kind, (kind,))
+    is_it = isinstance(value, allowed) and (kind is bool or not isinstance(value, bool))
+    _require(
+        is_it,
+        {int: "a whole number", float: "a number", str: "text", bool: "true or false"}[kind],
+        value,
+        path,
+    )
+    return value
+
+
+def _decoded_dataclass(kind: Any, value: Any, path: str, skip_unknown: bool) -> Any:
+    _require(isinstance(value, Mapping), "an object", value, path)
+    hints = _hints(kind)
+    unknown = [name for name in value if name not in hints]
+    if unknown and not skip_unknown:
+        raise ValueError(f"{_joined(path, unknown[0])}: not known")
+    found = {}
+    for field in fields(kind):
+        if field.name in value:
+            found[field.name] = decode(
+                hints[field.name], value[field.name], _joined(path, field.name), skip_unknown=skip_unknown
+            )
+        elif field.default is MISSING and field.default_factory is MISSING:
+            raise ValueError(f"{_joined(path, field.name)}: missing")
+    return kind(**found)
+
+
+@cache
+def _hints(kind: Any) -> Mapping[str, Any]:
+    hints = get_type_hints(kind)
+    return {field.name: hints[field.name] for field in fields(kind)}
+
+
+def _joined(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _require(is_it: bool, expected: str, value: Any, path: str) -> None:
+    if not is_it:
+        shown = repr(value)
+        raise ValueError(
+            f"{path}: expected {expected}, not {shown if len(shown) <= 40 else shown[:37] + '...'}"
+        )

@@ -1,0 +1,1 @@
+"""Accuracy of estimates of measured runs: the accuracy page and the scorecard."""

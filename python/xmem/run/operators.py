@@ -1,0 +1,142 @@
+"""Questions about the operators of a trace, answered for whole columns at once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from copy import copy
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xmem import _core
+from xmem.run.inputs import Inputs, InputsByRow, RecordedInputs
+from xmem.trace.trace import SPAN_KINDS, Trace
+
+OPERATOR = SPAN_KINDS.index("operator")
+HOST = SPAN_KINDS.index("host")
+ANNOTATION = SPAN_KINDS.index("annotation")
+
+
+class OperatorIndex:
+    """Names, nesting and inputs of the operators of one trace."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.events = trace.events
+        self._recorded = RecordedInputs(trace)
+        self._other: InputsByRow | None = None
+        self._types: dict[int, list[str]] = {}
+
+    def with_inputs(self, inputs: InputsByRow) -> OperatorIndex:
+        """Return the same operators, some of them with other inputs."""
+        changed = copy(self)
+        changed._other = inputs
+        return changed
+
+    @cached_property
+    def parent(self) -> NDArray[np.int32]:
+        """The row of the enclosing operator for each row of the EventTable, -1 = none."""
+        return _core.operator_parents(self.trace.core)
+
+    def rows_named(
+        self, wanted: Callable[[str], bool] | Iterable[str], kind: int = OPERATOR
+    ) -> NDArray[np.bool_]:
+        """Return for every row of the EventTable whether it is a span of this kind with a wanted name."""
+        if not callable(wanted):
+            names = frozenset(wanted)
+            wanted = names.__contains__
+        matches = self.trace.names.matching(wanted)
+        found: NDArray[np.bool_] = (self.events.kind == kind) & matches[self.events.name]
+        return found
+
+    def enclosing(self, rows: NDArray[np.int32], wanted: NDArray[np.bool_]) -> NDArray[np.int32]:
+        """Return for each operator row the innermost wanted operator that it is or lies in; -1 if there is
+        none.
+
+        Args:
+            rows: int32 rows of the EventTable, -1 = none.
+            wanted: bool, one per EventTable row.
+        """
+        found = rows.astype(np.int32, copy=True)
+        open_ = (found >= 0) & ~_take(wanted, found, False)
+        while open_.any():
+            found[open_] = self.parent[found[open_]]
+            open_ &= found >= 0
+            open_ &= ~_take(wanted, found, False)
+        return found
+
+    def in_backward(self, rows: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """Return for each operator row whether autograd's engine runs it."""
+        return self.enclosing(rows, self._evaluations) >= 0
+
+    @cached_property
+    def _evaluations(self) -> NDArray[np.bool_]:
+        return self.rows_named(lambda name: name.startswith("autograd::engine::evaluate_function"))
+
+    def forward_of(self, rows: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Return for each row in the backward the forward operator that recorded its node; -1 = unknown.
+
+        Both have the node's sequence number. An operator has the number of the next node to be recorded: of
+        those with the same number, the last to begin recorded it, or lies in the one that did.
+        """
+        events = self.events
+        nodes = self.enclosing(rows, self._evaluations & (events.sequence_number >= 0))
+        numbered = np.flatnonzero((events.kind == OPERATOR) & (events.sequence_number >= 0)).astype(np.int32)
+        numbered = numbered[~self.in_backward(numbered)]
+        if len(numbered) == 0:
+            return np.full(len(rows), -1, np.int32)
+        numbers = events.sequence_number[numbered]
+        order = np.lexsort((events.begin_ns[numbered], numbers))
+        numbered, numbers = numbered[order], numbers[order]
+        wanted = np.where(nodes >= 0, events.sequence_number[nodes], -1)
+        at = np.maximum(np.searchsorted(numbers, wanted, side="right") - 1, 0)
+        found = np.where((wanted >= 0) & (numbers[at] == wanted), numbered[at], -1)
+        above = np.where(found >= 0, self.parent[found], -1)
+        while (climbs := (above >= 0) & (events.sequence_number[above] == wanted)).any():
+            found = np.where(climbs, above, found)
+            above = np.where(climbs, self.parent[found], -1)
+        return found.astype(np.int32)
+
+    def rows_owned_by(self, rows: NDArray[np.int32], owners: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Return for each operator row the index of the owner that it is or lies in, -1 = none."""
+        marked = np.zeros(len(self.events), np.bool_)
+        marked[owners] = True
+        index = np.full(len(self.events) + 1, -1, np.int32)
+        index[owners] = np.arange(len(owners), dtype=np.int32)
+        return index[self.enclosing(rows, marked)]
+
+    def inputs(self, row: int) -> Inputs | None:
+        """Return the shapes and plain values that an operator was given; None if the trace does not say."""
+        other = None if self._other is None else self._other.of(row)
+        return self._recorded.of(row) if other is None else other
+
+    def input_types(self, row: int) -> list[str]:
+        """Return the dtypes of an operator's inputs as the profiler writes them (``float``); empty =
+        unknown."""
+        name = int(self.events.input_types[row])
+        if name not in self._types:
+            types = json.loads(self.trace.names[name]) if name >= 0 else []
+            self._types[name] = [each if isinstance(each, str) else "" for each in types]
+        return self._types[name]
+
+    def first_input_type(self, rows: NDArray[np.int32]) -> list[str]:
+        """Return the dtype of the first input of each operator, empty = unknown."""
+        return [next(iter(self.input_types(row)), "") for row in rows.tolist()]
+
+
+def _take(column: NDArray[np.bool_], rows: NDArray[np.int32], missing: bool) -> NDArray[np.bool_]:
+    return np.where(rows >= 0, column[rows], missing)
+
+
+def covered(
+    times: NDArray[np.int64], begins: NDArray[np.int64], ends: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Return for each time whether one of the spans [begin, end) holds it. Spans may overlap."""
+    if len(begins) == 0:
+        return np.zeros(len(times), np.bool_)
+    order = np.argsort(begins, kind="stable")
+    latest_end = np.maximum.accumulate(ends[order])
+    before = np.searchsorted(begins[order], times, side="right") - 1
+    return np.where(before >= 0, latest_end[before] > times, False)

@@ -1,0 +1,1 @@
+"""The allocator: its settings, the requests that it gets, and their replay."""

@@ -1,0 +1,1 @@
+"""PyTorch's memory snapshots: read, written, and compared with a replay of what they recorded."""

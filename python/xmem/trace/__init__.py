@@ -1,0 +1,1 @@
+"""A trace in columns: its events, its blocks, and who allocated each."""

@@ -1,0 +1,264 @@
+"""What our capture noted about a run besides its events: the ``xmem`` object of a trace, parsed once.
+
+The format is in ``docs/trace_model.md``, section 7. Entries that an earlier version did not write have
+defaults, those of a later one are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from xmem.files.decoding import decode
+
+FORMAT = 1
+
+
+class Mode(StrEnum):
+    """What the script ran on while it was recorded."""
+
+    CPU = "real"
+    PHANTOM = "phantom"
+    GPU = "gpu"
+
+
+@dataclass(frozen=True)
+class NamedTensors:
+    """Tensors of the script with names, one row each; earlier captures lack the last three columns.
+
+    Attributes:
+        role: Role, such as ``parameter``.
+        name: Name, such as ``GPT.wte.weight``.
+        address: Address of its memory.
+        size_bytes: Size of its storage.
+        time_ns: When it was seen there, on the clock of the trace.
+        dtype: Dtype, such as ``float32``.
+        shape: Shape of the tensor.
+        group: Parameter group of the optimizer, -1 for none.
+    """
+
+    role: list[Any] = field(default_factory=list)
+    name: list[Any] = field(default_factory=list)
+    address: list[Any] = field(default_factory=list)
+    size_bytes: list[Any] = field(default_factory=list)
+    time_ns: list[Any] = field(default_factory=list)
+    dtype: list[Any] = field(default_factory=list)
+    shape: list[Any] | None = None
+    group: list[Any] | None = None
+
+
+@dataclass(frozen=True)
+class OptimizerNote:
+    """An optimizer of the script.
+
+    Attributes:
+        name: Name of its class.
+        foreach: Whether it works on lists of tensors.
+        fused: Whether a kernel does the whole step.
+        steps: Number of steps that were seen.
+        parameters: Number of its parameters.
+    """
+
+    name: str
+    foreach: bool | None = None
+    fused: bool | None = None
+    steps: int = 0
+    parameters: int = 0
+
+
+@dataclass(frozen=True)
+class DevicePeaks:
+    """Peaks that PyTorch's allocator counted on a device of a process.
+
+    Attributes:
+        device: Number of the device in the process.
+        peak_reserved_bytes: The most that it reserved.
+        peak_allocated_bytes: The most that was in blocks in use.
+        card: The GPU behind it; None in recordings and early captures.
+    """
+
+    device: int
+    peak_reserved_bytes: int
+    peak_allocated_bytes: int = 0
+    card: int | None = None
+
+
+@dataclass(frozen=True)
+class RankNote:
+    """A process of the job.
+
+    Attributes:
+        rank: Rank in its process group.
+        devices: Devices that it used.
+    """
+
+    rank: int = 0
+    devices: tuple[DevicePeaks, ...] = ()
+
+
+@dataclass(frozen=True)
+class CardNote:
+    """What a phantom card held when it was fullest.
+
+    Attributes:
+        card: Number of the card.
+        peak_bytes: Total bytes.
+        contexts: Number of processes with a context.
+        context_bytes: Memory of these contexts.
+        nccl_bytes: Memory of NCCL's buffers.
+        library_bytes: Memory that other libraries allocated.
+        managed_bytes: Managed memory, which is not in ``peak_bytes``.
+        managed_largest_bytes: The largest piece of it.
+    """
+
+    card: int
+    peak_bytes: int
+    contexts: int = 1
+    context_bytes: int = 0
+    nccl_bytes: int = 0
+    library_bytes: int = 0
+    managed_bytes: int = 0
+    managed_largest_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class ValueRead:
+    """A line of the script that read a value that the phantom GPU does not have.
+
+    Attributes:
+        kind: ``sizes`` or ``decisions``.
+        line: The line, ``FILE:LINE``; None in a library.
+    """
+
+    kind: str
+    line: str | None = None
+
+
+@dataclass(frozen=True)
+class AllocatorNotes:
+    """What PyTorch's own allocator reported about a run on a phantom or real GPU.
+
+    Attributes:
+        alloc_conf: Settings of the allocator.
+        ranks: Processes of the job, the traced one first.
+        cards: Cards of the phantom.
+    """
+
+    alloc_conf: str = ""
+    ranks: tuple[RankNote, ...] = ()
+    cards: tuple[CardNote, ...] = ()
+
+    @property
+    def busiest(self) -> DevicePeaks | None:
+        """The device on which the traced process reserved most; None if unknown."""
+        devices = self.ranks[0].devices if self.ranks else ()
+        return max(devices, key=lambda row: row.peak_reserved_bytes, default=None)
+
+
+@dataclass(frozen=True)
+class DeviceRequests:
+    """The requests of a device, from the allocator's own history (``run.allocator_history``)."""
+
+    device: int
+    address: list[Any]
+    size_bytes: list[Any]
+    order: list[Any]
+    stream: list[Any]
+    mempool: list[Any]
+    waits: list[Any]
+    restored: list[Any]
+    marks: list[Any]
+
+
+@dataclass(frozen=True)
+class UnorderedRequests:
+    """The notes of captures before 2026-12 instead: sizes and streams, in the order of the trace."""
+
+    size_bytes: list[Any]
+    stream: list[Any]
+
+
+@dataclass(frozen=True)
+class PhantomNotes(AllocatorNotes):
+    """The same for a phantom GPU, with everything else that its run noted.
+
+    Attributes:
+        requests: Requests of each device that the traced process used.
+        unordered_requests: Requests of an early capture.
+        emptied_after: Number of requests so far at each time the script emptied the cache, in early captures.
+        cudnn: Facts about the cuDNN that planned convolutions, such as ``planned_by``.
+        values: Lines that read values of the GPU.
+    """
+
+    requests: tuple[DeviceRequests, ...] = ()
+    unordered_requests: UnorderedRequests | None = None
+    emptied_after: list[Any] = field(default_factory=list)
+    cudnn: Mapping[str, str] = field(default_factory=dict)
+    values: tuple[ValueRead, ...] = ()
+
+
+@dataclass(frozen=True)
+class CaptureNotes:
+    """What a capture noted about its run.
+
+    Attributes:
+        mode: What the script ran on.
+        versions: Versions of ``xmem``, ``torch`` and ``python``.
+        argv: The command.
+        iterations: Number of iterations that were recorded.
+        device_requests: How often the script asked for a GPU; 0 means that all its tensors are taken as
+            device memory.
+        settings: PyTorch settings of the script (``run.target.RunSettings``).
+        assumptions: Assumptions, in words.
+        lines: ``function`` and ``text`` of source lines (``PATH:LINE``).
+        tensors: Named tensors.
+        optimizers: Optimizers of the script.
+        script_ended: Whether it was recorded to its end.
+        phantom: Notes of a run on a phantom GPU.
+        measured: Notes of PyTorch's allocator on a real GPU.
+    """
+
+    mode: str = Mode.CPU
+    versions: Mapping[str, Any] = field(default_factory=dict)
+    argv: tuple[str, ...] = ()
+    iterations: int = 0
+    device_requests: int = 0
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    assumptions: tuple[str, ...] = ()
+    lines: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    tensors: NamedTensors = field(default_factory=NamedTensors)
+    optimizers: tuple[OptimizerNote, ...] = ()
+    script_ended: bool = False
+    phantom: PhantomNotes | None = None
+    measured: AllocatorNotes | None = None
+
+    @property
+    def torch_version(self) -> str | None:
+        """The PyTorch that ran, such as ``2.13.0``; None if it was not noted."""
+        noted = self.versions.get("torch")
+        return str(noted).partition("+")[0] if noted else None
+
+    @property
+    def allocator(self) -> AllocatorNotes | None:
+        """What PyTorch's own allocator reported about the run; None for one on the CPU."""
+        return self.phantom or self.measured
+
+
+def parse_notes(noted: Mapping[str, Any]) -> CaptureNotes:
+    """Parse the ``xmem`` object of a trace.
+
+    Raises:
+        ValueError: It has another format, or is damaged; the message says where.
+    """
+    phantom = noted.get("phantom")
+    if isinstance(phantom, Mapping) and isinstance(phantom.get("requests"), Mapping):
+        phantom = {**phantom, "unordered_requests": phantom["requests"], "requests": []}
+        noted = {**noted, "phantom": phantom}
+    notes: CaptureNotes = decode(CaptureNotes, noted, skip_unknown=True)
+    return notes
+
+
+NO_NOTES = CaptureNotes()
+"""Of a trace from elsewhere."""

@@ -1,0 +1,78 @@
+"""Captures on the CPU, after all policies, against captures of the same script on the phantom GPU: block by block."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from xmem.capture import capture
+from xmem.estimation.pipeline import run_stages
+from xmem.estimation.question import ask
+
+from ..conftest import PYTHONS
+
+pytestmark = pytest.mark.skipif(not PYTHONS, reason="no CUDA build of torch here")
+
+ATTENTION = """
+    import math, torch
+    from torch import nn
+
+    class Block(nn.Module):
+        def __init__(self, dropout):
+            super().__init__()
+            self.norm = nn.LayerNorm(96)
+            self.q, self.k, self.v, self.out = (nn.Linear(96, 96, bias=False) for _ in range(4))
+            self.up, self.down = nn.Linear(96, 384, bias=False), nn.Linear(384, 96, bias=False)
+            self.dropout = nn.Dropout(dropout)
+
+        def forward(self, x):
+            y = self.norm(x)
+            q, k, v = (linear(y).view(2, 48, 6, 16).transpose(1, 2) for linear in (self.q, self.k, self.v))
+            scores = q @ k.transpose(-1, -2) / math.sqrt(16)
+            y = self.dropout(scores.softmax(-1)) @ v
+            x = x + self.dropout(self.out(y.transpose(1, 2).reshape(2, 48, 96)))
+            y = self.up(x)
+            y = 0.5 * y * (1.0 + torch.tanh(0.8 * (y + 0.04 * torch.pow(y, 3.0))))
+            return x + self.dropout(self.down(y))
+
+    dropout, optimizer = {dropout}, "{optimizer}"
+    model = nn.Sequential(nn.Embedding(500, 96), Block(dropout), Block(dropout), nn.Linear(96, 500, bias=False))
+    model.cuda()
+    optimizer = getattr(torch.optim, optimizer)(model.parameters(), lr=0.001)
+    for _ in range(4):
+        tokens = torch.randint(500, (2, 48)).cuda()
+        optimizer.zero_grad()
+        logits = model(tokens)
+        loss = nn.functional.cross_entropy(logits.flatten(0, 1), tokens.flatten())
+        loss.backward()
+        optimizer.step()
+"""
+
+
+def requests(python: str, script: Path, mode: str) -> tuple[list[tuple[str, int]], int]:
+    """What the allocator is asked for in the second and third iteration, and the peak that it reserves.
+
+    A request is an allocation and its size in units of the allocator, or a free and which allocation it ends, told
+    by its number in the run.
+    """
+    result = capture([python, str(script)], script.with_suffix(f".{mode}.json"), mode=mode, timeout_s=240)
+    stages = run_stages(result.path, ask(gpu="rtx-3060"))
+    made = stages.workload.select(stages.workload.size_bytes > 0)
+    units: NDArray[np.int64] = (made.size_bytes + 511) // 512
+    places = np.searchsorted(made.alloc_ns, made.free_ns)
+    later = made.iteration >= 1
+    sequence = [(f"{size} units", place) for size, place in zip(units[later], places[later], strict=True)]
+    return sequence, stages.unlimited.peak_reserved.bytes
+
+
+@pytest.mark.parametrize("optimizer", ["SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "NAdam"])
+def test_eager_attention_asks_for_what_it_asks_for_on_a_gpu(tmp_path: Path, optimizer: str) -> None:
+    script = tmp_path / "train.py"
+    dropout = 0.0 if optimizer == "SGD" else 0.1
+    script.write_text(textwrap.dedent(ATTENTION).format(dropout=dropout, optimizer=optimizer))
+    on_cpu, on_gpu = (requests(PYTHONS[0], script, mode) for mode in ("real", "phantom"))
+    assert on_cpu == on_gpu
