@@ -8,6 +8,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+_LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 _NUMBERS: dict[Any, tuple[type, ...]] = {int: (int,), float: (int, float)}
 
 
@@ -54,6 +55,8 @@ def decode(kind: Any, value: Any, path: str = "", *, skip_unknown: bool = False)
         return value
     allowed = _NUMBERS.get(kind, (kind,))
     is_it = isinstance(value, allowed) and (kind is bool or not isinstance(value, bool))
+    if kind is int and is_it:
+        _require(_LEAST <= value <= _MOST, "a whole number of at most 64 bits", value, path)
     _require(
         is_it,
         {int: "a whole number", float: "a number", str: "text", bool: "true or false"}[kind],

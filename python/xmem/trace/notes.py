@@ -257,7 +257,28 @@ def parse_notes(noted: Mapping[str, Any]) -> CaptureNotes:
         phantom = {**phantom, "unordered_requests": phantom["requests"], "requests": []}
         noted = {**noted, "phantom": phantom}
     notes: CaptureNotes = decode(CaptureNotes, noted, skip_unknown=True)
+    _require_columns(notes.tensors)
     return notes
+
+
+_EVER = ("name", "address", "size_bytes", "time_ns")  # columns that each capture writes
+
+
+def _require_columns(tensors: NamedTensors) -> None:
+    """Check what is read by row: texts and numbers, as many in each column as there are roles.
+
+    Raises:
+        ValueError: A column is shorter or longer, or holds something else.
+    """
+    kinds = {"role": str, "name": str, "address": int, "size_bytes": int, "time_ns": int, "dtype": str}
+    for column, kind in kinds.items():
+        values = getattr(tensors, column)
+        if values and not all(type(value) is kind for value in values):
+            raise ValueError(f"tensors.{column}: expected {'texts' if kind is str else 'whole numbers'} only")
+    for column in (*kinds, "shape", "group"):
+        values = getattr(tensors, column)
+        if (values or column in _EVER) and len(values) != len(tensors.role):
+            raise ValueError(f"tensors.{column}: expected {len(tensors.role)} rows, not {len(values)}")
 
 
 NO_NOTES = CaptureNotes()

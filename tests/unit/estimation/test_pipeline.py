@@ -120,7 +120,9 @@ def test_reclaiming_cached_segments_can_make_a_job_fit() -> None:
         (TraceBuilder().alloc(0x1, 64, 5), "no optimizer step"),
         (training().with_metadata(format=99), "format that this version does not know"),
         (
-            training().with_metadata(tensors={"role": ["odd"], "address": [1], "time_ns": [1]}),
+            training().with_metadata(
+                tensors={"role": ["odd"], "name": ["w"], "address": [1], "size_bytes": [1], "time_ns": [1]}
+            ),
             "list of tensors",
         ),
     ],
