@@ -1,4 +1,4 @@
-"""Types of elements: PyTorch's name, that of the profiler, and bytes an element."""
+"""Types of elements: PyTorch's name, that of the profiler, and bytes per element."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ITEM_BYTES = {
     "uint8": 1,
     "bool": 1,
 }
-"""By PyTorch's names."""
+"""Bytes per element by PyTorch's names."""
 
 OF_PROFILER = {
     "double": "float64",
@@ -28,13 +28,13 @@ OF_PROFILER = {
     "unsigned char": "uint8",
     "bool": "bool",
 }
-"""PyTorch's names by those that the profiler writes in `Input type`; lists and scalars have others."""
+"""PyTorch's names by the profiler's in `Input type`; lists and scalars have others."""
 
 FLOATS = frozenset({"double", "float", "c10::Half", "c10::BFloat16"})
-"""Of those, the ones that models compute in."""
+"""The types among these that models compute in."""
 
 
 def item_bytes(of_profiler: str) -> int | None:
-    """Bytes of an element of a type as the profiler writes it; None where it is no tensor's."""
+    """Return the bytes per element of a type as the profiler writes it; None if it is not a tensor's."""
     name = OF_PROFILER.get(of_profiler)
     return None if name is None else ITEM_BYTES[name]

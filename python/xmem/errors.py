@@ -1,4 +1,4 @@
-"""The exceptions of xmem: one root, few children; messages say what is wrong, and what to do."""
+"""The exceptions of xmem: one root, few children; messages state the problem and the remedy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 
 class XmemError(Exception):
-    """Root of everything that xmem raises on purpose."""
+    """Base class of the exceptions that xmem raises on purpose."""
 
 
 class TraceError(XmemError):
@@ -46,7 +46,7 @@ class ConfigError(XmemError):
 
     Attributes:
         message: What is wrong: a clause that names the setting and the value as given.
-        hint: What to do; empty where the message says it all.
+        hint: What to do; empty where the message is sufficient.
     """
 
     def __init__(self, message: str, hint: str = "") -> None:
@@ -65,7 +65,7 @@ class CaptureError(XmemError):
         message: What happened and what to do.
         exit_status: Exit status of the script, None when it did not end by itself.
         last_output: The last lines that the script printed on stderr (else stdout).
-        traceback: The last lines of the traceback of the process that failed first; empty where it left none.
+        traceback: The last lines of the traceback of the process that failed first; empty if there is none.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """The pytest plugin: tests that fail when their body needs too much GPU memory (``docs/check.md``).
 
-Every pytest run loads this module, so it imports what it needs only where a test asks for it.
+Every pytest run loads this module, so its imports are delayed until a test needs them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--xmem-report",
         metavar="FOLDER",
-        help="keep the estimate of every test that has one in this folder, as JSON",
+        help="write the estimate of every test that has one to this folder, as JSON",
     )
     group.addoption(
         "--xmem-update-baselines",
@@ -48,7 +48,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known."""
+    """Register the marker."""
     config.addinivalue_line("markers", _SIGNATURE)
 
 
@@ -67,7 +67,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _has_body(item: pytest.Item) -> bool:
-    """Whether pytest itself calls the test's function."""
+    """Return whether pytest itself calls the test's function."""
     import unittest
 
     return isinstance(item, pytest.Function) and not (item.cls and issubclass(item.cls, unittest.TestCase))
@@ -90,8 +90,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
 def xmem_recorder(request: pytest.FixtureRequest) -> RecordBlock:
     """Record a part of a test: ``with xmem_recorder(gpu="rtx-3060") as recorder: ...``.
 
-    Takes the arguments of ``xmem.record``; ``recorder.estimate`` is there after the block, and is kept by
-    ``--xmem-report``.
+    Takes the arguments of ``xmem.record``; ``recorder.estimate`` is available after the block, and
+    ``--xmem-report`` writes it to a file.
     """
 
     def record(**options: Any) -> AbstractContextManager[Recorder]:
@@ -102,7 +102,7 @@ def xmem_recorder(request: pytest.FixtureRequest) -> RecordBlock:
 
 @pytest.fixture
 def xmem_budget(request: pytest.FixtureRequest) -> RecordBlock:
-    """Hold a part of a test to a budget: ``with xmem_budget("10GiB", gpu="rtx-3060"): ...``.
+    """Limit a part of a test to a budget: ``with xmem_budget("10GiB", gpu="rtx-3060"): ...``.
 
     Takes the arguments of the marker of that name, and fails the test at the end of the block.
     """
@@ -119,7 +119,7 @@ def xmem_budget(request: pytest.FixtureRequest) -> RecordBlock:
 
 @dataclass(frozen=True)
 class _Budget:
-    """What a block is held to."""
+    """Budget of a block."""
 
     limits: Limits
     gpu: str | None
@@ -127,10 +127,10 @@ class _Budget:
 
 
 def _budget_of_mark(mark: pytest.Mark, config: pytest.Config, test: str) -> _Budget:
-    """What a marker asks for.
+    """Return the budget that a marker sets.
 
     Raises:
-        pytest.UsageError: It is invalid; names the test.
+        pytest.UsageError: The marker is invalid; the error names the test.
     """
     from xmem.errors import ConfigError
 
@@ -141,10 +141,10 @@ def _budget_of_mark(mark: pytest.Mark, config: pytest.Config, test: str) -> _Bud
 
 
 def _budget(positional: tuple[Any, ...], options: Mapping[str, Any], config: pytest.Config) -> _Budget:
-    """Arguments of the marker and of the fixture.
+    """Parse the arguments of the marker and of the fixture.
 
     Raises:
-        ConfigError: They are invalid.
+        ConfigError: The arguments are invalid.
     """
     from xmem.errors import ConfigError
     from xmem.gate.spec import limits_of
@@ -178,7 +178,7 @@ def _budget(positional: tuple[Any, ...], options: Mapping[str, Any], config: pyt
 
 @contextmanager
 def _recording(item: pytest.Item, **options: Any) -> Iterator[Recorder]:
-    """Record a block of a test, and keep its estimate where it is asked for."""
+    """Record a block of a test, and write its estimate to a file if requested."""
     __tracebackhide__ = True
     import xmem
     from xmem.errors import XmemError
@@ -198,7 +198,7 @@ def _recording(item: pytest.Item, **options: Any) -> Iterator[Recorder]:
 
 
 def _keep(estimate: Estimate, folder: Path, test: str, number: int) -> None:
-    """Write an estimate to a file of its own: names of tests may be alike without their punctuation."""
+    """Write an estimate to its own file: names of tests may be equal without their punctuation."""
     readable = re.sub(r"[^\w.-]+", "_", test)[-_NAME_LENGTH:].strip("_")
     digest = hashlib.sha256(f"{test}\0{number}".encode()).hexdigest()[:8]
     from xmem.estimation.estimate_file import write_estimate
@@ -211,7 +211,7 @@ def _keep(estimate: Estimate, folder: Path, test: str, number: int) -> None:
 
 
 def _hold(item: pytest.Item, estimate: Estimate, budget: _Budget) -> None:
-    """Fail the test when the estimate is over."""
+    """Fail the test when the estimate is over budget."""
     __tracebackhide__ = True
     from xmem.errors import XmemError
     from xmem.gate.baseline import read_baseline, write_baseline

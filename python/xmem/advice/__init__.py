@@ -1,4 +1,4 @@
-"""What would make a job take less memory, each remedy replayed before it is given.
+"""Advice on making a job take less memory; each remedy is replayed before it is given.
 
     analysis = xmem.analyze("trace.json.gz", gpu="rtx-3060")
     for advice in advise(analysis).advice:

@@ -1,4 +1,4 @@
-"""What to try: remedies for what is alive at the peak, most bytes at stake first."""
+"""Candidate remedies for the memory alive at the peak, most bytes at stake first."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from xmem.whatif.release import Kept, kept_beyond_use
 _MOST_MODULES = 8
 _MOST_LINES = 6
 _CHUNKS = 8
-_WORTHWHILE = 0.002  # of the peak; less at stake is not tried
+_WORTHWHILE = 0.002  # share of the peak; remedies with less at stake are not tried
 _IMPLEMENTATIONS = {
     "fused": ("fused=True", "none: one kernel for all parameters; other rounding than foreach"),
     "for-loop": ("foreach=False", "a slower step: kernels for each parameter by itself"),
@@ -41,11 +41,11 @@ class Candidate:
 
     Attributes:
         remedy: Name of the what-if.
-        what_if: As the command line has it.
-        stake_bytes: What of the memory at the peak it is about.
-        where: The line to change, or what stands for it.
-        change: What to write.
-        cost: What is paid for it.
+        what_if: The what-if as the command line spells it.
+        stake_bytes: Memory at the peak that it concerns.
+        where: The line to change, or a substitute for it.
+        change: The change to make.
+        cost: Cost of the change.
     """
 
     remedy: str
@@ -57,7 +57,7 @@ class Candidate:
 
 
 def candidates(analysis: Analysis, trial: Trial) -> list[Candidate]:
-    """The changes of the script worth a replay, most bytes at stake first."""
+    """Return the changes of the script worth a replay, most bytes at stake first."""
     peak = _AtPeak(analysis, trial)
     found = [
         *peak.modules(),
@@ -73,7 +73,7 @@ def candidates(analysis: Analysis, trial: Trial) -> list[Candidate]:
 
 
 class _AtPeak:
-    """What is alive when allocated or reserved memory is at its peak."""
+    """Blocks alive when allocated or reserved memory is at its peak."""
 
     def __init__(self, analysis: Analysis, trial: Trial) -> None:
         self.run = trial.start
@@ -88,7 +88,7 @@ class _AtPeak:
         self.optimizers = analysis.stages.trace.notes.optimizers
 
     def modules(self) -> Iterator[Candidate]:
-        """Checkpointing of the modules whose activations are alive, siblings by one pattern."""
+        """Yield checkpointing of the modules whose activations are alive, siblings by one pattern."""
         run, rows = self.run, self.rows
         category, phase = self.workload.category[rows], self.workload.phase[rows]
         saved = rows[(phase == Phase.FORWARD) & np.isin(category, (Category.ACTIVATION, Category.TEMPORARY))]
@@ -124,7 +124,7 @@ class _AtPeak:
             )
 
     def _checkpointed(self, path: str, pattern: str) -> str:
-        """How to checkpoint the modules of a pattern, one of them at this path."""
+        """Explain how to checkpoint the modules of a pattern, one of them at this path."""
         name = path.rpartition(".")[2]
         if not name.isidentifier():
             name = "module"
@@ -137,7 +137,7 @@ class _AtPeak:
         return f"call {pattern} as torch.utils.checkpoint.checkpoint({name}, x, use_reentrant=False)"
 
     def kept(self) -> Iterator[Candidate]:
-        """Tensors that a name keeps beyond their last use."""
+        """Yield the release of tensors that a name keeps beyond their last use."""
         kept = kept_beyond_use(self.run)
         names = self.run.recorded.attribution.lines
         stakes: defaultdict[str, int] = defaultdict(int)
@@ -161,7 +161,7 @@ class _AtPeak:
             )
 
     def _useless_at_peak(self, kept: Kept) -> NDArray[np.bool_]:
-        """Say of kept blocks whether they are alive at a peak, after their last use."""
+        """Return for each kept block whether it is alive at a peak after its last use."""
         free_ns = self.workload.free_ns[kept.rows]
         found = np.zeros(len(free_ns), np.bool_)
         for time_ns in self.times_ns:
@@ -169,8 +169,10 @@ class _AtPeak:
         return found
 
     def gradients(self) -> Iterator[Candidate]:
-        """Gradients that are cleared late, or not let go."""
-        bytes_ = self.category_peaks.get(Category.GRADIENT.label, 0)  # gone or not, their place may be cached
+        """Yield changes for gradients that are cleared late or never freed."""
+        bytes_ = self.category_peaks.get(
+            Category.GRADIENT.label, 0
+        )  # freed or not, their place may be cached
         where = self.lines.of_annotation("Optimizer.zero_grad#") or self.lines.of_annotation(
             "Optimizer.step#"
         )
@@ -192,7 +194,7 @@ class _AtPeak:
         )
 
     def optimizer(self) -> Iterator[Candidate]:
-        """Other implementations of the same optimizer, by the temporaries of a step."""
+        """Yield other implementations of the same optimizer, by the temporaries of a step."""
         if len(self.optimizers) != 1:
             return
         workload = self.workload
@@ -216,7 +218,7 @@ class _AtPeak:
                 )
 
     def _as_recorded(self, name: str, implementation: str) -> str | None:
-        """The optimizer with the options that it was recorded with: those that make the same memory."""
+        """Return the optimizer with its recorded options, as far as they affect memory."""
         algorithm = ALGORITHMS.get(name)
         if algorithm is None or implementation not in algorithm.implementations:
             return None
@@ -235,7 +237,7 @@ class _AtPeak:
         return None
 
     def loss(self) -> Iterator[Candidate]:
-        """The cross entropy in chunks."""
+        """Yield the cross entropy in chunks."""
         workload = self.workload
         alloc_ns = workload.alloc_ns[self.rows]
         stake_bytes, line = 0, -1
@@ -245,7 +247,7 @@ class _AtPeak:
                 stake_bytes += int(workload.size_bytes[inside].sum())
             begins, ends = loss.forward.begin_ns, loss.forward.end_ns
             made = np.flatnonzero((workload.alloc_ns >= begins) & (workload.alloc_ns < ends))
-            if len(made):  # what is made last is the loss; before it are the logits
+            if len(made):  # the loss is made last; before it come the logits
                 line = int(workload.source_line[made[np.argmax(workload.alloc_ns[made])]])
         if not stake_bytes:
             return
@@ -265,7 +267,7 @@ class _AtPeak:
         return BackwardNodes.of(self.run)
 
     def precision(self) -> Iterator[Candidate]:
-        """Forward pass and loss in half precision."""
+        """Yield forward pass and loss in half precision."""
         activation = self.rows[
             np.isin(self.workload.category[self.rows], (Category.ACTIVATION, Category.TEMPORARY))
         ]
@@ -280,7 +282,7 @@ class _AtPeak:
         )
 
     def _first_line_after(self, module: str) -> str | None:
-        """The line that goes on with what a module has returned: that of the loss."""
+        """Return the line that continues with the output of a module: that of the loss."""
         workload, attribution = self.workload, self.run.recorded.attribution
         events, call = self.run.recorded.trace.events, self.lines.calls_of_modules[module]
         later = (workload.phase == Phase.FORWARD) & (workload.alloc_ns >= events.end_ns[call])
@@ -293,10 +295,10 @@ class _AtPeak:
 
 @cache
 def _pattern(path: str, *, numbered: bool) -> str:
-    """``GPT.blocks.3.mlp`` -> ``GPT.blocks.*.mlp``: the place of a module among its siblings left open.
+    """Replace a module's position among its siblings: ``GPT.blocks.3.mlp`` -> ``GPT.blocks.*.mlp``.
 
     Args:
-        path: Of a module.
+        path: Path of a module.
         numbered: Whether parts are classes with a number (``Block_3``), as the profiler writes them.
     """
     place = r"_\d+$" if numbered else r"^\d+$"

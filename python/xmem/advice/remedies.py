@@ -1,4 +1,4 @@
-"""What advice consists of."""
+"""Data classes of advice."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ class Advice:
 
     Attributes:
         remedy: Name of the what-if, or ``alloc_conf``.
-        what_if: As ``--what-if`` reads it, None for an allocator setting.
-        alloc_conf: As ``--alloc-conf`` reads it, None for a change of the script.
-        saved_bytes: Of the peak of reserved memory.
-        saved_allocated_bytes: Of the peak of allocated memory; may be negative.
-        peak_reserved_bytes: With the remedy.
-        peak_allocated_bytes: With the remedy.
+        what_if: Value for ``--what-if``, None for an allocator setting.
+        alloc_conf: Value for ``--alloc-conf``, None for a change of the script.
+        saved_bytes: Saving at the peak of reserved memory.
+        saved_allocated_bytes: Saving at the peak of allocated memory; may be negative.
+        peak_reserved_bytes: Peak of reserved memory with the remedy.
+        peak_allocated_bytes: Peak of allocated memory with the remedy.
         device_peak_bytes: Context and reserved memory with the remedy.
         fits: Whether the job then fits, None when no device is named.
         where: ``FILE:LINE`` to change, or the path of a module where no line is known; None where there is
             none to change.
-        change: What to write there.
-        cost: What is paid for it.
-        in_combination: Whether the best combination has it.
+        change: The change to make there.
+        cost: Cost of the change.
+        in_combination: Whether the best combination includes it.
     """
 
     remedy: str
@@ -45,7 +45,7 @@ class Advice:
 
     @property
     def text(self) -> str:
-        """The remedy as the command line has it, without the name of the option."""
+        """The remedy as the command line spells it, without the name of the option."""
         return self.what_if or self.alloc_conf or ""
 
 
@@ -54,12 +54,12 @@ class Combination:
     """Several remedies at once, chosen greedily: each one saves memory beside those before it; bytes.
 
     Attributes:
-        what_if: In the order in which they apply.
-        alloc_conf: None where no setting helps any further.
-        saved_bytes: Of the peak of reserved memory.
-        saved_allocated_bytes: Of the peak of allocated memory.
-        peak_reserved_bytes: With all of them.
-        peak_allocated_bytes: With all of them.
+        what_if: The what-ifs in the order in which they apply.
+        alloc_conf: Allocator setting, None where no setting helps any further.
+        saved_bytes: Saving at the peak of reserved memory.
+        saved_allocated_bytes: Saving at the peak of allocated memory.
+        peak_reserved_bytes: Peak of reserved memory with all of them.
+        peak_allocated_bytes: Peak of allocated memory with all of them.
         device_peak_bytes: Context and reserved memory with all of them.
         fits: Whether the job then fits, None when no device is named.
     """
@@ -79,13 +79,13 @@ class Advised:
     """All advice on a job.
 
     Attributes:
-        peak_reserved_bytes: Without any of it.
-        peak_allocated_bytes: Without any of it.
-        device_peak_bytes: Without any of it.
+        peak_reserved_bytes: Peak of reserved memory without any of it.
+        peak_allocated_bytes: Peak of allocated memory without any of it.
+        device_peak_bytes: Device peak without any of it.
         fits: Whether the job fits as it is, None when no device is named.
-        advice: Most bytes saved first; none that saves nothing.
-        combination: The best found, None where it is no better than the first advice alone.
-        tried: Remedies replayed.
+        advice: Advice that saves memory, most bytes first.
+        combination: The best combination found, None where it is no better than the first advice alone.
+        tried: Number of remedies replayed.
         refused: Remedies that cannot be applied to this trace, with the reason.
         left_out: Remedies not replayed because the time was up.
     """
@@ -109,7 +109,7 @@ class Advised:
         return self.fits or best or any(each.fits for each in self.advice)
 
     def to_json(self) -> dict[str, Any]:
-        """The object that ``xmem-fast advise --json`` prints."""
+        """Return the object that ``xmem-fast advise --json`` prints."""
         fields = asdict(self)
         fields["refused"] = [{"remedy": remedy, "reason": reason} for remedy, reason in self.refused]
         return {"schema_version": SCHEMA_VERSION, **fields}

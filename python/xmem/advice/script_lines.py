@@ -1,4 +1,4 @@
-"""Which line of the script does what: where a module is called, where the optimizer steps."""
+"""Lines of the script that call a module or step the optimizer."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ class Lines:
         return found
 
     def of_call(self, path: str) -> str | None:
-        """The line that calls a module, None where the trace does not tell.
+        """Return the line that calls a module, None where the trace does not record it.
 
-        A capture notes the user's innermost lines. A module of a library runs none of its own, so the lines
-        within its call are all the one that calls it.
+        A capture notes the user's innermost lines. A library module runs none of its own, so all lines within
+        its call are the line that calls it.
         """
         lines = _of_user(self._within(self.calls_of_modules[path]))
         return lines.pop() if len(lines) == 1 else None
 
     def beside_call(self, path: str) -> tuple[str, str] | None:
-        """The line nearest to the call of a module that runs lines of its own, in the module that calls it.
+        """Return the nearest line to the call of a module with lines of its own, in the module that calls it.
 
         Returns:
             ``below`` and the line before the call, or ``above`` and the one after it; it may also be that of
@@ -62,7 +62,7 @@ class Lines:
         return None
 
     def _own_lines(self, caller: int) -> NDArray[np.intp]:
-        """Rows of the lines in a module's call, without those in calls of modules that run their own."""
+        """Return rows of lines in a module's call, without those in calls of modules that run their own."""
         own = self._inside(self._line_rows, caller)
         for called in self._inside(self._calls, caller).tolist():
             of_called = self._inside(own, called)
@@ -71,11 +71,11 @@ class Lines:
         return own
 
     def is_of_package(self, path: str) -> bool:
-        """Whether the code of an installed package, other than torch, runs in a module's call."""
+        """Return whether a module's call runs code of an installed package other than torch."""
         return any(user_line(line) != line for line in self._within(self.calls_of_modules[path]))
 
     def of_annotation(self, prefix: str) -> str | None:
-        """The line at which the first annotation with a name of this beginning stands."""
+        """Return the line of the first annotation whose name has this prefix."""
         named = self._run.recorded.operators.rows_named(lambda name: name.startswith(prefix), ANNOTATION)
         for row in np.flatnonzero(named).tolist():
             lines = _of_user(self._within(row))
@@ -90,7 +90,7 @@ class Lines:
         return {self._names[int(name)] for name in np.unique(self._events.name[rows])}
 
     def _inside(self, rows: NDArray[np.intp], outer: int) -> NDArray[np.intp]:
-        """Those of some spans that begin and end within another one on its thread."""
+        """Return the spans that begin and end within another one on its thread."""
         events = self._events
         lasts = (events.begin_ns[rows] >= events.begin_ns[outer]) & (
             events.end_ns[rows] <= events.end_ns[outer]
@@ -99,7 +99,7 @@ class Lines:
         return found
 
     def _holds(self, rows: NDArray[np.intp], inner: int) -> NDArray[np.bool_]:
-        """Say of spans whether another one on their thread begins and ends within them."""
+        """Return for each span whether another one on its thread begins and ends within it."""
         events = self._events
         lasts = (events.begin_ns[rows] <= events.begin_ns[inner]) & (
             events.end_ns[rows] >= events.end_ns[inner]

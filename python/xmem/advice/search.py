@@ -1,4 +1,4 @@
-"""The search: every candidate replayed, and the best ones together."""
+"""The search for advice: replays of every candidate, and of the best ones together."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from xmem.whatif import ChangedRun, parse_whatif
 
 DEFAULT_BUDGET_S = 10.0
 PAGE_BUDGET_S = 3.0
-"""For the advice on a page, which is waited for: of a large run only the remedies with most at stake."""
-_WORTHWHILE = 0.005  # of the peak; a remedy that adds less to a combination is not taken into it
+"""Budget for the advice on a page, since users wait: large runs only try remedies with most at stake."""
+_WORTHWHILE = 0.005  # share of the peak; a remedy that adds less to a combination is left out of it
 _ORDER = (
     "set_to_none",
     "precision",
@@ -31,15 +31,15 @@ _ORDER = (
     "checkpoint",
     "chunk_loss",
 )
-"""In which what-ifs are combined: precision and optimizers look at what was recorded."""
+"""Order in which what-ifs are combined: precision and optimizers need the run as recorded."""
 
 
 def advise(analysis: Analysis, *, budget_s: float = DEFAULT_BUDGET_S) -> Advised:
     """Find remedies for the memory at the peak, by replay.
 
     Args:
-        analysis: Of the job, with or without a device.
-        budget_s: Seconds after which no other remedy is tried; those left out are named in the result.
+        analysis: Analysis of the job, with or without a device.
+        budget_s: Seconds after which no further remedy is tried; the result lists those left out.
     """
     return _Search(analysis, time.monotonic() + budget_s).advised()
 
@@ -60,7 +60,7 @@ class _Search:
         self._left_out: list[str] = []
 
     def advised(self) -> Advised:
-        """Try all candidates, then the best together."""
+        """Try all candidates, then combine the best."""
         found = []
         for candidate in candidates(self._analysis, self._trial):
             if self._is_late():
@@ -97,7 +97,7 @@ class _Search:
         return advice.saved_bytes > 0 or (advice.fits is True and self._before.fits is False)
 
     def _changed(self, candidate: Candidate) -> Advice | None:
-        """A candidate replayed; None where it cannot be applied or changes nothing."""
+        """Replay a candidate; return None where it cannot be applied or changes nothing."""
         try:
             run = self._trial.changed([parse_whatif(candidate.what_if)])
         except XmemError as error:
@@ -128,7 +128,7 @@ class _Search:
         }
 
     def _setting(self, run: ChangedRun) -> tuple[str, TrialOutcome] | None:
-        """The one more allocator setting with which a run takes least; None where there is none to try."""
+        """Return the additional allocator setting with which a run takes least; None if none is left."""
         target = self._analysis.estimate.target
         requests = self._trial.requests(run)
 
@@ -164,7 +164,7 @@ class _Search:
         )
 
     def _combined(self, helpful: Sequence[Advice]) -> tuple[Combination | None, frozenset[str]]:
-        """The best remedies together, each kept if it saves something beside those before it."""
+        """Combine the best remedies, keeping each that saves something beside those before it."""
         least_bytes = _WORTHWHILE * self._before.peak_reserved_bytes
         taken: list[str] = []
         run, outcome = self._trial.start, self._before
@@ -175,7 +175,7 @@ class _Search:
             try:
                 changed = self._trial.changed([parse_whatif(text) for text in together])
             except XmemError:
-                continue  # what it changes is gone
+                continue  # the memory that it changes is gone
             tried = self._trial.outcome(self._trial.requests(changed))
             if outcome.peak_reserved_bytes - tried.peak_reserved_bytes >= least_bytes:
                 taken, run, outcome = together, changed, tried

@@ -1,4 +1,4 @@
-"""A recorded job, changed and replayed: what one remedy saves."""
+"""Replay of a changed recorded job: the saving of one remedy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from xmem.whatif import ChangedRun, WhatIf, parse_whatif
 
 @dataclass(frozen=True)
 class TrialOutcome:
-    """Peaks of one replay in bytes, of a device without limit where the job does not fit or none is named."""
+    """Peaks of one replay in bytes, on a device without limit if the job does not fit or none is named."""
 
     peak_reserved_bytes: int
     peak_allocated_bytes: int
@@ -30,11 +30,11 @@ class Trial:
     """The job, and the device and settings that it is tried on.
 
     Attributes:
-        start: The run as analysed, with what the caller had changed of it.
+        start: The run as analysed, with the changes of the caller.
         corrected: Its blocks before the script was changed.
-        options: Of the allocator.
-        device: None where none was named.
-        unreplayed: What the cards held beside what the replay shows.
+        options: Options of the allocator.
+        device: The device, None where none was named.
+        unreplayed: Memory that the cards held beside what the replay shows.
     """
 
     start: ChangedRun
@@ -45,7 +45,7 @@ class Trial:
 
     @classmethod
     def of(cls, analysis: Analysis) -> Trial:
-        """The job of an analysis."""
+        """Return the trial of an analysed job."""
         stages = analysis.stages
         run = ChangedRun(stages.corrected, stages.recorded)
         for change in stages.what_if:
@@ -53,7 +53,7 @@ class Trial:
         return cls(run, stages.corrected, stages.settings.options, analysis.device, stages.unreplayed)
 
     def changed(self, changes: Sequence[WhatIf]) -> ChangedRun:
-        """The run with changes of the script, in order.
+        """Return the run with changes of the script, in order.
 
         Raises:
             TraceError: The trace does not hold what a change needs to know.
@@ -65,7 +65,7 @@ class Trial:
         return run
 
     def requests(self, run: ChangedRun) -> Requests:
-        """What the allocator sees of a run."""
+        """Return the requests of a run to the allocator."""
         return requests_of(run, self.corrected)
 
     def outcome(self, requests: Requests, options: AllocatorOptions | None = None) -> TrialOutcome:

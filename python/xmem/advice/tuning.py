@@ -1,4 +1,4 @@
-"""Which ``PYTORCH_CUDA_ALLOC_CONF`` would make a job need less memory: a search by replay.
+"""Search by replay for the ``PYTORCH_CUDA_ALLOC_CONF`` that makes a job need less memory.
 
 Every setting of a grid is replayed on the target GPU. Ranked by the memory that the job then takes, the few
 best and the defaults are also asked for the smallest GPU that they work on, found by bisection over the
@@ -32,8 +32,8 @@ _GC_THRESHOLDS = (0.6, 0.7, 0.8, 0.9)
 
 _PAGE_BYTES = 2 << 20  # a device gives memory in pages of this size
 _SHORTLIST = 8
-_NEGLIGIBLE = 0.005  # of what the best setting takes; less is not worth another key
-_WORTHWHILE = 0.01  # of what the defaults take; less is not worth a setting
+_NEGLIGIBLE = 0.005  # share of the best setting's need; less is not worth another key
+_WORTHWHILE = 0.01  # share of the defaults' need; less is not worth a setting
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -41,18 +41,18 @@ _R = TypeVar("_R")
 
 @dataclass(frozen=True)
 class SettingsOutcome:
-    """What a job does under one setting, on the target GPU.
+    """Outcome of a job under one setting, on the target GPU.
 
     Attributes:
         alloc_conf: The setting, empty for PyTorch's defaults.
-        fits: The replay on the target ends without running out of memory.
-        peak_reserved_bytes: The most that the allocator held; on a device without limit where the job does
-            not fit.
-        fragmentation_bytes: Reserved less allocated bytes at that instant.
-        device_allocations: Segments asked for and pages mapped: calls that cost time.
-        retries: Times that all caches were flushed before memory was found; each waits for the GPU.
-        smallest_capacity_bytes: Least memory of a GPU on which the job ends, the CUDA context included, in
-            steps of 2 MiB; -1 where it was not searched.
+        fits: Whether the replay on the target ends without running out of memory.
+        peak_reserved_bytes: Most memory that the allocator held; on a device without limit where the job
+            does not fit.
+        fragmentation_bytes: Reserved minus allocated bytes at that instant.
+        device_allocations: Segments requested and pages mapped: calls that cost time.
+        retries: Number of times that all caches were flushed before memory was found; each waits for the GPU.
+        smallest_capacity_bytes: Least memory of a GPU on which the job completes, including the CUDA context,
+            in steps of 2 MiB; -1 where it was not searched.
     """
 
     alloc_conf: str
@@ -65,7 +65,7 @@ class SettingsOutcome:
 
     @property
     def environment_line(self) -> str:
-        """What to paste into a shell."""
+        """Line to paste into a shell."""
         return f"export PYTORCH_CUDA_ALLOC_CONF={self.alloc_conf}"
 
 
@@ -75,11 +75,11 @@ class Tuning:
 
     Attributes:
         device: The target.
-        torch_version: Release whose rules hold.
-        candidates: Settings that were replayed, the defaults not counted.
-        fitting: How many of them fit on the target.
-        defaults: PyTorch's defaults.
-        ranked: The best settings that differ in what they do, the one to choose first, whether or not they
+        torch_version: PyTorch release whose rules apply.
+        candidates: Number of settings replayed, not counting the defaults.
+        fitting: Number of them that fit on the target.
+        defaults: Outcome of PyTorch's defaults.
+        ranked: The best settings with different outcomes, the recommended one first, whether or not they
             help.
         best: The first of them; None when none is worth setting.
     """
@@ -99,14 +99,14 @@ class Tuning:
 
     @property
     def saved_capacity_bytes(self) -> int:
-        """By how much smaller a GPU will do with the best setting, 0 when nothing helps."""
+        """Reduction of the GPU size needed with the best setting, 0 when nothing helps."""
         if self.best is None:
             return 0
         return self.defaults.smallest_capacity_bytes - self.best.smallest_capacity_bytes
 
 
 def candidates(device: Device, torch_version: str) -> list[str]:
-    """The settings to try: all that the release has of a grid, fewer keys first, without the defaults.
+    """Return the settings to try: those of a grid that the release has, fewer keys first, no defaults.
 
     ``garbage_collection_threshold`` acts only under a limit, so it comes with the fraction of the target that
     the CUDA context leaves.
@@ -116,7 +116,7 @@ def candidates(device: Device, torch_version: str) -> list[str]:
 
 
 def single_settings(torch_version: str) -> list[str]:
-    """Settings of one key that the release has, whatever the device."""
+    """Return the settings of one key that the release has, whatever the device."""
     settings = [
         "expandable_segments:True",
         *(f"max_split_size_mb:{size}" for size in _MAX_SPLIT_MB),
@@ -134,10 +134,10 @@ def search(requests: Requests, device: Device, torch_version: str, *, outside_by
     the setting with fewest keys; of those within half a percent of the best, the one with fewest keys leads.
 
     Args:
-        requests: Of the job.
+        requests: Requests of the job.
         device: The target.
-        torch_version: PyTorch that will run the job.
-        outside_bytes: What the card holds beside the context and what the allocator reserves.
+        torch_version: PyTorch version that will run the job.
+        outside_bytes: Memory that the card holds beside the context and the allocator's reserved memory.
 
     Raises:
         ConfigError: The version is invalid.
@@ -198,7 +198,7 @@ def _is_accepted(setting: str, torch_version: str) -> bool:
 
 @dataclass(frozen=True)
 class _Trial:
-    """The job on the target, or on a device of another size of which as much is taken."""
+    """The job on the target, or on a device of another size with as much memory taken."""
 
     requests: Requests
     device: Device
@@ -225,7 +225,7 @@ class _Trial:
         )
 
     def with_capacity(self, outcome: SettingsOutcome) -> SettingsOutcome:
-        """The outcome with its smallest capacity. More memory is taken to be never worse."""
+        """Return the outcome with its smallest capacity, assuming that more memory is never worse."""
         options = parse_alloc_conf(outcome.alloc_conf, self.torch_version)
         unlimited = self._without_limit(options)
         share = options.memory_fraction or 1.0
@@ -268,7 +268,7 @@ def _cost(outcome: SettingsOutcome) -> tuple[int, int, int]:
 
 
 def _distinct(outcomes: Sequence[SettingsOutcome]) -> list[SettingsOutcome]:
-    """The first of those that do the same."""
+    """Return the first of the outcomes that are equal."""
     first: dict[tuple[int, int, int, int], SettingsOutcome] = {}
     for outcome in outcomes:
         first.setdefault((*_cost(outcome), outcome.fragmentation_bytes), outcome)
@@ -278,7 +278,7 @@ def _distinct(outcomes: Sequence[SettingsOutcome]) -> list[SettingsOutcome]:
 def _simplest_first(
     ranked: list[SettingsOutcome], need: Callable[[SettingsOutcome], int]
 ) -> list[SettingsOutcome]:
-    """The same, but the one with fewest keys among those that need hardly more than the best comes first."""
+    """Move the setting with fewest keys to the front, among those that need hardly more than the best."""
     if not ranked:
         return []
     enough = (1 + _NEGLIGIBLE) * need(ranked[0])

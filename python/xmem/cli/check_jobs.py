@@ -55,7 +55,7 @@ class Check:
 
 
 def checks_of(jobs: Sequence[CheckedJob], *, update: bool) -> list[list[Check]]:
-    """Return the checks of each job; every error is raised here, before minutes of capture.
+    """Return the checks of each job; errors are raised here, before a capture that may take minutes.
 
     Raises:
         ConfigError: A job has no limit, or a setting is invalid.

@@ -245,7 +245,7 @@ Format = Annotated[
 
 
 def require_policies(names: list[str] | None) -> None:
-    """Check the names of policies before minutes of capture.
+    """Check the names of policies before a capture that may take minutes.
 
     Raises:
         ConfigError: There is no such policy.
@@ -264,7 +264,7 @@ def question(
     cudnn: Path | None = None,
     confidence: float | None = None,
 ) -> Question:
-    """Return the question that the options ask, checked before minutes of capture.
+    """Return the question that the options ask, checked before a capture that may take minutes.
 
     If a cuDNN is named, it is the one used from here on, in child processes too.
 

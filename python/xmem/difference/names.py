@@ -56,7 +56,7 @@ def align_lines(before: Activity, after: Activity) -> dict[str, str]:
 def _both_ways(
     before: Activity, after: Activity, align: Callable[[Activity, Activity], dict[str, str]]
 ) -> dict[str, str]:
-    """Align the runs such that their order makes no difference to the pairs."""
+    """Align the runs such that the pairs do not depend on the order of the runs."""
     if sorted(before) <= sorted(after):
         return align(before, after)
     return {left: right for right, left in align(after, before).items()}

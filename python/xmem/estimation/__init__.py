@@ -1,1 +1,1 @@
-"""From a run to the answer: what it would hold on a GPU, its replay there, the verdict and the evidence."""
+"""Estimation of a run: its memory on a GPU, its replay there, the verdict and the evidence."""

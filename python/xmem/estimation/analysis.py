@@ -1,4 +1,4 @@
-"""An estimate with every step behind it: what reports are made from."""
+"""An estimate with every step behind it, the input of reports."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ class Stages:
     """Every intermediate result of an estimate, for inspection.
 
     Attributes:
-        question: What is asked.
-        settings: What the job runs with.
-        recorded: The trace as read, its blocks, and who allocated them.
+        question: The question to answer.
+        settings: Settings that the job runs with.
+        recorded: The trace as read, its blocks, and their allocators.
         workload: The device's blocks after all policies and changes of the script.
         corrected: The same before the script was changed.
-        changes: What each policy changed.
-        requests: The order in which the allocator sees them.
+        changes: Changes by each policy.
+        requests: Requests in the order in which the allocator sees them.
         unlimited: The replay on a device without limit: what the job would take if it could.
-        unreplayed: What the cards held beside that.
-        assumptions: What had to be assumed, in words.
+        unreplayed: Memory that the cards held beside that.
+        assumptions: Assumptions in words.
         timings_s: Seconds by stage.
-        scaling: How the run follows from others; None for a run as it was recorded.
-        what_if: Changes of the script, as their texts.
-        convolution_workspaces: Where those of a run on the CPU come from.
+        scaling: Relation of the run to those of a fitted model; None for a run as it was recorded.
+        what_if: Changes of the script, as texts.
+        convolution_workspaces: Source of the convolution workspaces for a run on the CPU.
     """
 
     question: Question
@@ -57,7 +57,7 @@ class Stages:
 
     @property
     def trace(self) -> Trace:
-        """As read."""
+        """The trace as read."""
         return self.recorded.trace
 
     @property
@@ -67,11 +67,11 @@ class Stages:
 
     @property
     def attribution(self) -> Attribution:
-        """Who allocated each block, and when in the training step."""
+        """Origin of each block, and its time in the training step."""
         return self.recorded.attribution
 
     def holders(self, show_packages: bool = False) -> Holders:
-        """Who holds each block, by the lines of installed packages or by the user's own."""
+        """Return the holder of each block, by the lines of installed packages or by the user's own."""
         return holders_of(
             self.trace, self.attribution, self.workload, self.requests, show_packages=show_packages
         )
@@ -79,15 +79,15 @@ class Stages:
 
 @dataclass(frozen=True)
 class Analysis:
-    """An answer and all that it rests on: what reports are made from.
+    """An answer and the data behind it, the input of reports.
 
     Attributes:
         estimate: The answer.
         stages: Every intermediate result.
-        verdict: What the card must have, and the replay that the evidence is about.
-        holders: Who holds each block of the workload.
-        show_packages: Whether source lines are the innermost outside of torch, those of installed packages
-            too, in place of the user's own.
+        verdict: Memory that the card must have, and the replay that the evidence is about.
+        holders: Holder of each block of the workload.
+        show_packages: Whether source lines are the innermost outside of torch, including those of installed
+            packages, instead of the user's own.
     """
 
     estimate: Estimate
@@ -98,14 +98,14 @@ class Analysis:
 
     @property
     def device(self) -> Device | None:
-        """The GPU that was asked about; None where none was named."""
+        """The GPU in question; None where none was named."""
         return self.stages.question.device
 
     @property
     def replay(self) -> Replay:
-        """What the evidence is about."""
+        """The replay that the evidence is about."""
         return self.verdict.replay
 
     def holders_with(self, *, show_packages: bool) -> Holders:
-        """Who holds each block, by the lines of installed packages or by the user's own."""
+        """Return the holder of each block, by the lines of installed packages or by the user's own."""
         return self.holders if show_packages == self.show_packages else self.stages.holders(show_packages)

@@ -1,4 +1,4 @@
-"""How far the truth lies from estimates: intervals calibrated on measured runs.
+"""Intervals around estimates, calibrated on measured runs.
 
 A residual is the truth over the estimate, less 1. For each kind of estimate ``data/calibration.toml`` holds
 the residuals of measured runs. A new run of the same kind is as likely as any of them to have the largest, so
@@ -28,18 +28,18 @@ DEFAULT_CONFIDENCE = 0.9
 KINDS = ("convolutional", "other")
 _FILE = "calibration.toml"
 _TAIL_SHARE = 5  # the largest fifth
-_LEAST_ROWS = 9  # which reach the default confidence without a continued tail
-# Both rest on captures on the CPU, and may stand in for each other.
+_LEAST_ROWS = 9  # enough to reach the default confidence without an extrapolated tail
+# Both are based on captures on the CPU and may substitute for each other.
 _KIN = {"cpu": "fitted", "fitted": "cpu"}
 
 
 @dataclass(frozen=True)
 class Residuals:
-    """What measured runs say of estimates of one kind.
+    """Residuals of measured runs for estimates of one kind.
 
     Attributes:
         values: Truth over estimate, less 1, ascending.
-        models: Of how many models the runs are; 0 = as many as runs.
+        models: Number of models among the runs; 0 = as many as runs.
     """
 
     values: tuple[float, ...]
@@ -47,20 +47,26 @@ class Residuals:
 
     @property
     def independent_share(self) -> float:
-        """Independent rows among all."""
+        """Share of independent rows."""
         return self.models / len(self.values) if self.models else 1.0
 
     def upper(self, confidence: float) -> float:
-        """What a new residual exceeds with probability ``1 - confidence`` at most; never negative."""
+        """Return the bound that a new residual exceeds with probability ``1 - confidence`` at most.
+
+        The bound is never negative.
+        """
         return max(_upper(self.values, confidence, self.independent_share), 0.0)
 
     def lower(self, confidence: float) -> float:
-        """What a new residual stays below with that probability at most; never positive."""
+        """Return the bound that a new residual stays below with that probability at most.
+
+        The bound is never positive.
+        """
         mirrored = [-value for value in reversed(self.values)]
         return min(-_upper(mirrored, confidence, self.independent_share), 0.0)
 
     def is_continued(self, confidence: float) -> bool:
-        """Whether the rows do not reach so far, and the tail is continued."""
+        """Return whether there are too few rows, so that the tail is extrapolated."""
         return _rank(len(self.values), confidence) > len(self.values)
 
 
@@ -87,7 +93,7 @@ Calibration = Mapping[str, Mapping[str, Residuals]]
 
 @cache
 def shipped() -> Calibration:
-    """The residuals that come with xmem, by way and kind; empty of what was never measured."""
+    """Return the residuals that come with xmem, by way and kind; empty for those never measured."""
     path = resources.files("xmem") / "data" / _FILE
     if not path.is_file():
         return {}
@@ -98,7 +104,7 @@ def parse(text: str) -> Calibration:
     """Read a calibration.
 
     Raises:
-        ConfigError: It is no calibration.
+        ConfigError: The text is not a calibration.
     """
     try:
         ways = tomllib.loads(text)
@@ -118,11 +124,11 @@ def parse(text: str) -> Calibration:
 
 
 def render(calibration: Calibration, source: str) -> str:
-    """A calibration as text that ``parse`` reads.
+    """Format a calibration as text that ``parse`` reads.
 
     Args:
-        calibration: What to write.
-        source: How it was made, for its first lines.
+        calibration: The calibration to write.
+        source: Its origin, for the first lines.
     """
     lines = [f"# {line}".rstrip() for line in source.splitlines()]
     for way, kinds in calibration.items():
@@ -139,7 +145,7 @@ def require_confidence(confidence: float) -> None:
     """Check a confidence.
 
     Raises:
-        ConfigError: It is not between a half and 1.
+        ConfigError: The confidence is not between a half and 1.
     """
     if not 0.5 <= confidence < 1:
         raise ConfigError(
@@ -160,17 +166,17 @@ def interval(
     bounds: Bounds | None = None,
     calibration: Calibration | None = None,
 ) -> Interval:
-    """What the device peak lies between.
+    """Return the interval of the device peak.
 
     Args:
         reserved_bytes: The estimated peak of reserved memory.
         way: ``phantom``, ``cpu``, ``fitted``; others were never measured.
-        kind: One of ``KINDS``: whether the job has convolutions, whose workspaces are the larger doubt.
-        confidence: Of each bound.
-        context_bytes: Added to both.
-        least_bytes: The least that the estimate itself leaves open, such as blocks without a known size.
-        most_bytes: The most of it.
-        bounds: Of the allocator: all that is said where too few runs of this kind were measured.
+        kind: One of ``KINDS``: whether the job has convolutions, whose workspaces are more uncertain.
+        confidence: Confidence of each bound.
+        context_bytes: Context to add to both bounds.
+        least_bytes: Least peak that the estimate itself leaves open, such as for blocks of unknown size.
+        most_bytes: Largest peak that it leaves open.
+        bounds: Bounds of the allocator: the result where too few runs of this kind were measured.
         calibration: Residuals; by default those that come with xmem.
 
     Raises:
@@ -197,7 +203,7 @@ def interval(
 
 
 def _residuals(calibration: Calibration, way: str, kind: str) -> tuple[str, Residuals] | None:
-    """Those of this kind, else of the nearest with enough rows; convolutions are the larger doubt."""
+    """Return residuals of this kind, else of the nearest with enough rows; convolutions are less certain."""
     for near_kind in dict.fromkeys((kind, "convolutional")):
         for near_way in (way, _KIN.get(way, way)):
             found = calibration.get(near_way, {}).get(near_kind)

@@ -59,7 +59,7 @@ def card_parts(trace: Trace, workload: Workload, holders: Holders, verdict: Judg
 
 
 def _library(trace: Trace, innermost: int, outermost: str | None) -> str:
-    """Whose kernel takes a workspace, told by the operators that it runs for."""
+    """Return the library whose kernel takes a workspace, judging by the operators that it runs for."""
     if innermost >= 0 and trace.names[int(trace.events.name[innermost])] in MATRIX_PRODUCTS:
         return "cublas"
     name = outermost or ""
@@ -67,16 +67,16 @@ def _library(trace: Trace, innermost: int, outermost: str | None) -> str:
 
 
 def fullest_request(replay: Replay) -> int:
-    """Of the requests after which most memory is reserved, that after which most of it is allocated."""
+    """Return the request with the most allocated memory among those with the most reserved memory."""
     timeline = replay.timeline
     highest = timeline.reserved_bytes == replay.peak_reserved.bytes
     return int(np.argmax(np.where(highest, timeline.allocated_bytes, -1)))
 
 
 def _cached_bytes(replay: Replay, alive: NDArray[np.intp], at: int) -> int:
-    """Bytes of segments that no block is in after a request.
+    """Return the bytes of segments without any block after a request.
 
-    Expandable segments are one for each pool: what is free of them counts as fragmentation.
+    Each pool has one expandable segment: its free part counts as fragmentation.
     """
     events = replay.events
     count = int(np.searchsorted(events.request, at, side="right"))

@@ -1,4 +1,4 @@
-"""The answer: what an estimate says and the evidence for it; these frozen values are also the JSON contract.
+"""The estimate and the evidence for it; these frozen values are also the JSON contract.
 
 The order of the fields is the order of the JSON keys. All sizes are bytes, times nanoseconds on the
 trace's clock; a number that does not apply is -1, a text that does not apply is None.
@@ -27,9 +27,9 @@ class Verdict:
 
     Attributes:
         gpu: Name for people, such as ``RTX 3060 12 GB``.
-        capacity_bytes: All memory of the GPU, the context's share included.
-        fits: The replay on this GPU ends without running out of memory.
-        margin_bytes: Capacity less the device peak; negative by what is missing.
+        capacity_bytes: All memory of the GPU, including the context's share.
+        fits: Whether the replay on this GPU ends without running out of memory.
+        margin_bytes: Capacity minus the device peak; negative if memory is missing.
     """
 
     gpu: str
@@ -40,13 +40,13 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Interval:
-    """What the device peak lies between; each bound holds by itself with the confidence.
+    """Interval of the device peak; each bound holds by itself with the confidence.
 
     Attributes:
-        confidence: Of each bound, at least 0.5 and less than 1.
+        confidence: Confidence of each bound, at least 0.5 and less than 1.
         low_bytes: Lower bound of the device peak.
-        high_bytes: Upper bound of it: the number to hand to a scheduler.
-        basis: What the bounds rest on, for people.
+        high_bytes: Upper bound of the device peak: the number to request from a scheduler.
+        basis: Basis of the bounds, for people.
     """
 
     confidence: float
@@ -57,11 +57,11 @@ class Interval:
 
 @dataclass(frozen=True)
 class AllocatedPeak:
-    """The instant of the peak of allocated memory, and what the job did then.
+    """The instant of the peak of allocated memory, and what the job was doing.
 
     Attributes:
         request_index: The request of the replayed sequence that raised it.
-        requested_bytes: What the blocks alive at that instant were asked for with, before rounding; -1 in
+        requested_bytes: Bytes requested for the blocks alive at that instant, before rounding; -1 in
             estimates of earlier versions.
     """
 
@@ -76,10 +76,10 @@ class AllocatedPeak:
 
 
 SLACK = "allocator_slack"
-"""What stands for a category of the bytes of blocks beyond the rounding to 512 bytes."""
+"""Name used as the category of the bytes of blocks beyond the rounding to 512 bytes."""
 
 SMALLER_PATHS = "(smaller)"
-"""In place of the phase and module of the paths that a breakdown has merged."""
+"""Name used as the phase and module of paths that a breakdown has merged."""
 
 
 @dataclass(frozen=True)
@@ -87,15 +87,15 @@ class PathBytes:
     """Bytes at the peak that have the same holder in every respect.
 
     Attributes:
-        category: What the blocks hold.
-        phase: Of the training step in which they were allocated: ``forward``, ``backward``, ...
-        persistent: They outlive the iteration that made them.
-        module: Whose tensors they are, else the one that ran when they were allocated.
+        category: Category of the blocks' contents.
+        phase: Phase of the training step in which they were allocated: ``forward``, ``backward``, ...
+        persistent: Whether they outlive the iteration that made them.
+        module: Module that owns the tensors, else the one that ran when they were allocated.
         operator: The outermost operator that allocated them.
-        source_line: The user's line, ``PATH:LINE``; of a backward one, that of its forward.
+        source_line: The user's line, ``PATH:LINE``; for backward, that of the forward.
         bytes: Requests rounded to 512 bytes.
-        slack_bytes: What their blocks have beyond these.
-        blocks: How many.
+        slack_bytes: Bytes of their blocks beyond these.
+        blocks: Number of blocks.
     """
 
     category: str
@@ -111,14 +111,15 @@ class PathBytes:
 
 @dataclass(frozen=True)
 class Breakdown:
-    """Who held the bytes allocated at the peak, four times over: each mapping sums to all of them.
+    """Holders of the bytes allocated at the peak, four times over: each mapping sums to all of them.
 
     Attributes:
-        category: Also has ``allocator_slack``, the bytes of blocks beyond the rounding to 512 bytes.
-        category_peaks: The most that each category held at any one time, which need not be at the peak.
-        paths: The same bytes by all of it at once, most first; ``bytes`` and ``slack_bytes`` of all sum to
-            them. Beyond 1,000 paths the smallest are one a category (``SMALLER_PATHS``), persistent ones
-            apart. Empty in estimates of earlier versions.
+        category: Bytes by category, including ``allocator_slack``, the bytes of blocks beyond the rounding to
+            512 bytes.
+        category_peaks: Most bytes that each category held at any one time, which need not be at the peak.
+        paths: The same bytes by all of these at once, most first; ``bytes`` and ``slack_bytes`` of all sum to
+            them. Beyond 1,000 paths the smallest are merged by category (``SMALLER_PATHS``), persistent ones
+            separately. Empty in estimates of earlier versions.
     """
 
     category: Mapping[str, int]
@@ -130,7 +131,7 @@ class Breakdown:
 
     @property
     def persistent_bytes(self) -> int | None:
-        """What outlives the iteration that made it, slack included; None in estimates of earlier versions."""
+        """Bytes that outlive their iteration, including slack; None in estimates of earlier versions."""
         if not self.paths:
             return None
         return sum(path.bytes + path.slack_bytes for path in self.paths if path.persistent)
@@ -138,12 +139,12 @@ class Breakdown:
 
 @dataclass(frozen=True)
 class Curve:
-    """Memory over the run at a few instants, in order: where the most was allocated in each stretch of it.
+    """Memory over the run at a few instants, in order: the highest allocation of each stretch.
 
     Attributes:
-        time_ns: On the trace's clock.
-        allocated_bytes: In blocks in use after a request.
-        reserved_bytes: Of the device, after the same request.
+        time_ns: Times on the trace's clock.
+        allocated_bytes: Bytes in blocks in use after a request.
+        reserved_bytes: Bytes reserved from the device after the same request.
     """
 
     time_ns: tuple[int, ...]
@@ -156,9 +157,9 @@ class LargeBlock:
     """One of the largest blocks at the peak.
 
     Attributes:
-        bytes: Of the block, rounding and slack included.
-        free_ns: -1 for one that is never freed.
-        words: What it is, who made it and how long it lives, such as ``saved for backward by GPT.head from
+        bytes: Size of the block, including rounding and slack.
+        free_ns: Time of the free, -1 for a block that is never freed.
+        words: Purpose, origin and lifetime of the block, such as ``saved for backward by GPT.head from
             model.py:41 until its backward``.
     """
 
@@ -182,7 +183,7 @@ class CardPart:
                 ``nccl``,
             ``libraries``, ``other_processes``, ``other``, ``managed``, ``not_replayed``, ``other_card``; in
             this order.
-        words: What it is, for people.
+        words: Description for people.
     """
 
     name: str
@@ -192,12 +193,12 @@ class CardPart:
 
 @dataclass(frozen=True)
 class TargetRecord:
-    """What the estimate is for.
+    """Target of the estimate.
 
     Attributes:
         gpu: Slug of the GPU, None when none was named.
         capacity_bytes: All memory of the GPU, -1 when no GPU and no capacity was given.
-        compute_capability: Such as ``8.6``.
+        compute_capability: Compute capability such as ``8.6``.
         alloc_conf: ``PYTORCH_CUDA_ALLOC_CONF`` as given.
     """
 
@@ -211,14 +212,14 @@ class TargetRecord:
 
 @dataclass(frozen=True)
 class PolicyRecord:
-    """What one policy did to the block table.
+    """Effect of one policy on the block table.
 
     Attributes:
-        bytes_changed: Sum over the blocks of new size less old size, plus the bytes of blocks added.
-        bytes_at_peak: Bytes asked for by the blocks alive at the instant of the peak, after less before the
-            policy: what was recorded of that instant plus these is ``AllocatedPeak.requested_bytes``. None
+        bytes_changed: Sum over the blocks of new size minus old size, plus the bytes of blocks added.
+        bytes_at_peak: Bytes requested for the blocks alive at the instant of the peak, after minus before the
+            policy: the recorded bytes of that instant plus these are ``AllocatedPeak.requested_bytes``. None
             where the instant is not one of the recorded run: a what-if raised the peak.
-        package: The package that brought the policy, None for a built-in one.
+        package: The package that provides the policy, None for a built-in one.
         applied: False for a policy that was switched off.
     """
 
@@ -247,11 +248,11 @@ class OutOfMemoryRecord:
 
 @dataclass(frozen=True)
 class Bounds:
-    """What the peak of reserved memory lies between, whatever the allocator does with the same requests.
+    """Bounds of the peak of reserved memory, whatever the allocator does with the same requests.
 
     Attributes:
-        perfect_reuse_bytes: The most that was alive at once, each block rounded as PyTorch rounds it.
-        never_reuse_bytes: A segment for each request, and none given back.
+        perfect_reuse_bytes: Most bytes alive at once, each block rounded as PyTorch rounds it.
+        never_reuse_bytes: Bytes with a segment for each request, and none released.
     """
 
     perfect_reuse_bytes: int
@@ -260,12 +261,12 @@ class Bounds:
 
 @dataclass(frozen=True)
 class SimulationSummary:
-    """What the allocator did, in the words of ``torch.cuda.memory_stats``.
+    """Activity of the allocator, in the terms of ``torch.cuda.memory_stats``.
 
     Attributes:
         segments: Segments at the peak of reserved memory.
-        fragmentation_bytes: Reserved less allocated bytes at that instant.
-        bounds: What the peak of reserved memory lies between.
+        fragmentation_bytes: Reserved minus allocated bytes at that instant.
+        bounds: Bounds of the peak of reserved memory.
         oom: The first request that failed, None when none did.
     """
 
@@ -279,12 +280,12 @@ class SimulationSummary:
 
 @dataclass(frozen=True)
 class RankPeak:
-    """What one process of the job held of one GPU, by its allocator's own count.
+    """Memory that one process of the job held on one GPU, by its allocator's own count.
 
     Attributes:
-        device: As the process numbers its GPUs.
-        card_peak_bytes: The most that all processes held of this GPU at once, contexts and all that is
-            outside of PyTorch's allocator included; -1 where that is not known.
+        device: Index of the GPU in the process.
+        card_peak_bytes: Most memory that all processes held on this GPU at once, including contexts and all
+            memory outside of PyTorch's allocator; -1 where that is unknown.
     """
 
     rank: int
@@ -296,16 +297,16 @@ class RankPeak:
 
 @dataclass(frozen=True)
 class Measured:
-    """What PyTorch's own allocator held on the phantom GPU.
+    """Memory that PyTorch's own allocator held on the phantom GPU.
 
     Attributes:
-        peak_reserved_bytes: Of the captured rank, on the GPU that the estimate is about.
+        peak_reserved_bytes: Peak of the captured rank, on the GPU that the estimate is about.
         peak_allocated_bytes: The same for blocks in use.
-        replay_agrees: Whether our replay of the same requests reached both figures exactly; None when the
+        replay_agrees: Whether xMem's replay of the same requests reached both figures exactly; None when the
             estimate is for other settings or another version than the run's.
         ranks: Every process and GPU of the job, the captured rank first.
-        card_peak_bytes: The most that was held of that GPU at once, contexts and all that is outside of
-            PyTorch's allocator included; -1 where that is not known.
+        card_peak_bytes: Most memory held on that GPU at once, including contexts and all memory outside of
+            PyTorch's allocator; -1 where that is unknown.
     """
 
     peak_reserved_bytes: int
@@ -317,13 +318,13 @@ class Measured:
 
 @dataclass(frozen=True)
 class ConvolutionWorkspaces:
-    """Where the workspaces of convolutions come from that a run on the CPU does not have.
+    """Source of the convolution workspaces that a run on the CPU does not have.
 
     Attributes:
-        source: Who said what they take, in words.
-        cudnn_version: Of the library that was asked, such as ``9.20.0``; empty where none was.
-        exact: Whether it is the version that the job's PyTorch brings.
-        blocks: Workspaces of the run.
+        source: Source of their sizes, in words.
+        cudnn_version: Version of the library that was used, such as ``9.20.0``; empty where none was.
+        exact: Whether it is the version that the job's PyTorch includes.
+        blocks: Number of workspaces in the run.
         largest_bytes: The largest of them.
         peak_reserved_least_bytes: Peak of a run without limit in which every convolution takes the plan with
             the smallest workspace; the estimate's own where it is exact.
@@ -341,16 +342,18 @@ class ConvolutionWorkspaces:
 
 @dataclass(frozen=True)
 class Scaling:
-    """How an estimate at a point of a fitted model follows from the runs that the model was fitted from.
+    """Relation of an estimate at a point of a fitted model to the runs that the model was fitted from.
 
     Attributes:
         at: Value of each dimension.
         fitted_from: Points of the runs.
-        blocks: Blocks of the job on the device.
+        blocks: Number of blocks of the job on the device.
         blocks_unverified: Blocks whose size was determined by these runs and checked by none.
-        blocks_uncertain: Blocks whose size no polynomial gives; the estimate takes the most that they could.
-        peak_reserved_least_bytes: The peak with the least that those could.
-        peak_reserved_most_bytes: The peak with the most, and with blocks that only other runs held.
+        blocks_uncertain: Blocks without a polynomial for their size; the estimate uses their largest possible
+            size.
+        peak_reserved_least_bytes: The peak with the least possible sizes of those blocks.
+        peak_reserved_most_bytes: The peak with their largest sizes, and with blocks that only other runs
+            held.
     """
 
     at: Mapping[str, int]
@@ -367,7 +370,7 @@ class Diagnostic:
     """Something wrong with the input, counted.
 
     Attributes:
-        first_byte_offset: Where it was first seen in the uncompressed text, -1 when it has no place.
+        first_byte_offset: Offset of its first occurrence in the uncompressed text, -1 when it has no place.
     """
 
     kind: str
@@ -382,7 +385,7 @@ class TraceSummary:
     """The trace that the estimate rests on.
 
     Attributes:
-        path: Empty when the trace was not kept.
+        path: Path of the trace, empty when it was not kept.
         bytes: Size of the uncompressed text.
         events: Number of events by kind.
         source: ``capture`` when our own capture wrote it, ``foreign`` otherwise.
@@ -399,25 +402,26 @@ class TraceSummary:
 
 @dataclass(frozen=True)
 class Estimate:
-    """How much GPU memory the job needs.
+    """Estimate of the GPU memory that the job needs.
 
     Attributes:
-        peak_reserved_bytes: The most that the allocator held of the device.
-        peak_allocated_bytes: The most that was in blocks in use.
-        peak_requested_bytes: The most that tensors asked for, before rounding.
+        peak_reserved_bytes: Most memory that the allocator held on the device.
+        peak_allocated_bytes: Most memory in blocks in use.
+        peak_requested_bytes: Most memory that tensors requested, before rounding.
         context_bytes: CUDA context and loaded kernels, outside the allocator.
-        device_peak_bytes: What the device must have: context, peak reserved, and what else the card holds; of
-            a job on several GPUs, of the fullest.
-        interval: What the device peak lies between; None in estimates written before there were intervals.
-        verdict: None when no GPU was named.
-        measured: None unless the job ran on the phantom GPU.
-        convolution_workspaces: None where the run has no convolution, or was recorded on a GPU.
+        device_peak_bytes: Memory that the device must have: context, peak reserved, and what else the card
+            holds; for a job on several GPUs, on the fullest one.
+        interval: Interval of the device peak; None in estimates written before there were intervals.
+        verdict: Whether the job fits, None when no GPU was named.
+        measured: Figures of PyTorch's allocator, None unless the job ran on the phantom GPU.
+        convolution_workspaces: Source of the workspaces, None where the run has no convolution, or was
+            recorded on a GPU.
         scaling: None unless the estimate is one at a point of a fitted model.
         what_if: Changes of the script that the estimate assumes, in the order in which they were applied.
         timings_s: Seconds by stage, in the order of the stages.
         curve: The memory over the run; None in estimates of earlier versions.
         card: The parts that the device peak consists of; empty in estimates of earlier versions.
-        largest_blocks: Alive at the peak, the largest first; empty in estimates of earlier versions.
+        largest_blocks: Blocks alive at the peak, the largest first; empty in estimates of earlier versions.
     """
 
     peak_reserved_bytes: int
@@ -451,11 +455,11 @@ class Estimate:
 
     @property
     def outside_bytes(self) -> int:
-        """What the card holds beside the context and what PyTorch's allocator reserves."""
+        """Memory that the card holds beside the context and the reserved memory of PyTorch's allocator."""
         return max(self.device_peak_bytes - self.context_bytes - self.peak_reserved_bytes, 0)
 
     def to_json(self) -> dict[str, Any]:
-        """The JSON contract as plain Python objects; ``json.dumps`` writes it."""
+        """Return the JSON contract as plain Python objects, for ``json.dumps``."""
         return {"schema_version": SCHEMA_VERSION, **asdict(self)}
 
     @classmethod
@@ -463,7 +467,7 @@ class Estimate:
         """Read back what ``to_json`` wrote.
 
         Raises:
-            TraceError: This is no estimate, or one of another schema version.
+            TraceError: The object is not an estimate, or has another schema version.
         """
         if data.get("schema_version") != SCHEMA_VERSION:
             raise TraceError(

@@ -17,9 +17,9 @@ _WRITE_IT = "write it with `xmem-fast estimate TRACE -o FILE`"
 
 
 def is_estimate_file(path: str | os.PathLike[str]) -> bool:
-    """Whether the file is an estimate, told by its first key; pipes, which are read only once, are none."""
+    """Return whether the file is an estimate, by its first key; a pipe, readable only once, is not."""
     if not Path(path).is_file():
-        return False  # nor is an address, or a path that the reader of traces has the words for
+        return False  # nor is an address, or a path that the trace reader reports an error for
     try:
         with Path(path).open("rb") as file:
             return _BEGINNING.match(file.read(_BEGINNING_BYTES)) is not None
@@ -31,7 +31,7 @@ def read_estimate(path: str | os.PathLike[str]) -> Estimate:
     """Read an estimate.
 
     Raises:
-        TraceError: It cannot be read, is no estimate, is damaged, or one of another schema version.
+        TraceError: The file cannot be read, is not an estimate, is damaged, or has another schema version.
     """
     name = os.fspath(path)
     try:
@@ -54,6 +54,6 @@ def write_estimate(path: str | os.PathLike[str], estimate: Estimate) -> None:
     """Write an estimate, or leave everything as it was.
 
     Raises:
-        OSError: It cannot be written.
+        OSError: The file cannot be written.
     """
     write_whole(path, f"{json.dumps(estimate.to_json(), indent=2)}\n".encode())

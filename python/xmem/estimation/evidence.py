@@ -1,4 +1,4 @@
-"""The evidence of an estimate: where the peak is, who holds what, what was assumed, what was wrong."""
+"""The evidence of an estimate: the place of the peak, the holders, the assumptions, the problems."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from xmem.trace.trace import Trace
 
 _GRANULE_BYTES = 512  # the caching allocator's rounding, kMinBlockSize
 _MOST_LINES = 5
-_GRAVE = 0.01  # of the measured peak: what the replay may miss without being a fault to report
+_GRAVE = 0.01  # share of the measured peak that the replay may miss without a warning
 _ALIKE = 0.01
 _MOST_PATHS = 1000
 _CURVE_POINTS = 200
@@ -50,12 +50,12 @@ _CURVE_POINTS = 200
 
 @dataclass(frozen=True)
 class Witness:
-    """What the workload says about instants of a replay.
+    """Information about instants of a replay from its workload.
 
     Attributes:
         workload: The blocks that were replayed.
-        requests: Their sequence.
-        holders: Who holds each of them.
+        requests: The sequence of their requests.
+        holders: Holder of each block.
     """
 
     workload: Workload
@@ -63,7 +63,7 @@ class Witness:
     holders: Holders
 
     def peak(self, replay: Replay) -> AllocatedPeak:
-        """The instant of the peak of allocated bytes, the first of equal ones."""
+        """Return the instant of the peak of allocated bytes, the first of equal ones."""
         request = replay.peak_allocated.request
         block = self.peak_block(replay)
         return AllocatedPeak(
@@ -78,11 +78,11 @@ class Witness:
         )
 
     def peak_block(self, replay: Replay) -> int:
-        """Row of the workload whose allocation raised the peak."""
+        """Return the row of the workload whose allocation raised the peak."""
         return int(self.requests.block[replay.peak_allocated.request])
 
     def breakdown(self, replay: Replay) -> Breakdown:
-        """Who holds the bytes allocated at the peak, by category, module, operator and source line.
+        """Return the holders of the bytes at the peak, by category, module, operator and source line.
 
         Bytes are those of blocks: requests rounded to 512 bytes, and the slack of blocks that were not split.
         """
@@ -102,7 +102,7 @@ class Witness:
         )
 
     def curve(self, replay: Replay) -> Curve:
-        """The memory over the run, at most ``_CURVE_POINTS`` instants of it, both peaks among them."""
+        """Return the memory over the run at up to ``_CURVE_POINTS`` instants, including both peaks."""
         allocated = replay.timeline.allocated_bytes
         peaks = (replay.peak_allocated.request, replay.peak_reserved.request)
         shown = {
@@ -117,7 +117,7 @@ class Witness:
         )
 
     def simulation(self, replay: Replay, failed: Replay | None, bounds: Bounds) -> SimulationSummary:
-        """What the allocator did, in the words of ``torch.cuda.memory_stats``."""
+        """Return the activity of the allocator, in the terms of ``torch.cuda.memory_stats``."""
         shown = failed or replay
         at = replay.peak_reserved.request
         so_far = replay.events.action[replay.events.request <= at]
@@ -148,7 +148,7 @@ class Witness:
         )
 
     def _category_peaks(self, taken: NDArray[np.int64]) -> dict[str, int]:
-        """The most that each category held at any one time, in rounded bytes."""
+        """Return the most that each category held at any one time, in rounded bytes."""
         block = self.requests.block
         sign = np.where(self.requests.kind == RequestKind.ALLOC, 1, -1)
         change = sign * taken[block]
@@ -161,7 +161,7 @@ class Witness:
 
 
 def taken_bytes(workload: Workload, requests: Requests, replay: Replay) -> NDArray[np.int64]:
-    """Rounded bytes of each block, of the alternative that it took where it has any; without slack."""
+    """Return the rounded bytes of each block without slack, for the alternative that it took if any."""
     rounded = -(-workload.size_bytes // _GRANULE_BYTES) * _GRANULE_BYTES
     if len(requests.alternatives.list) == 0:
         return rounded
@@ -171,11 +171,11 @@ def taken_bytes(workload: Workload, requests: Requests, replay: Replay) -> NDArr
 def paths_of(
     holders: Holders, rows: NDArray[np.intp], taken: NDArray[np.int64], slack: NDArray[np.int64]
 ) -> tuple[PathBytes, ...]:
-    """Sum the bytes of some blocks by everything known of their holders, most first.
+    """Sum the bytes of some blocks by everything known about their holders, most first.
 
     Args:
-        holders: Who holds each block.
-        rows: Of the workload.
+        holders: Holder of each block.
+        rows: Rows of the workload.
         taken: int64 bytes of each of the rows.
         slack: int64 bytes of each of the rows beyond these.
     """
@@ -215,7 +215,7 @@ def _merged(
     slack: NDArray[np.int64],
     blocks: NDArray[np.intp],
 ) -> Iterator[PathBytes]:
-    """The smallest paths as one a category, what is persistent apart."""
+    """Merge the smallest paths by category, persistent ones separately."""
     category, persistent = holders.category[rows], holders.persistent[rows]
     for value, outlives in product(np.unique(category).tolist(), (False, True)):
         of_it = (category == value) & (persistent == outlives)
@@ -235,7 +235,7 @@ def _merged(
 
 
 def _values_read(rows: Sequence[ValueRead]) -> Iterator[str]:
-    """Where the script acted on values that the phantom GPU does not have."""
+    """Describe where the script acted on values that the phantom GPU does not have."""
     said = {
         "sizes": "selects by values of the GPU: a natural share was taken as selected",
         "decisions": "decides by a value of the GPU, which read as false",
@@ -249,7 +249,7 @@ def _values_read(rows: Sequence[ValueRead]) -> Iterator[str]:
 
 
 def _managed(cards: Sequence[CardNote]) -> Iterator[str]:
-    """What is assumed of managed memory, such as that of paged optimizers."""
+    """Describe the assumptions about managed memory, such as that of paged optimizers."""
     most = max((card.managed_bytes for card in cards), default=0)
     if most:
         yield (
@@ -259,7 +259,7 @@ def _managed(cards: Sequence[CardNote]) -> Iterator[str]:
 
 
 def _cudnn_planned(planner: Mapping[str, str]) -> Iterator[str]:
-    """Where it was not the job's own cuDNN that chose the workspaces of convolutions."""
+    """Describe the source of convolution workspaces that the job's own cuDNN did not choose."""
     bundled, version = planner.get("bundled_version"), planner.get("version")
     if planner.get("planned_by") == "named":
         yield f"cuDNN {version} planned the convolutions in place of the job's {bundled}"
@@ -271,7 +271,7 @@ def _cudnn_planned(planner: Mapping[str, str]) -> Iterator[str]:
 
 
 def has_convolutions(trace: Trace) -> bool:
-    """Whether a job convolves: its workspaces are a doubt that other jobs do not have."""
+    """Return whether a job has convolutions, whose workspaces are an uncertainty that other jobs lack."""
     return bool(OperatorIndex(trace).rows_named(_is_convolution).any())
 
 
@@ -280,7 +280,7 @@ def _is_convolution(operator: str) -> bool:
 
 
 def _recurrent_layers(context: Recorded) -> Iterator[str]:
-    """What is not certain of recurrent layers on a run of the CPU."""
+    """Describe the uncertainty of recurrent layers for a run on the CPU."""
     known = [call is not None for call in recurrent_calls(context.operators).values()]
     if any(known):
         yield "the workspaces of recurrent layers follow a formula fitted to cuDNN's answers"
@@ -294,7 +294,7 @@ def _recurrent_layers(context: Recorded) -> Iterator[str]:
 def _sums(
     keys: NDArray[np.integer], bytes_: NDArray[np.int64], names: Sequence[str], missing: str = ""
 ) -> dict[str, int]:
-    """Bytes by name, most first; keys of -1 count under the name for what is missing."""
+    """Sum bytes by name, most first; keys of -1 count under the name for missing ones."""
     totals: dict[str, int] = {}
     found, where = np.unique(keys, return_inverse=True)
     sums = np.zeros(len(found), np.int64)
@@ -306,7 +306,7 @@ def _sums(
 
 
 def diagnostics(trace: Trace, blocks: BlockTable) -> tuple[Diagnostic, ...]:
-    """What was wrong with the input."""
+    """Return the problems of the input."""
     return tuple(
         Diagnostic(
             kind=problem.kind,
@@ -320,7 +320,7 @@ def diagnostics(trace: Trace, blocks: BlockTable) -> tuple[Diagnostic, ...]:
 
 
 def trace_summary(trace: Trace, attribution: Attribution) -> TraceSummary:
-    """The trace that the estimate rests on."""
+    """Return a summary of the trace that the estimate rests on."""
     captured = trace.is_captured
     return TraceSummary(
         path=trace.path or "",
@@ -333,7 +333,7 @@ def trace_summary(trace: Trace, attribution: Attribution) -> TraceSummary:
 
 
 def assumptions(context: Recorded, device: Device | None) -> Iterator[str]:
-    """What had to be assumed, in words for the person who asks."""
+    """Return the assumptions in words, for the user."""
     notes, origin = context.notes, context.origin
     if notes.phantom is not None:
         yield "the script ran on a phantom GPU, which computes nothing; memory is PyTorch's own account"
@@ -360,7 +360,7 @@ def assumptions(context: Recorded, device: Device | None) -> Iterator[str]:
 
 
 def measured(trace: Trace, replayed: Replay, options: AllocatorOptions) -> Measured | None:
-    """The allocator's own figures of a run on the phantom GPU, and whether the replay reached the same."""
+    """Return the allocator's own figures of a run on the phantom GPU, and whether the replay reached them."""
     notes = trace.notes.allocator
     traced = None if notes is None else notes.busiest
     if notes is None or traced is None:
@@ -393,9 +393,9 @@ def measured(trace: Trace, replayed: Replay, options: AllocatorOptions) -> Measu
 
 
 def disagreement(trace: Trace, measured: Measured | None, replayed: Replay) -> Iterator[Diagnostic]:
-    """What is wrong with our own replay, where PyTorch's allocator counted otherwise.
+    """Describe the error of xMem's own replay where PyTorch's allocator counted otherwise.
 
-    A recording that begins in the midst of a run cannot agree: it does not know the segments of before.
+    A recording that begins in the middle of a run cannot agree: it does not know the earlier segments.
     """
     if measured is None or measured.replay_agrees is not False or trace.notes.phantom is None:
         return
@@ -413,11 +413,11 @@ def disagreement(trace: Trace, measured: Measured | None, replayed: Replay) -> I
 
 
 def spread_of_iterations(trace: Trace, workload: Workload, requests: Requests, replay: Replay) -> int:
-    """By how many bytes the peaks of allocated memory of the iterations differ, the first one left out.
+    """Return by how many bytes the iterations' peaks of allocated memory differ, without the first one.
 
-    The first iteration has no state of the optimizer yet. Where the others differ, batches have different
-    sizes, and a later one may need more than any that was seen; differences of less than 1% of the peak are
-    none. So is any difference where the script was recorded to its end, as nothing comes later.
+    The first iteration has no optimizer state yet. Where the others differ, batches have different sizes, and
+    a later one may need more than any that was seen. Differences of less than 1% of the peak count as none,
+    as does any difference if the script was recorded to its end, since nothing comes later.
     """
     if trace.notes.script_ended:
         return 0
@@ -428,7 +428,7 @@ def spread_of_iterations(trace: Trace, workload: Workload, requests: Requests, r
 
 
 def batches_differ(spread_bytes: int) -> Iterator[str]:
-    """What a spread of the iterations means, in words."""
+    """Explain in words what a spread of the iterations means."""
     if spread_bytes:
         yield (
             f"iterations differ by {format_bytes(spread_bytes)}, so batches differ in size; one larger than "

@@ -1,4 +1,4 @@
-"""Who holds each block of memory, and from which request to which: what every breakdown is a sum over."""
+"""Holder of each block of memory, and the requests of its lifetime: the basis of every breakdown."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ NO_LINE = "(no line known)"
 
 @dataclass(frozen=True)
 class Holders:
-    """One entry a row of the workload; indices into the lists of names, -1 = none.
+    """One entry per row of the workload; indices into the lists of names, -1 = none.
 
     Attributes:
         category: uint8, an ``attribution.Category``.
-        phase: uint8, an ``attribution.Phase``, of the allocation; ``OTHER`` before the first iteration.
-        module: int32, index into ``modules``: the module whose tensor it is, else the one that ran.
+        phase: uint8, an ``attribution.Phase`` of the allocation; ``OTHER`` before the first iteration.
+        module: int32, index into ``modules``: the module that owns the tensor, else the one that ran.
         operator: int32, index into ``operators``: the outermost operator.
         line: int32, index into ``lines``.
-        persistent: bool, outlives the iteration that made it.
+        persistent: bool, whether it outlives the iteration that made it.
         alloc_request: int64, the request that allocates it.
         free_request: int64, the request that frees it, the number of requests where none does.
         modules: Module paths, such as ``GPT.blocks.3.mlp``.
@@ -55,14 +55,14 @@ class Holders:
         return len(self.category)
 
     def alive_at(self, request: int) -> NDArray[np.intp]:
-        """Rows of the workload that are allocated after a request."""
+        """Return the rows of the workload that are allocated after a request."""
         return np.flatnonzero((self.alloc_request <= request) & (self.free_request > request))
 
     def path_key(self, *, with_persistence: bool) -> NDArray[np.int64]:
-        """A number a row, the same for rows that are alike in all that is known of their holders.
+        """Return a number per row, the same for rows whose holders are alike in every known respect.
 
         Args:
-            with_persistence: Whether rows that are persistent differ from those that are not.
+            with_persistence: Whether persistent rows differ from others.
         """
         key = np.zeros(len(self), np.int64)
         columns: list[tuple[NDArray[Any], int]] = [
@@ -79,15 +79,15 @@ class Holders:
         return key
 
     def module_name(self, row: int) -> str | None:
-        """The module of a row, None where there is none."""
+        """Return the module of a row, None where there is none."""
         return _name(self.modules, int(self.module[row]))
 
     def operator_name(self, row: int) -> str | None:
-        """The outermost operator of a row, None where there is none."""
+        """Return the outermost operator of a row, None where there is none."""
         return _name(self.operators, int(self.operator[row]))
 
     def line_name(self, row: int) -> str | None:
-        """The source line of a row, None where there is none."""
+        """Return the source line of a row, None where there is none."""
         return _name(self.lines, int(self.line[row]))
 
 
@@ -103,11 +103,11 @@ def holders_of(
 
     Args:
         trace: The trace.
-        attribution: Of its blocks.
+        attribution: Attribution of its blocks.
         workload: The blocks that were replayed.
-        requests: Their sequence.
-        show_packages: Name the innermost source line outside of torch, that of an installed package too, in
-            place of the user's own.
+        requests: The sequence of their requests.
+        show_packages: Name the innermost source line outside of torch, including that of an installed
+            package, instead of the user's own.
     """
     module, modules = _modules(trace, attribution, workload)
     operator, operators = _operators(trace, workload)
@@ -133,18 +133,18 @@ def holders_of(
 
 
 def module_of_tensor(role: str, name: str) -> str:
-    """``GPT.fc.weight`` belongs to ``GPT.fc``; so do its gradient and its ``GPT.fc.weight.exp_avg``."""
+    """Return ``GPT.fc`` for ``GPT.fc.weight``, its gradient and its ``GPT.fc.weight.exp_avg``."""
     if role == "input":
         return ""
     return name.rsplit(".", 2 if role == "optimizer_state" else 1)[0]
 
 
 def iteration_begins(workload: Workload) -> NDArray[np.int64]:
-    """When the first block of each iteration is allocated: int64 nanoseconds, one an iteration."""
+    """Return the time of the first allocation of each iteration: int64 nanoseconds."""
     count = int(workload.iteration.max(initial=-1)) + 1
     begins = np.full(count + 1, NEVER, np.int64)
     np.minimum.at(begins, workload.iteration, workload.alloc_ns)  # -1, outside of all, is the last entry
-    # An iteration without blocks begins with the next.
+    # An iteration without blocks begins together with the next.
     return np.minimum.accumulate(begins[:count][::-1])[::-1]
 
 
@@ -181,7 +181,7 @@ def _operators(trace: Trace, workload: Workload) -> tuple[NDArray[np.int32], lis
 def _renamed(
     column: NDArray[np.int32], names: Sequence[str], rename: Callable[[str], str]
 ) -> tuple[NDArray[np.int32], list[str]]:
-    """The column under other names, of which several may become one and an empty one none."""
+    """Map the column to other names, several of which may become one, and an empty one none."""
     ids: dict[str, int] = {}
     renamed = (rename(name) for name in names)
     of_old = [ids.setdefault(name, len(ids)) if name else -1 for name in renamed]
@@ -198,7 +198,7 @@ def _lifetimes(requests: Requests, blocks: int) -> tuple[NDArray[np.int64], NDAr
 
 
 def _persistent(workload: Workload, begins: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Whether a block is alive when the iteration after its own begins, or at the end of the run."""
+    """Return whether a block is alive when the iteration after its own begins, or at the end of the run."""
     next_begin = np.append(begins, NEVER)[workload.iteration + 1]
     persistent: NDArray[np.bool_] = (workload.free_ns == NEVER) | (workload.free_ns > next_begin)
     return persistent

@@ -1,4 +1,4 @@
-"""What the need lies between: what the estimate leaves open, and what measured runs of its kind showed."""
+"""Interval of the need: what the estimate leaves open, and what measured runs of its kind showed."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from xmem.run.recorded import Origin
 
 
 def interval_of(stages: Stages, verdict: Judged, bounds: Bounds, spread_bytes: int) -> Interval:
-    """What the device peak lies between, by what runs estimated in the same way were measured to need.
+    """Return the interval of the device peak, based on the measured need of runs estimated in the same way.
 
     Args:
-        stages: Of the run.
-        verdict: What the card must have.
-        bounds: Of the allocator.
-        spread_bytes: By how much iterations of the run differ.
+        stages: Stages of the run.
+        verdict: Memory that the card must have.
+        bounds: Bounds of the allocator.
+        spread_bytes: Difference between iterations of the run.
     """
     trace, scaling = stages.trace, stages.scaling
     unlimited_bytes = stages.unlimited.peak_reserved.bytes
     least_bytes, most_bytes = left_open(unlimited_bytes, scaling, stages.convolution_workspaces)
     reserved_bytes = verdict.reserved_bytes
-    if verdict.missed_bytes:  # what our replay says, and what PyTorch's own allocator says
+    if verdict.missed_bytes:  # the result of xMem's replay, and of PyTorch's own allocator
         least_bytes = min(unlimited_bytes if least_bytes is None else least_bytes, unlimited_bytes)
         most_bytes = max(reserved_bytes, stages.unreplayed.allocator.of(most_bytes or unlimited_bytes))
     elif 0 < stages.unreplayed.allocator.seen_bytes < stages.unreplayed.allocator.instead_of_bytes:
@@ -50,10 +50,10 @@ def interval_of(stages: Stages, verdict: Judged, bounds: Bounds, spread_bytes: i
 
 
 def _way(stages: Stages) -> str:
-    """By what the calibration tells runs apart."""
+    """Return the way of estimating by which the calibration tells runs apart."""
     origin = stages.recorded.origin
     if origin is Origin.PHANTOM:
         return "phantom"
     if origin.on_cpu:
         return "cpu" if stages.scaling is None else "fitted"
-    return "recorded"  # on a GPU, whose allocations are replayed as they were
+    return "recorded"  # on a GPU, with allocations replayed as recorded

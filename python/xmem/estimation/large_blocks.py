@@ -30,7 +30,7 @@ _IN_PHASE = {
 def largest_blocks(
     trace: Trace, attribution: Attribution, workload: Workload, holders: Holders, replay: Replay
 ) -> tuple[LargeBlock, ...]:
-    """The ten largest blocks alive at the peak of allocated memory, the largest first."""
+    """Return the ten largest blocks alive at the peak of allocated memory, the largest first."""
     story = _Story(trace, attribution, workload, holders)
     rows = holders.alive_at(replay.peak_allocated.request)
     held = replay.placement.size_bytes[rows]
@@ -58,7 +58,7 @@ class _Story:
     holders: Holders
 
     def of(self, row: int) -> str:
-        """``saved for backward by GPT.blocks.3.mlp from model.py:41 until its backward``."""
+        """Describe it: ``saved for backward by GPT.blocks.3.mlp from model.py:41 until its backward``."""
         return " ".join([self._what(row), *self._origin(row), self._death(row)])
 
     def _what(self, row: int) -> str:
@@ -77,7 +77,7 @@ class _Story:
         return category.label
 
     def _origin(self, row: int) -> Iterator[str]:
-        """Who made it and where; a named tensor's owner is in its name."""
+        """Describe the origin of a block; a named tensor's owner is in its name."""
         category = Category(int(self.workload.category[row]))
         module, operator = self.holders.module_name(row), self.holders.operator_name(row)
         if self._tensor_name(row) is None and category != Category.INPUT:
@@ -99,7 +99,7 @@ class _Story:
         return f"until it is freed{self._when(row)}"
 
     def _when(self, row: int) -> str:
-        """In which part of the step it dies, and of which iteration where that is not its own."""
+        """Describe the part of the step in which it dies, and the iteration if that is not its own."""
         iteration = int(np.searchsorted(self._begins, self.workload.free_ns[row], side="right")) - 1
         phase = self._free_phase(row)
         place = f" {_IN_PHASE[phase]}" if phase in _IN_PHASE else ""
@@ -120,7 +120,7 @@ class _Story:
         )
 
     def _free_phase(self, row: int) -> Phase:
-        """Known of blocks that the trace holds."""
+        """Return the phase of the free, which is known for blocks in the trace."""
         block = int(self.workload.block[row])
         return Phase(int(self.attribution.free_phase[block])) if block >= 0 else Phase.OTHER
 

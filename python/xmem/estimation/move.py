@@ -1,4 +1,4 @@
-"""A run moved to a kind of GPU: corrected for it, changed as its script would be, and put in order."""
+"""Move of a run to a kind of GPU: corrections for it, changes of the script, and the order of requests."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _UNKNOWN_COMPUTE_CAPABILITY = (8, 0)
 
 @dataclass(frozen=True)
 class Moved:
-    """A run moved to a kind of GPU and put in order: what all allocator settings and sizes of it share.
+    """A run moved to a kind of GPU and put in order, shared by all allocator settings and sizes of it.
 
     Attributes:
         observed: The run.
-        target: The kind of GPU and release.
+        target: The kind of GPU and PyTorch release.
         corrected: Its blocks after all policies.
         workload: The same after all changes of the script.
-        corrections: What each correction for the target changed.
-        requests: The order in which the allocator sees them.
+        corrections: Changes by each correction for the target.
+        requests: Requests in the order in which the allocator sees them.
     """
 
     observed: Observation
@@ -46,10 +46,12 @@ class Moved:
 
 
 def policy_target(observed: Observation, question: Question) -> PolicyTarget:
-    """The kind of GPU and release that corrections are made for; runs moved to equal targets are equal."""
+    """Return the kind of GPU and release to correct for; runs moved to equal targets are equal."""
     device, release = question.device, question.settings_of(observed.recorded.trace).release
     capability = (device.compute_capability if device else None) or _UNKNOWN_COMPUTE_CAPABILITY
-    described = device if observed.plan.by_gpu else None  # GPUs of one kind share what does not need it
+    described = (
+        device if observed.plan.by_gpu else None
+    )  # GPUs of one kind share everything that does not need it
     return PolicyTarget(
         compute_capability=capability,
         torch_version=release,
@@ -61,7 +63,7 @@ def policy_target(observed: Observation, question: Question) -> PolicyTarget:
 
 
 def move(observed: Observation, question: Question, *, clock: StageClock | None = None) -> Moved:
-    """Correct a run for the GPU and the release that are asked about, and order its requests."""
+    """Correct a run for the GPU and the release in question, and order its requests."""
     clock = clock or StageClock()
     with clock.stage("orchestrate"):
         target = policy_target(observed, question)
@@ -73,13 +75,13 @@ def move(observed: Observation, question: Question, *, clock: StageClock | None 
 
 
 def correct(observed: Observation, target: PolicyTarget) -> tuple[Workload, list[PolicyChange]]:
-    """Move the run to its target: the workload after all policies, and what each correction changed."""
+    """Return the workload moved to its target by all policies, and the changes by each correction."""
     plan = observed.plan
     return apply_policies(plan.corrections, observed.workload, observed.recorded.on(target), off=plan.off)
 
 
 def changed(observed: Observation, corrected: Workload) -> ChangedRun:
-    """The run with all changes of the script, in order."""
+    """Return the run with all changes of the script, in order."""
     run = ChangedRun(corrected, observed.recorded)
     for change in observed.what_ifs:
         run = change(run)
@@ -87,7 +89,7 @@ def changed(observed: Observation, corrected: Workload) -> ChangedRun:
 
 
 def requests_of(run: ChangedRun, corrected: Workload) -> Requests:
-    """The requests of a run; ``corrected`` is what it was before the script was changed."""
+    """Return the requests of a run; ``corrected`` is the run before the script was changed."""
     workload = run.workload
     history = run.recorded.history
     calls = _emptied_caches(corrected, run.recorded.trace) if history is None else history.calls
@@ -105,7 +107,7 @@ def requests_of(run: ChangedRun, corrected: Workload) -> Requests:
 
 
 def _restores(workload: Workload) -> NDArray[np.int32]:
-    """The same by rows of the workload; a block whose original is no longer in the run is one like others."""
+    """Convert restores to rows of the workload; a block whose original has left the run is ordinary."""
     restores = workload.restores
     if not (restores != NOT_RESTORED).any():
         return restores[:0]
@@ -124,7 +126,7 @@ def _alternatives(workload: Workload) -> Alternatives:
 
 
 def _emptied_caches(workload: Workload, trace: Trace) -> Calls:
-    """When the script emptied the cache, by how many requests there had been, in captures before 2026-12."""
+    """Return when the script emptied the cache, by the number of requests, for captures before 2026-12."""
     phantom = trace.notes.phantom
     emptied_after = np.array([] if phantom is None else phantom.emptied_after, np.int64)
     freed = workload.free_ns[workload.free_ns != NEVER]

@@ -1,4 +1,4 @@
-"""How much memory a run needs, without the reasons: what searches and sweeps ask for."""
+"""Memory that a run needs, without the reasons, for searches and sweeps."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from xmem.simulation.replay import replay as replay_requests
 
 @dataclass(frozen=True)
 class Need:
-    """How much memory a job needs, without the reasons: what searches and sweeps ask for.
+    """Memory that a job needs, without the reasons, for searches and sweeps.
 
     Attributes:
-        peak_reserved_bytes: The most that the allocator held: of the run on the device where it fits, of the
-            run on a device without limit where it does not or none is named.
-        peak_allocated_bytes: The most that was in blocks in use, likewise.
-        device_peak_bytes: What the card must have: context, peak reserved and all that is outside of
-            PyTorch's allocator, of the fullest GPU of the job.
-        fits: Whether the replay on the device ends; None when no device is named.
-        retries: Times that all caches were flushed before memory was found, in the same run.
+        peak_reserved_bytes: Most memory that the allocator held: in the run on the device where it fits, in
+            the run on a device without limit where it does not or none is named.
+        peak_allocated_bytes: Most memory in blocks in use, likewise.
+        device_peak_bytes: Memory that the card must have: context, peak reserved and all memory outside of
+            PyTorch's allocator, on the fullest GPU of the job.
+        fits: Whether the replay on the device completes; None when no device is named.
+        retries: Number of times that all caches were flushed before memory was found, in the same run.
         scaling: What the fit of a model leaves open.
     """
 
@@ -44,14 +44,14 @@ class Need:
 
 @dataclass(frozen=True)
 class WithoutLimit:
-    """A run as it would be if memory had no end: what all GPUs of one kind share.
+    """A run as it would be with unlimited memory, shared by all GPUs of one kind.
 
     Attributes:
         moved: The run.
-        settings: Of the job.
-        replay: On a device without limit.
+        settings: Settings of the job.
+        replay: Replay on a device without limit.
         scaling: What the fit of a model leaves open.
-        unreplayed: What the run held of the card beside that.
+        unreplayed: Memory that the run held on the card beside that.
     """
 
     moved: Moved
@@ -61,7 +61,7 @@ class WithoutLimit:
     unreplayed: Unreplayed
 
     def need(self, device: Device | None) -> Need:
-        """What the job needs on a GPU of the kind that it was moved to, or on one without limit."""
+        """Return the need of the job on a GPU of the kind that it was moved to, or on one without limit."""
         verdict = judge(
             self.moved.requests, self.replay, self.settings.options, device, self.unreplayed, explain=False
         )
@@ -94,7 +94,7 @@ def replay_without_limit(
 
 
 def _unreplayed(observed: Observation, replayed: Replay, *, same_run: bool) -> Unreplayed:
-    """What the replay does not show: of a run as it was recorded by itself, of others by that run."""
+    """Return the memory that the replay does not show; changed runs take that of the recorded run."""
     if observed.scaled is not None:
         return observed.scaled.unreplayed
     if same_run and not observed.what_ifs:
@@ -107,8 +107,8 @@ _as_recorded: WeakKeyDictionary[Recorded, dict[frozenset[str], Unreplayed]] = We
 
 
 def unreplayed_as_recorded(observed: Observation) -> Unreplayed:
-    """What the replay of a run as it was recorded, with its own settings and without limit, does not show;
-    computed once for a trace."""
+    """Return the memory that the replay of a run as recorded, with its own settings and without limit, does
+    not show; computed once for a trace."""
     trace = observed.recorded.trace
     if trace.notes.allocator is None or not trace.notes.allocator.ranks:
         return NOTHING

@@ -1,4 +1,4 @@
-"""What a trace says that a run held on its device, whatever GPU it is to be moved to."""
+"""Memory that a run held on its device according to its trace, whatever GPU it is moved to."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from xmem.whatif import WhatIf, parse_whatif
 
 @dataclass(frozen=True)
 class Scaled:
-    """What an observation at a point of a fitted model owes to the fit; columns have one row a block of the
-    trace.
+    """Part of an observation at a point of a fitted model that stems from the fit; columns have one row per
+    block of the trace.
 
     Attributes:
         at: The point.
         fitted_from: Points of the runs.
         unverified: bool, sizes that the runs determined and none checked.
         uncertain: bool, sizes that no polynomial gives.
-        least_bytes: int64, the least that an uncertain block could take; the workload holds the most.
-        extra_bytes: Of blocks that only other runs held.
-        unreplayed: What the cards of the runs held beside what their replays show, at its most.
+        least_bytes: int64, least possible size of an uncertain block; the workload has the largest.
+        extra_bytes: Bytes of blocks that only other runs held.
+        unreplayed: Most memory that the cards of the runs held beside what their replays show.
     """
 
     at: Mapping[str, int]
@@ -48,16 +48,16 @@ class Scaled:
 
 @dataclass(frozen=True)
 class Observation:
-    """What a trace says that the run held on its device: the half of the pipeline that no target changes.
+    """Memory that a run held on its device by its trace: the half of the pipeline independent of the target.
 
     Attributes:
-        recorded: The trace as read, its blocks, and who allocated them.
+        recorded: The trace as read, its blocks, and their allocators.
         workload: The blocks of the device that the trace saw most of, with the facts of the run applied.
-        changes: What each fact changed.
+        changes: Changes by each fact.
         plan: The policies for this kind of trace.
-        device_type: Of the traced device, 0 for the CPU.
+        device_type: Type of the traced device, 0 for the CPU.
         timings_s: Seconds by stage.
-        scaled: None for a run as it was recorded.
+        scaled: Part that the fit of a model provides, None for a run as it was recorded.
         what_ifs: Changes of the script, applied in this order after the corrections.
     """
 
@@ -71,19 +71,19 @@ class Observation:
     what_ifs: tuple[WhatIf, ...] = ()
 
     def what_if(self, *changes: WhatIf | str) -> Observation:
-        """The run as it would be if its script were changed, after the changes made so far.
+        """Return the run as it would be if its script were changed, after the changes made so far.
 
         Raises:
-            ConfigError: No such change.
+            ConfigError: There is no such change.
         """
         parsed = [parse_whatif(change) if isinstance(change, str) else change for change in changes]
         return replace(self, what_ifs=(*self.what_ifs, *parsed))
 
     def without_policies(self, *names: str) -> Observation:
-        """The run as it would be estimated with these policies switched off, beside those that are.
+        """Return the run with these policies switched off, in addition to those that already are.
 
         Raises:
-            ConfigError: No such policy, or a model was fitted from what one of them made of the runs.
+            ConfigError: There is no such policy, or a model was fitted from runs that one of them changed.
         """
         if self.plan.off.issuperset(names):
             return self
@@ -109,13 +109,13 @@ def observe(
     """Run the pipeline as far as it does not depend on a target.
 
     Args:
-        trace: A trace, or what ``read_trace`` reads.
+        trace: A trace, or an input of ``read_trace``.
         without_policies: Names of policies to switch off.
         progress: Called now and then with the bytes of the trace read so far.
 
     Raises:
         TraceError: The trace cannot be used.
-        ConfigError: No such policy, or one that an installed package brings is broken.
+        ConfigError: There is no such policy, or one from an installed package is broken.
     """
     clock = StageClock()
     if without_policies:  # before the long part
@@ -142,13 +142,13 @@ def observe(
 
 
 def _facts(recorded: Recorded, plan: Plan) -> tuple[Workload, list[PolicyChange]]:
-    """The blocks of the traced device with the facts of the run applied, and what each fact changed."""
+    """Return the blocks of the traced device with the facts of the run applied, and the changes by each."""
     workload = workload_of(recorded.blocks, recorded.attribution, *recorded.traced_device)
     return apply_policies(plan.facts, workload, recorded, off=plan.off)
 
 
 def _require_a_run(trace: Trace, blocks: BlockTable, attribution: Attribution) -> None:
-    """Refuse a foreign trace of the CPU without a training step; one of a GPU is taken as it is."""
+    """Refuse a foreign trace of the CPU without a training step; one of a GPU is accepted as is."""
     if len(blocks) == 0:
         raise TraceError(
             "the trace holds no [memory] events; record it with profile_memory=True, or with: "

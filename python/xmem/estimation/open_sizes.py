@@ -17,15 +17,15 @@ from xmem.simulation.replay import replay as replay_requests
 def left_open(
     estimated_bytes: int, scaling: Scaling | None, workspaces: ConvolutionWorkspaces | None
 ) -> tuple[int | None, int | None]:
-    """The least and most peak with sizes that the estimate itself does not know; None where it knows all.
+    """Return the least and largest peak with sizes that the estimate does not know; None where it knows all.
 
-    They are those that a fit leaves open and the plans of a cuDNN that is not the job's. Either is known with
-    the other as estimated, so both at once move the peak by the sum.
+    These are sizes that a fit leaves open and the plans of a cuDNN that is not the job's. The effect of each
+    is known with the other as estimated, so both at once move the peak by the sum.
 
     Args:
-        estimated_bytes: Peak reserved of the run without limit.
-        scaling: What a fit leaves open.
-        workspaces: What the plans leave open.
+        estimated_bytes: Peak reserved memory of the run without limit.
+        scaling: Sizes that a fit leaves open.
+        workspaces: Sizes that the plans leave open.
     """
     if scaling is None and (workspaces is None or workspaces.exact):
         return None, None
@@ -39,7 +39,7 @@ def left_open(
 
 
 def scaling_of(moved: Moved, most: Replay, options: AllocatorOptions) -> Scaling | None:
-    """What the fit leaves open, among the blocks that are left after all policies and changes."""
+    """Return what the fit leaves open, among the blocks that are left after all policies and changes."""
     scaled, corrected, workload = moved.observed.scaled, moved.corrected, moved.workload
     if scaled is None:
         return None
@@ -66,7 +66,7 @@ def scaling_of(moved: Moved, most: Replay, options: AllocatorOptions) -> Scaling
 def convolution_workspaces(
     moved: Moved, unlimited: Replay, options: AllocatorOptions
 ) -> ConvolutionWorkspaces | None:
-    """Who said what convolutions take, and what of the peak depends on it; None where the run has none."""
+    """Return the source of convolution workspaces, and their effect on the peak; None if the run has none."""
     planned = plan_convolutions(moved.corrected, moved.observed.recorded.on(moved.target))
     if planned is None:
         return None
@@ -94,6 +94,6 @@ def convolution_workspaces(
 
 
 def _only(alternatives: Alternatives, which: np.ufunc) -> Alternatives:
-    """Each list with one size, its smallest or its largest."""
+    """Reduce each list to one size, its smallest or its largest."""
     sizes = which.reduceat(alternatives.size_bytes, alternatives.begin[:-1])
     return Alternatives(alternatives.list, np.arange(len(sizes) + 1), sizes)

@@ -1,10 +1,10 @@
-"""From a trace to the answer: one page, a call a stage.
+"""The pipeline from a trace to the answer: one page, one call per stage.
 
 observe: read -> pair -> attribute -> choose the device -> facts of the run (observation.py)
 run_stages: corrections for the target -> requests (move.py) -> replay (need.py)
 conclude: verdict -> evidence -> interval (interval.py)
 
-``estimate`` gives the answer; ``analyze`` also what reports show beside it.
+``estimate`` returns the answer; ``analyze`` also what reports show beside it.
 """
 
 from __future__ import annotations
@@ -54,20 +54,20 @@ def estimate(
     show_packages: bool = False,
     progress: Progress | None = None,
 ) -> Estimate:
-    """Say how much GPU memory a training job will need, and whether it fits.
+    """Estimate how much GPU memory a training job will need, and whether it fits.
 
     Args:
-        trace: A trace, what ``read_trace`` reads, or what ``observe`` made of it.
+        trace: A trace, an input of ``read_trace``, or a result of ``observe``.
         gpu: Name of a GPU (``xmem-fast gpus``).
         capacity: Memory of the GPU in bytes or as text (``"11.5GiB"``); wins over that of ``gpu``.
         alloc_conf: ``PYTORCH_CUDA_ALLOC_CONF`` of the job; by default that of a run on the phantom GPU, else
             none.
-        torch_version: PyTorch that will run the job; by default the one that wrote the trace, else 2.13.
+        torch_version: PyTorch version of the job; by default the one that wrote the trace, else 2.13.
         what_if: Changes of the script, such as ``"optimizer=adamw:fused"``, applied in this order.
-        confidence: Of each bound of the interval, at least 0.5 and less than 1.
+        confidence: Confidence of each bound of the interval, at least 0.5 and less than 1.
         without_policies: Names of policies to switch off (``xmem-fast policies``).
-        show_packages: Name the innermost source line outside of torch, that of an installed package too, in
-            place of the user's own.
+        show_packages: Name the innermost source line outside of torch, including that of an installed
+            package, instead of the user's own.
         progress: Called now and then while the trace is read.
 
     Raises:
@@ -102,7 +102,7 @@ def analyze(
     show_packages: bool = False,
     progress: Progress | None = None,
 ) -> Analysis:
-    """Estimate, and keep all that the answer rests on; arguments and errors are those of ``estimate``."""
+    """Estimate, and keep the data behind the answer; arguments and errors are those of ``estimate``."""
     question = ask(
         gpu=gpu,
         capacity=capacity,
@@ -119,7 +119,7 @@ def analyze(
 
 
 def answer(observed: Observation, question: Question, *, show_packages: bool = False) -> Analysis:
-    """The answer to a question about a run, with all that it rests on.
+    """Return the answer to a question about a run, with the data behind it.
 
     Raises:
         TraceError: The trace does not hold what a change of the script needs to know.
@@ -182,7 +182,7 @@ def conclude(stages: Stages, *, show_packages: bool = False) -> Analysis:
 
 
 def _estimate(stages: Stages, verdict: Judged, bounds: Bounds, witness: evidence.Witness) -> Estimate:
-    """The verdict with its reasons, but for the time that they take."""
+    """Return the verdict with its reasons, without the time that they take."""
     trace, device, replayed = stages.trace, stages.question.device, verdict.replay
     as_recorded = stages.scaling is None and not stages.what_if
     measured = evidence.measured(trace, stages.unlimited, stages.settings.options) if as_recorded else None
@@ -241,7 +241,7 @@ def _target(stages: Stages, verdict: Judged) -> TargetRecord:
 
 
 def _policy_records(stages: Stages, peak_block: int) -> tuple[PolicyRecord, ...]:
-    """What each policy changed, also at the instant at which a block of the workload raised the peak."""
+    """Return the changes by each policy, also at the instant when a block of the workload raised the peak."""
     peak_ns: int | None = int(stages.workload.alloc_ns[peak_block])
     if stages.what_if:  # another script's clock: the instant is that of the same block in the script as it is
         rows = np.flatnonzero(stages.corrected.block == stages.workload.block[peak_block])

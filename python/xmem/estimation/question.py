@@ -1,4 +1,4 @@
-"""What is asked of a run: a GPU, and the release and settings of PyTorch there. Checked and frozen once."""
+"""The question about a run: a GPU, and the release and settings of PyTorch there; checked and frozen once."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _DESCRIBED = "rtx-3060"  # to scripts, where no GPU is named
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked of a run; None stands for what it was recorded with.
+    """The question about a run; None stands for the recorded value.
 
     Attributes:
         device: The GPU that the job will run on, None for one without limit.
         alloc_conf: ``PYTORCH_CUDA_ALLOC_CONF`` of the job.
-        torch_version: PyTorch that will run it, such as ``2.13.0``.
-        confidence: Of each bound of the interval, at least 0.5 and less than 1.
+        torch_version: PyTorch version that will run it, such as ``2.13.0``.
+        confidence: Confidence of each bound of the interval, at least 0.5 and less than 1.
 
     Raises:
         ConfigError: The settings, the version or the confidence are invalid.
@@ -35,16 +35,16 @@ class Question:
 
     def __post_init__(self) -> None:
         require_confidence(self.confidence)
-        if self.alloc_conf or self.torch_version:  # now, rather than after minutes of reading or capture
+        if self.alloc_conf or self.torch_version:  # before reading or capture, which may take minutes
             parse_alloc_conf(self.alloc_conf or "", self.torch_version or DEFAULT_TORCH_VERSION)
 
     def on(self, device: Device | None) -> Question:
-        """The same of another GPU."""
+        """Return the same question about another GPU."""
         return replace(self, device=device)
 
     @property
     def described_device(self) -> Device:
-        """The GPU that a script finds in a capture: an RTX 3060 where none was named, or like one."""
+        """The GPU that a script sees in a capture: an RTX 3060 where none was named, or one like it."""
         if self.device is not None and self.device.compute_capability is not None:
             return self.device
         described = find_device(_DESCRIBED)
@@ -53,7 +53,7 @@ class Question:
         return custom_device(self.device.total_memory_bytes, like=described)
 
     def settings_of(self, trace: Trace) -> JobSettings:
-        """The release and the settings of the job: as asked, else as its trace was recorded with.
+        """Return the release and the settings of the job: as requested, else those of its trace.
 
         Raises:
             ConfigError: The release does not accept the settings.
@@ -62,7 +62,7 @@ class Question:
 
 
 AS_RECORDED = Question()
-"""The run as it was, on a GPU without limit."""
+"""Question about the run as it was, on a GPU without limit."""
 
 
 def ask(
@@ -73,14 +73,14 @@ def ask(
     torch_version: str | None = None,
     confidence: float = DEFAULT_CONFIDENCE,
 ) -> Question:
-    """The question as users put it: a GPU by name, and a capacity that wins over that of the GPU.
+    """Build a question as users put it: a GPU by name, and a capacity that wins over that of the GPU.
 
     Args:
         gpu: Name of a GPU (``xmem-fast gpus``).
         capacity: Bytes, or text such as ``11.5GiB``.
         alloc_conf: ``PYTORCH_CUDA_ALLOC_CONF`` of the job.
-        torch_version: PyTorch that will run it.
-        confidence: Of each bound of the interval.
+        torch_version: PyTorch version that will run it.
+        confidence: Confidence of each bound of the interval.
 
     Raises:
         ConfigError: The GPU, the capacity, the settings, the version or the confidence are invalid.

@@ -1,7 +1,7 @@
-"""Which source line is shown for one that a trace names: the user's own, unless it says nothing.
+"""Source line to show for one that a trace names: the user's own, unless it is uninformative.
 
 A line such as ``trainer.train()`` reaches modules and the optimizer through a package: all of training is one
-line. The package's lines behind it are shown in its place.
+line. The package's lines behind it are shown instead.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _STEP = "Optimizer.step#"
 
 
 def shown_line(trace: Trace, *, show_packages: bool = False) -> Callable[[str], str]:
-    """What to show for the name of a line span: ``PATH:LINE``, empty for none.
+    """Return a function from the name of a line span to the line to show: ``PATH:LINE``, empty for none.
 
     Args:
         trace: The trace.
@@ -33,7 +33,7 @@ def shown_line(trace: Trace, *, show_packages: bool = False) -> Callable[[str], 
 
 
 def lines_that_train(trace: Trace) -> frozenset[str]:
-    """The user's lines below which a package calls both modules and the step of an optimizer."""
+    """Return the user's lines below which a package calls both modules and the step of an optimizer."""
     events = trace.events
     rows = np.flatnonzero(events.kind == _LINE)
     users = {

@@ -1,4 +1,4 @@
-"""How long the stages of an estimate take."""
+"""Times of the stages of an estimate."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 
 @dataclass
 class StageClock:
-    """What each stage of an estimate took.
+    """Clock of the stages of an estimate.
 
     Attributes:
-        seconds: By stage, in the order of the first use; a stage that is entered again adds to its own.
+        seconds: Seconds by stage, in order of first use; a stage that is entered again adds to its time.
     """
 
     seconds: dict[str, float] = field(default_factory=dict)

@@ -28,19 +28,19 @@ _ANY_BYTES = 1 << 40  # to compare ratios by
 
 @dataclass(frozen=True)
 class Growth:
-    """A quantity that was seen to be larger than another one, and is taken to be so in the same ratio
+    """A quantity that was seen to be larger than another one, and is assumed to be so in the same ratio
     elsewhere.
 
     Attributes:
-        seen_bytes: The larger one, as it was seen.
-        instead_of_bytes: The other one; 0 where nothing was seen.
+        seen_bytes: The larger quantity, as it was seen.
+        instead_of_bytes: The other quantity; 0 where nothing was seen.
     """
 
     seen_bytes: int = 0
     instead_of_bytes: int = 0
 
     def of(self, bytes_: int) -> int:
-        """What ``bytes_`` of the other one stand for, rounded up; never less."""
+        """Scale ``bytes_`` of the other quantity to this one, rounded up; never less."""
         if self.seen_bytes <= self.instead_of_bytes or self.instead_of_bytes <= 0:
             return bytes_
         return -(-bytes_ * self.seen_bytes // self.instead_of_bytes)
@@ -52,7 +52,8 @@ class Unreplayed:
     GPUs.
 
     Attributes:
-        outside: What the traced process's card held outside of PyTorch's allocator and the context, by name.
+        outside: Memory that the traced process's card held outside of PyTorch's allocator and the context,
+            by name.
         allocator: PyTorch's own peak of reserved memory, instead of the replayed one.
         fullest: The peak of the fullest card of the job, instead of that of the traced one.
     """
@@ -71,7 +72,7 @@ NOTHING = Unreplayed()
 
 
 def most_unreplayed(runs: Sequence[Unreplayed]) -> Unreplayed:
-    """Of several runs of one script, the most of each: what a run of another size is taken to hold."""
+    """Return the most of each over several runs of one script: the assumption for a run of another size."""
     return Unreplayed(
         outside=max((run.outside for run in runs), key=lambda parts: sum(part.bytes for part in parts)),
         allocator=max((run.allocator for run in runs), key=lambda growth: growth.of(_ANY_BYTES)),
@@ -81,16 +82,16 @@ def most_unreplayed(runs: Sequence[Unreplayed]) -> Unreplayed:
 
 @dataclass(frozen=True)
 class Judged:
-    """What a card must have for a run.
+    """Memory that a card must have for a run.
 
     Attributes:
-        replay: What the evidence is about: the replay on the device, or the one without limit where the job
-            does not fit or no device is named.
+        replay: The replay for the evidence: that on the device, or the one without limit where the job does
+            not fit or no device is named.
         failed: The replay on the device that ran out of memory; None where none did.
-        context_bytes: Of the device.
-        missed_bytes: What PyTorch's allocator reserved beyond the replay.
-        need_bytes: What the card must have, context included.
-        fits: None where no device is named.
+        context_bytes: CUDA context of the device.
+        missed_bytes: Bytes that PyTorch's allocator reserved beyond the replay.
+        need_bytes: Memory that the card must have, including the context.
+        fits: Whether the run fits, None where no device is named.
     """
 
     replay: Replay
@@ -103,22 +104,22 @@ class Judged:
 
     @property
     def reserved_bytes(self) -> int:
-        """The peak of reserved memory, what the replay missed included."""
+        """The peak of reserved memory, including what the replay missed."""
         return self.replay.peak_reserved.bytes + self.missed_bytes
 
     @property
     def beside_bytes(self) -> int:
-        """What the traced card holds beside reserved memory."""
+        """Memory that the traced card holds beside reserved memory."""
         return self.context_bytes + self.unreplayed.outside_bytes
 
     @property
     def taken_bytes(self) -> int:
-        """What a replay on the device finds taken: all that it does not allocate itself."""
+        """Memory that is taken before a replay on the device: all that it does not allocate itself."""
         return self.beside_bytes + self.missed_bytes
 
     @property
     def other_card_bytes(self) -> int:
-        """By how much another card of the job is fuller than the traced one."""
+        """Bytes by which another card of the job is fuller than the traced one."""
         return self.need_bytes - self.beside_bytes - self.reserved_bytes
 
 
@@ -131,16 +132,16 @@ def judge(
     *,
     explain: bool = True,
 ) -> Judged:
-    """Replay a run on a device, where it is too large without limit, and say what the card must have.
+    """Replay a run on a device if it is too large without limit, and return what the card must have.
 
-    Less memory changes the run: caches are given back and requests retried before it fails.
+    Less memory changes the run: caches are released and requests retried before it fails.
 
     Args:
-        requests: Of the run.
+        requests: Requests of the run.
         unlimited: Their replay on a device without limit.
-        options: Of the allocator.
-        device: None for one without limit.
-        unreplayed: What the replay does not show.
+        options: Options of the allocator.
+        device: The device, None for one without limit.
+        unreplayed: Memory that the replay does not show.
         explain: Find out which request fails, also where none can help.
     """
     reserved_bytes = unlimited.peak_reserved.bytes
@@ -168,10 +169,10 @@ def judge(
 
 
 def unreplayed_of(trace: Trace, recorded: Replay) -> Unreplayed:
-    """What the replay of a run, as it was recorded, does not show of it.
+    """Return the memory that the replay of a run, as it was recorded, does not show.
 
     Args:
-        trace: Of the run.
+        trace: Trace of the run.
         recorded: The replay of its requests with its own settings, without limit.
     """
     notes = trace.notes.allocator
@@ -195,12 +196,12 @@ def _full_bytes(card: CardNote) -> int:
 
 
 def _resident_bytes(card: CardNote) -> int:
-    """What of the managed memory has to be on the card, whatever else is."""
+    """Return the managed memory that has to be on the card, whatever else is."""
     return min(card.managed_bytes, _RESIDENT_BLOCKS * card.managed_largest_bytes)
 
 
 def _outside(card: CardNote, reserved_bytes: int) -> tuple[CardPart, ...]:
-    """What was on a card at its fullest, beside the context and reserved memory of the traced process."""
+    """Return what a card held at its peak, beside the context and reserved memory of the traced process."""
     contexts = max(card.contexts, 1)
     context_bytes = card.context_bytes // contexts
     rest_bytes = max(card.peak_bytes - context_bytes - reserved_bytes, 0)

@@ -75,7 +75,7 @@ def _upper_bound(estimate: Estimate, metric: Metric) -> int:
 
 @dataclass(frozen=True)
 class AllowedGrowth:
-    """How far a figure may grow beyond its baseline.
+    """Allowed growth of a figure beyond its baseline.
 
     Attributes:
         bytes: Growth in bytes, whatever the baseline.

@@ -30,7 +30,7 @@ Monomial = tuple[int, ...]
 
 
 class Certainty(IntEnum):
-    """How well a row's polynomial is known."""
+    """Certainty of a row's polynomial."""
 
     UNFITTED = 0  # no polynomial passes through the sizes
     DETERMINED = 1  # one without squares passes, with a term for each point: any sizes would have fitted

@@ -1,4 +1,4 @@
-"""Measurements of real GPUs, made by ``bench/gpu``, and what estimates are worth against them."""
+"""Measurements on real GPUs, made by ``bench/gpu``, and the accuracy of estimates against them."""
 
 from xmem.validation.loading import DEFAULT_FOLDER, load_measurements
 from xmem.validation.measurements import (

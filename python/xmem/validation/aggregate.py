@@ -1,8 +1,8 @@
-"""Results over groups of runs: by what the experiment varied, and how sure the figures are.
+"""Results over groups of runs: by the factors that the experiment varied, with their uncertainty.
 
-The paper made two experiments. One varies each factor in turn (ANOVA): what share of the errors' variance
-does each explain, and how do they spread within each of its values? The other draws runs at random (Monte
-Carlo): how far would the figures move had others been drawn?
+The paper has two experiments. One varies each factor in turn (ANOVA): what share of the errors' variance does
+each factor explain, and how do errors spread within each of its values? The other draws runs at random (Monte
+Carlo): how far would the figures move if others had been drawn?
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _EXPERIMENTS = {"anova": "anova", "monte_carlo": "monte carlo"}
 
 
 def experiment(rows: Sequence[Judged], name: str) -> tuple[Judged, ...]:
-    """The rows of one experiment by the words of their set: ``anova`` or ``monte_carlo``."""
+    """Return the rows of one experiment, ``anova`` or ``monte_carlo``, by the words of their set."""
     word = _EXPERIMENTS[name]
     return tuple(row for row in rows if word in row.run.set.lower())
 
 
 def grouped(rows: Sequence[Judged], factor: str) -> dict[str, tuple[Judged, ...]]:
-    """Rows by their value of a factor, those with the largest median error first."""
+    """Group rows by their value of a factor, those with the largest median error first."""
     value = FACTORS[factor]
     groups: dict[str, list[Judged]] = {}
     for row in rows:
@@ -45,12 +45,12 @@ def grouped(rows: Sequence[Judged], factor: str) -> dict[str, tuple[Judged, ...]
 
 
 def summaries(rows: Sequence[Judged], factor: str) -> dict[str, Summary]:
-    """The metrics for each value of a factor, in the order of ``grouped``."""
+    """Return the metrics for each value of a factor, in the order of ``grouped``."""
     return {name: summarize(group) for name, group in grouped(rows, factor).items()}
 
 
 def worst_first(rows: Sequence[Judged]) -> tuple[Judged, ...]:
-    """Wrong verdicts, then by error, largest first; runs that failed as foreseen come last."""
+    """Sort wrong verdicts first, then by error, largest first; runs that failed as predicted come last."""
     return tuple(sorted(rows, key=lambda row: (row.verdict_is_right, row.error is None, -(row.error or 0.0))))
 
 
@@ -64,10 +64,11 @@ class Variance:
     """One-way analysis of variance of the signed errors by a factor.
 
     Attributes:
-        groups: Values of the factor.
-        rows: Errors.
+        groups: Number of values of the factor.
+        rows: Number of errors.
         explained: Share of their variance that lies between the groups, 0 to 1.
-        f: Variance between groups over that within them; None where there is none within, or too few rows.
+        f: Ratio of the variance between groups to that within them; None if the latter is 0 or there are
+            too few rows.
     """
 
     groups: int
@@ -77,7 +78,7 @@ class Variance:
 
 
 def variance(rows: Sequence[Judged], factor: str) -> Variance | None:
-    """How far a factor explains the signed errors; None where it has one value or errors do not differ."""
+    """Return how far a factor explains the signed errors; None if it has one value or all errors agree."""
     groups = [
         np.array([row.signed_error for row in group if row.signed_error is not None])
         for group in grouped(rows, factor).values()
@@ -101,7 +102,7 @@ def variance(rows: Sequence[Judged], factor: str) -> Variance | None:
 
 @dataclass(frozen=True)
 class Range:
-    """Where the middle 95 of 100 redrawn samples lie."""
+    """Range of the middle 95 of 100 redrawn samples."""
 
     low: float
     high: float
@@ -109,10 +110,10 @@ class Range:
 
 @dataclass(frozen=True)
 class Sampling:
-    """What figures would be had other runs been drawn.
+    """Figures that other draws of runs would give.
 
     Attributes:
-        draws: Samples redrawn from the rows, each of as many rows, with replacement.
+        draws: Number of samples redrawn from the rows, each of as many rows, with replacement.
         median_relative_error: Range of the median error; None without errors.
         failure_probability: Range of the share of failures.
         conserved_bytes: Range of the memory conserved.

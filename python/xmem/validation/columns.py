@@ -1,4 +1,4 @@
-"""Columns of whole numbers out of one line of text, as ``bench/gpu`` packs them (bench/gpu/SCHEMA.md)."""
+"""Columns of whole numbers in one line of text, as ``bench/gpu`` packs them (bench/gpu/SCHEMA.md)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Int64 = NDArray[np.int64]
 
 
 def unpack(packed: Mapping[str, Any]) -> dict[str, Int64]:
-    """The columns by name, read-only.
+    """Return the columns by name, read-only.
 
     Args:
         packed: ``rows``, ``columns`` and ``data``.
 
     Raises:
-        ValueError: The text is damaged, or does not hold what the other fields say.
+        ValueError: The text is damaged, or does not match the other fields.
     """
     names, rows = packed["columns"], packed["rows"]
     try:

@@ -1,8 +1,9 @@
-"""Estimates of measured runs: from a file with one row a run and way, and those that the runs' file holds.
+"""Estimates of measured runs: from a file with one row per run and way, and from the runs' own file.
 
 The columns are those of ``IDENTITY``, then way, estimate_bytes, estimated_oom, seconds, low_bytes, high_bytes
-and note; ``policies`` may follow, a JSON object of the bytes at the peak by policy. Estimates are of what the
-truth holds: reserved by the allocator, and loaded on the way. An empty estimate says that the way has none.
+and note; ``policies`` may follow, a JSON object of the bytes at the peak by policy. Estimates cover the same
+memory as the truth: reserved by the allocator, and loaded on the way. An empty estimate means that the way
+has none.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ _REQUIRED = (*IDENTITY, "way", "estimate_bytes", "estimated_oom")
 
 @dataclass(frozen=True)
 class RowEstimate:
-    """What one way says of one run; sizes in bytes.
+    """Estimate of one run by one way; sizes in bytes.
 
     Attributes:
-        identity: Of the run.
-        way: How it was made: one of ``WAYS``, or the name of another method.
-        estimate_bytes: To be compared with ``MeasuredRun.peak_bytes``, None where there is none.
-        estimated_oom: Whether the job fails on the run's GPU; None where the way does not say.
-        seconds: That the estimate took, captures aside; None where unknown.
-        low_bytes: Least that the way itself leaves possible, None where there is no such doubt.
-        high_bytes: Most of it.
-        note: What should be known of it.
-        policies: What each policy changed at the peak; empty where unknown.
+        identity: Identity of the run.
+        way: Way of estimating: one of ``WAYS``, or the name of another method.
+        estimate_bytes: Estimate to compare with ``MeasuredRun.peak_bytes``, None where there is none.
+        estimated_oom: Whether the job fails on the run's GPU; None where the way does not predict it.
+        seconds: Time that the estimate took, without captures; None where unknown.
+        low_bytes: Least need that the way itself leaves possible, None where there is no such doubt.
+        high_bytes: Largest need that it leaves possible.
+        note: Remark on the estimate.
+        policies: Change by each policy at the peak; empty where unknown.
     """
 
     identity: Identity
@@ -50,11 +51,11 @@ class RowEstimate:
 
 
 def read_estimates(path: str | os.PathLike[str]) -> tuple[RowEstimate, ...]:
-    """All estimates of a file; one that ends in ``.json`` holds a list of objects with the same keys.
+    """Read all estimates of a file; one that ends in ``.json`` holds a list of objects with the same keys.
 
     Raises:
         ConfigError: There is no such file.
-        TraceError: A column is missing or a cell cannot be read; names file and line.
+        TraceError: A column is missing or a cell cannot be read; the error names file and line.
     """
     if Path(path).suffix == ".json":
         return tuple(_estimate(row) for row in _json_rows(path))
@@ -114,10 +115,10 @@ def _policies(row: TableRow) -> dict[str, int]:
 
 
 def published_estimate(method: str, run: MeasuredRun) -> RowEstimate | None:
-    """What a published method said of a run, as its authors published it; None where it said nothing.
+    """Return the published estimate of a run by a published method; None where it has none.
 
-    They took a job to fail where the estimate was above the GPU's memory; of xMem it is known from the second
-    run, which was made only where it foresaw none.
+    The authors took a job to fail where the estimate was above the GPU's memory; for xMem it is known from
+    the second run, which was made only where xMem predicted no failure.
     """
     size = run.published_bytes.get(method)
     if size is None:
@@ -133,17 +134,17 @@ def published_estimate(method: str, run: MeasuredRun) -> RowEstimate | None:
 
 
 def context_bytes(gpu: str) -> int:
-    """The CUDA context of a GPU before anything runs, which the truth does not hold.
+    """Return the CUDA context of a GPU before anything runs, which the truth does not include.
 
     Raises:
-        ConfigError: The GPU is not known by this name.
+        ConfigError: No GPU is known by this name.
     """
     device = find_device(gpu)
     return device.context_bytes - device.loaded_kernels_bytes
 
 
 def first_of(ways: Sequence[str], estimates: Iterable[RowEstimate]) -> tuple[RowEstimate, ...]:
-    """Of each run the estimate of the first of some ways that has one, else that of the first way."""
+    """Return for each run the estimate of the first way that has one, else that of the first way."""
     rank = {way: place for place, way in enumerate(ways)}
     best: dict[Identity, RowEstimate] = {}
     for estimate in estimates:

@@ -1,4 +1,4 @@
-"""The results of ``bench/gpu``, read and checked: a wrong line is an error that names it."""
+"""Reading and checking of the results of ``bench/gpu``: a wrong line is an error that names it."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ _SCHEMA = 1
 
 
 def load_measurements(folder: str | os.PathLike[str] = DEFAULT_FOLDER) -> tuple[Measurement, ...]:
-    """All measurements below a folder.
+    """Read all measurements below a folder.
 
-    A run that was tried again counts once, as it went last. Runs that failed are ``Measurement`` only: there
-    is nothing more to say of them.
+    A run that was tried again counts once, with its last outcome. Runs that failed are plain ``Measurement``
+    objects.
 
     Args:
-        folder: That of all results, or of one GPU.
+        folder: Folder of all results, or of one GPU.
 
     Returns:
-        By file, then in the order in which they were made.
+        Measurements by file, then in the order in which they were made.
 
     Raises:
         ConfigError: There is no such folder.
-        TraceError: A line is not what ``bench/gpu/SCHEMA.md`` says; names file and line.
+        TraceError: A line does not follow ``bench/gpu/SCHEMA.md``; the error names file and line.
     """
     root = Path(folder)
     if not root.is_dir():
@@ -80,10 +80,10 @@ class _Record:
             self._refuse("no JSON object")
 
     def measurement(self) -> Measurement:
-        """The line as what its part measures.
+        """Return the line as the type of its part.
 
         Raises:
-            TraceError: It is not as the schema says.
+            TraceError: The line does not follow the schema.
         """
         if self._fields.get("schema") != _SCHEMA:
             self._refuse(f"schema {self._fields.get('schema')!r}; this xmem reads {_SCHEMA}")

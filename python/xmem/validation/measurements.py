@@ -1,4 +1,4 @@
-"""What was measured, a frozen dataclass for each part of the kit. Sizes are bytes, times seconds."""
+"""Measurements: a frozen dataclass for each part of the kit. Sizes are bytes, times seconds."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _ACTIONS = {action.name.lower(): int(action) for action in RecordedAction}
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """What the driver said of the device's memory in use, while one process had the device to itself.
+    """Memory in use of the device according to the driver, while one process had it to itself.
 
     Attributes:
         source: ``nvml``.
-        before_bytes: In use before the process touched the device.
-        context_bytes: More than that once the process had a context, and nothing else.
-        end_bytes: More than that when its work was done and its tensors alive, -1 if not read.
-        peak_bytes: The most beyond ``before_bytes``.
-        samples: Times it was read.
-        seconds: Over how long.
+        before_bytes: Bytes in use before the process touched the device.
+        context_bytes: Additional bytes once the process had a context, and nothing else.
+        end_bytes: Additional bytes when its work was done and its tensors alive, -1 if not read.
+        peak_bytes: Most bytes beyond ``before_bytes``.
+        samples: Number of readings.
+        seconds: Duration of the readings.
     """
 
     source: str
@@ -47,16 +47,16 @@ class Measurement:
 
     Attributes:
         where: File and line.
-        key: Names the run; the same in every visit with the same versions on the same GPU.
-        part: Which part of the kit.
-        config: What was run, as ``bench/gpu/SCHEMA.md`` says for each part.
+        key: Name of the run; the same in every visit with the same versions on the same GPU.
+        part: Part of the kit.
+        config: Configuration of the run, as ``bench/gpu/SCHEMA.md`` defines it for each part.
         environment: ``gpu``, ``torch``, ``cuda``, ``cudnn``, ``torchvision``, ``transformers``.
         driver: Version of the driver; empty without NVML.
         started: ISO 8601, UTC.
-        seconds: How long it took.
-        outcome: ``failed`` and ``timeout`` say nothing about the job.
-        error: Empty when it is done.
-        device_memory: None where it was not sampled.
+        seconds: Duration of the run.
+        outcome: Outcome of the run; ``failed`` and ``timeout`` say nothing about the job.
+        error: Error message, empty when it is done.
+        device_memory: Memory of the device, None where it was not sampled.
     """
 
     where: str
@@ -73,7 +73,7 @@ class Measurement:
 
     @property
     def title(self) -> str:
-        """What was run, for people."""
+        """Title of the run, for people."""
         return " ".join(
             str(self.config[name]) for name in ("model", "optimizer", "batch") if name in self.config
         )
@@ -90,9 +90,9 @@ class DeviceFacts(Measurement):
     """The device as its libraries see it.
 
     Attributes:
-        properties: Of ``torch.cuda.get_device_properties``.
+        properties: Properties from ``torch.cuda.get_device_properties``.
         attributes: ``cudaDeviceGetAttribute`` by the names of ``data/cuda_attributes.toml``.
-        versions: As CUDA, cuDNN and cuBLAS number themselves.
+        versions: Versions as CUDA, cuDNN and cuBLAS number themselves.
         cudnn_device: cuDNN's own description, None where cuDNN is too old.
     """
 
@@ -104,7 +104,7 @@ class DeviceFacts(Measurement):
 
 @dataclass(frozen=True)
 class IterationUsage:
-    """What the allocator held, one row for each iteration; read when the device had finished it.
+    """Memory that the allocator held, one row for each iteration; read when the device had finished it.
 
     Attributes:
         seconds: float64.
@@ -123,14 +123,14 @@ class IterationUsage:
 
 @dataclass(frozen=True)
 class TrainingPeak(Measurement):
-    """What a training job needed; of one that ran out of memory, what it had until then.
+    """Memory that a training job needed; for one that ran out of memory, what it had until then.
 
     Attributes:
         peak_allocated_bytes: ``max_memory_allocated`` of the run.
         peak_reserved_bytes: ``max_memory_reserved`` of the run.
         iterations: One row for each; a run that ran out of memory has one more, for the rest.
-        parameters: Elements of the model's parameters.
-        packed_history: As in the file; see ``history``.
+        parameters: Number of elements of the model's parameters.
+        packed_history: History as in the file; see ``history``.
     """
 
     peak_allocated_bytes: int
@@ -141,11 +141,11 @@ class TrainingPeak(Measurement):
 
     @property
     def history_is_complete(self) -> bool:
-        """Whether it begins with an empty allocator and lacks nothing."""
+        """Whether the history begins with an empty allocator and lacks nothing."""
         return bool(self.packed_history["complete"])
 
     def history(self) -> MemoryTrace:
-        """Everything that the allocator did, decoded anew with each call.
+        """Return everything that the allocator did, decoded anew with each call.
 
         Raises:
             TraceError: The columns are damaged; names file and line.
@@ -154,7 +154,7 @@ class TrainingPeak(Measurement):
         subjects = self._unpacked(self.packed_history["subjects"])
         back = events["back"]
         rows = np.arange(len(back))
-        # Events that end something are about what another event began.
+        # Events that end something refer to the event that began it.
         own = np.cumsum(back == 0)[rows - back] - 1
         other = int(RecordedAction.OTHER)
         codes = [_ACTIONS.get(name, other) for name in self.packed_history["actions"]]
@@ -173,9 +173,9 @@ class LeastMemory(Measurement):
     """The least memory for the caching allocator under which a job of five iterations finished.
 
     Attributes:
-        peak_reserved_bytes: Of the job without a cap.
+        peak_reserved_bytes: Peak of the job without a cap.
         least_bytes: The smallest cap that was enough; 0 if none was.
-        too_little_bytes: The largest cap below that was not, no more than 1% or 2 MiB away.
+        too_little_bytes: The largest cap below it that was not enough, at most 1% or 2 MiB away.
         trial_cap_bytes: int64, ascending.
         trial_finished: bool, for each cap.
     """
@@ -189,13 +189,13 @@ class LeastMemory(Measurement):
 
 @dataclass(frozen=True)
 class OperatorRequests:
-    """What an operator asked of the allocator with some inputs.
+    """Requests of an operator to the allocator with some inputs.
 
     Attributes:
-        name: Such as ``aten::convolution_backward``.
-        inputs: In order: tensors as ``shape``, ``dtype`` and ``layout``; numbers; None for lists of numbers.
-        requests: int64, in order: blocks of so many bytes, as rounded; ``-k`` frees the k-th of them.
-        calls: How often just this happened.
+        name: Name such as ``aten::convolution_backward``.
+        inputs: In order, tensors as ``shape``, ``dtype`` and ``layout``; numbers; None for lists of numbers.
+        requests: int64, in order: sizes of blocks in bytes, as rounded; ``-k`` frees the k-th of them.
+        calls: Number of calls with exactly these requests.
     """
 
     name: str
@@ -210,7 +210,7 @@ class OperatorTable(Measurement):
 
     Attributes:
         flags: Settings of the process: TF32, cuDNN's benchmark mode, determinism.
-        operators: In order of their first call.
+        operators: Operators in order of their first call.
     """
 
     flags: Mapping[str, bool]
@@ -224,10 +224,10 @@ class Convolution:
     Attributes:
         shape: ``input`` (NCHW), ``filter`` (KCRS), ``stride``, ``padding``, ``dilation``, ``groups``,
             ``bias``.
-        forward: int64, its requests as in ``OperatorRequests``, in bytes asked for; None if it ran out of
+        forward: int64, its requests as in ``OperatorRequests``, in requested bytes; None if it ran out of
             memory.
-        data_gradient: The same.
-        filter_gradient: The same.
+        data_gradient: The same for the gradient of the data.
+        filter_gradient: The same for the gradient of the filter.
     """
 
     shape: Mapping[str, Any]
@@ -241,8 +241,8 @@ class MeasuredWorkspaces(Measurement):
     """The convolutions of a network, each alone.
 
     Attributes:
-        flags: As in ``OperatorTable``.
-        convolutions: In order of their first call, without repeats.
+        flags: Settings as in ``OperatorTable``.
+        convolutions: Convolutions in order of their first call, without repeats.
     """
 
     flags: Mapping[str, bool]
@@ -254,10 +254,10 @@ class Launches(Measurement):
     """The kernels of a forward pass.
 
     Attributes:
-        kernels: Names.
+        kernels: Names of the kernels.
         operators: ``name``, ``shapes``, ``dtypes``; None for kernels that no operator launched. Empty for
             Nsight Compute, which does not know them.
-        packed_launches: As in the file; see ``launches``.
+        packed_launches: Launches as in the file; see ``launches``.
     """
 
     kernels: tuple[str, ...]
@@ -265,11 +265,11 @@ class Launches(Measurement):
     packed_launches: Mapping[str, Any]
 
     def launches(self) -> dict[str, Int64]:
-        """A row for each launch, in order; -1 where the profiler did not say.
+        """Return a row for each launch, in order; -1 where the profiler gives no value.
 
-        Of part ``occupancy``: ``kernel`` and ``operator`` (rows of the tables above), ``duration_ns``,
+        For part ``occupancy``: ``kernel`` and ``operator`` (rows of the tables above), ``duration_ns``,
         ``occupancy_percent`` (Kineto's estimate), ``registers`` (a thread), ``shared_bytes``, ``stream``, and
-        ``grid_x`` to ``block_z``. Of part ``nsight``: ``kernel``, ``duration_ns``, ``active_ppm`` and
+        ``grid_x`` to ``block_z``. For part ``nsight``: ``kernel``, ``duration_ns``, ``active_ppm`` and
         ``elapsed_ppm`` (warps resident, of the most possible, in cycles with any and in all cycles),
         ``grid``, ``block``, ``registers``, ``shared_static_bytes``, ``shared_dynamic_bytes``, and
         ``limit_blocks``, ``limit_registers``, ``limit_shared``, ``limit_warps`` (blocks that fit).

@@ -1,4 +1,4 @@
-"""What estimates are worth against measured runs, by the definitions of the xMem paper (Middleware '25, 4.1).
+"""Accuracy of estimates against measured runs, by the definitions of the xMem paper (Middleware '25, 4.1).
 
 A method gives an estimate of the peak and says whether the job runs out of memory. Two checks follow. The
 first (C1, equation 4) is whether that verdict was right. The second (C2, equation 5) runs the job again
@@ -31,13 +31,13 @@ class Judged:
 
     Attributes:
         run: The measured run.
-        estimate: What was said of it.
-        limit_bytes: What a second run would have been limited to.
-        predicts_oom: Whether the job was said to fail.
-        second_round: ``not_run`` where either side has it fail.
+        estimate: The estimate of the run.
+        limit_bytes: Limit of a second run.
+        predicts_oom: Whether the estimate predicts that the job fails.
+        second_round: ``not_run`` where it fails on either side.
         second_round_basis: ``peak``: the limit is no less than the peak. ``published_limit``: less than the
-            peak, but no less than a limit under which the run was seen to finish. ``published_run``: the very
-            run was made. ``unproven``: less than the peak, and nothing is known. ``none``: not run.
+            peak, but no less than a limit under which the run was seen to finish. ``published_run``: exactly
+            this run was made. ``unproven``: less than the peak, and nothing is known. ``none``: not run.
     """
 
     run: MeasuredRun
@@ -55,7 +55,7 @@ class Judged:
 
     @property
     def signed_error(self) -> float | None:
-        """Estimate over peak, less 1; None of a run that failed, which has no peak."""
+        """Estimate over peak, minus 1; None for a run that failed, which has no peak."""
         return None if self.run.out_of_memory else self.estimate_bytes / self.run.peak_bytes - 1
 
     @property
@@ -65,12 +65,12 @@ class Judged:
 
     @property
     def verdict_is_right(self) -> bool:
-        """C1, equation 4."""
+        """Whether the verdict is right: C1, equation 4."""
         return self.predicts_oom == self.run.out_of_memory
 
     @property
     def failed(self) -> bool:
-        """Not C2, equation 5."""
+        """Whether the estimate fails: not C2, equation 5."""
         return not self.verdict_is_right or self.second_round == "failed"
 
     @property
@@ -84,12 +84,12 @@ class Judged:
 
 
 def judge(run: MeasuredRun, estimate: RowEstimate, context_bytes: int = 0) -> Judged:
-    """Judge one estimate that there is.
+    """Judge one existing estimate.
 
     Args:
         run: The measured run.
-        estimate: Of this run.
-        context_bytes: CUDA context that the estimate does not hold, and a limit would.
+        estimate: Estimate of this run.
+        context_bytes: CUDA context, which the estimate excludes and a limit would include.
     """
     assert estimate.estimate_bytes is not None
     whole_bytes = estimate.estimate_bytes + context_bytes
@@ -104,7 +104,7 @@ def judge(run: MeasuredRun, estimate: RowEstimate, context_bytes: int = 0) -> Ju
 
 
 def second_round_limit(whole_bytes: int, total_bytes: int) -> int:
-    """What the authors limited a second run to: the estimate in whole per cents of the GPU's memory."""
+    """Return the authors' limit of a second run: the estimate in whole per cents of the GPU's memory."""
     return round(round(whole_bytes / total_bytes, 2) * total_bytes)
 
 
@@ -124,12 +124,12 @@ def _second_round(
 
 @dataclass(frozen=True)
 class Summary:
-    """A method over some runs. Figures over nothing are None; sizes in bytes.
+    """Metrics of a method over some runs. Figures over no runs are None; sizes in bytes.
 
     Attributes:
         runs: Rows with an estimate.
-        without_estimate: Rows without one, in no other figure.
-        measured_runs: Of ``runs``, those that did not fail and so have a peak.
+        without_estimate: Rows without one, which no other figure includes.
+        measured_runs: Those of ``runs`` that did not fail and so have a peak.
         median_relative_error: MRE, equation 3, over those.
         mean_relative_error: Over the same.
         p95_relative_error: Over the same, interpolated linearly between rows.
@@ -137,11 +137,11 @@ class Summary:
         median_signed_error: Negative where estimates are too low.
         below_truth: Rows whose estimate is less than the peak.
         failures: Rows that fail a check.
-        failures_unproven: Of those, second runs that count as failed only since nothing is known of them.
+        failures_unproven: Those second runs that count as failed only since nothing is known about them.
         failure_probability: PEF, equation 6; its least value has no unproven ones in it.
         real_ooms: Runs that failed.
-        ooms_foreseen: Of those, said to fail.
-        false_ooms: Runs that did not fail, said to.
+        ooms_foreseen: Those that were predicted to fail.
+        false_ooms: Runs that did not fail but were predicted to.
         conserved_bytes: MCP, equation 8.
         median_seconds: Runtime of the estimates.
     """
@@ -166,7 +166,7 @@ class Summary:
 
 
 def summarize(judged: Sequence[Judged], without_estimate: int = 0) -> Summary:
-    """The paper's metrics over some judged estimates."""
+    """Return the paper's metrics over some judged estimates."""
     signed = [row.signed_error for row in judged if row.signed_error is not None]
     errors = [abs(error) for error in signed]
     seconds = [row.estimate.seconds for row in judged if row.estimate.seconds is not None]
@@ -199,8 +199,8 @@ class MethodResult:
     Attributes:
         method: A way, or the name of another method.
         rows: Judged estimates, in the order of the runs.
-        summary: Over all of them.
-        unanswered: Runs without an estimate, and why.
+        summary: Metrics over all of them.
+        unanswered: Runs without an estimate, and the reasons.
     """
 
     method: str
@@ -218,9 +218,9 @@ def judge_all(
     """Judge a method's estimates of all runs.
 
     Args:
-        method: Its name.
+        method: Name of the method.
         runs: The measured runs.
-        estimate_of: What it says of a run, None where nothing is known.
+        estimate_of: Returns the method's estimate of a run, None where nothing is known.
         context_of: CUDA context of a run's GPU that an estimate does not hold; none by default.
     """
     rows, unanswered = [], []

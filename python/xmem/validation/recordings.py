@@ -17,11 +17,11 @@ _DTYPES = {"UInt8": np.uint8, "Int32": np.int32, "Int64": np.int64}
 
 
 def replay_history(measured: TrainingPeak, options: AllocatorOptions | None = None) -> RecordingReplay:
-    """Drive the simulator with what a training job asked of PyTorch's allocator, and compare event by event.
+    """Drive the simulator with a training job's requests to PyTorch's allocator, and compare every event.
 
     Args:
         measured: A run with a complete history.
-        options: Of the allocator; by default those of the measured torch without settings.
+        options: Options of the allocator; by default those of the measured torch without settings.
 
     Raises:
         TraceError: The history is not complete.

@@ -1,8 +1,9 @@
 """Measured training runs as a file of comma-separated values, in the columns of the published ones.
 
-family, model, optimizer, batch_size, gpu, gpu_total_bytes, nvml_peak_bytes and real_oom must be there; set,
-zero_grad_mode and what other methods estimated (``PUBLISHED``) may be. What NVML saw is a difference to the
-start of the run: the allocator's reserved memory and what was loaded on the way, without the CUDA context.
+family, model, optimizer, batch_size, gpu, gpu_total_bytes, nvml_peak_bytes and real_oom are required; set,
+zero_grad_mode and the estimates of other methods (``PUBLISHED``) are optional. The NVML figures are relative
+to the start of the run: the allocator's reserved memory and what was loaded on the way, without the CUDA
+context.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from xmem.errors import ConfigError, TraceError
 
 IDENTITY = ("set", "family", "model", "optimizer", "batch_size", "gpu", "zero_grad_mode")
 FAMILIES = ("CNN", "Transformer")
-# Column of each published method; what xMem and DNNMem say includes the CUDA context.
+# Column of each published method; estimates of xMem and DNNMem include the CUDA context.
 PUBLISHED = {
     "xMem": "xmem_estimate_bytes",
     "DNNMem": "dnnmem_estimate_bytes",
@@ -43,22 +44,22 @@ class MeasuredRun:
 
     Attributes:
         where: File and line.
-        identity: Its cells in the columns of ``IDENTITY``, as they are written; runs made again share it.
-        set: Which experiment it belongs to, empty when the file does not say.
+        identity: Its cells in the columns of ``IDENTITY``, as they are written; repeated runs share it.
+        set: Experiment that it belongs to, empty when the file does not say.
         family: One of ``FAMILIES``.
-        model: As the file names it.
-        optimizer: As the file names it.
-        batch: Samples an iteration.
+        model: Model as the file names it.
+        optimizer: Optimizer as the file names it.
+        batch: Samples per iteration.
         gpu: Name of the GPU.
         zero_grad: Where gradients are dropped: 0 at the start of an iteration, 1 before backward, 2 after the
             step.
         total_bytes: Memory of the GPU as CUDA reports it.
-        peak_bytes: Most that NVML saw beyond the start; of a run that failed, what it saw last.
-        out_of_memory: Whether it failed for want of memory.
+        peak_bytes: Most that NVML saw beyond the start; for a run that failed, what it saw last.
+        out_of_memory: Whether it ran out of memory.
         published_bytes: Estimates of other methods, by the names of ``PUBLISHED``.
         published_second_oom: Whether the run failed when xMem's estimate was its limit; None where it was not
-            tried, which is where xMem foresaw that the run fails.
-        published_seconds: What xMem's analysis took, None where the file does not say.
+            tried, because xMem predicted that the run fails.
+        published_seconds: Time of xMem's analysis, None where the file does not say.
     """
 
     where: str
@@ -79,18 +80,18 @@ class MeasuredRun:
 
     @property
     def title(self) -> str:
-        """What was run, for people."""
+        """Title of the run, for people."""
         model = self.model.rpartition("/")[2]
         mode = f" zero_grad {self.zero_grad}" if self.zero_grad else ""
         return f"{model} {self.optimizer} {self.batch}{mode}, {self.gpu.rpartition('NVIDIA ')[2]}"
 
 
 def read_runs(path: str | os.PathLike[str]) -> tuple[MeasuredRun, ...]:
-    """All rows of a file.
+    """Read all rows of a file.
 
     Raises:
         ConfigError: There is no such file.
-        TraceError: A column is missing or a cell cannot be read; names file, line and column.
+        TraceError: A column is missing or a cell cannot be read; the error names file, line and column.
     """
     with read_table(path, _REQUIRED) as rows:
         runs = tuple(_run(row) for row in rows)
@@ -100,7 +101,7 @@ def read_runs(path: str | os.PathLike[str]) -> tuple[MeasuredRun, ...]:
 
 
 class TableRow:
-    """A row of a file of comma-separated values, whose cells are checked as they are asked for."""
+    """A row of a file of comma-separated values, whose cells are checked on access."""
 
     def __init__(self, path: str | os.PathLike[str], line: int, cells: Mapping[str, str | None]) -> None:
         self.where = f"{os.fspath(path)}:{line}"
@@ -109,7 +110,7 @@ class TableRow:
         self._cells = cells
 
     def text(self, column: str) -> str:
-        """The cell; empty where the file has no such column.
+        """Return the cell; empty where the file has no such column.
 
         Raises:
             TraceError: The line ends before the column.
@@ -119,28 +120,28 @@ class TableRow:
         return (self._cells.get(column) or "").strip()
 
     def filled(self, column: str) -> str:
-        """The cell, which must not be empty."""
+        """Return the cell, which must not be empty."""
         text = self.text(column)
         if not text:
             self.refuse(column, "empty", "a value")
         return text
 
     def choice(self, column: str, known: tuple[str, ...]) -> str:
-        """The cell, which must be one of some."""
+        """Return the cell, which must be one of the given choices."""
         text = self.text(column)
         if text not in known:
             self.refuse(column, repr(text), " or ".join(name or "nothing" for name in known))
         return text
 
     def count(self, column: str) -> int:
-        """The cell as a positive whole number."""
+        """Return the cell as a positive whole number."""
         text = self.filled(column)
         if not text.isdecimal() or int(text) == 0:
             self.refuse(column, repr(text), "a positive whole number")
         return int(text)
 
     def number(self, column: str) -> float | None:
-        """The cell as a finite number, None where it is empty."""
+        """Return the cell as a finite number, None where it is empty."""
         text = self.text(column)
         if not text:
             return None
@@ -153,14 +154,14 @@ class TableRow:
         return value
 
     def truth(self, column: str) -> bool | None:
-        """The cell as true or false, None where it is empty."""
+        """Return the cell as true or false, None where it is empty."""
         text = self.text(column).lower()
         if text not in ("", "true", "false"):
             self.refuse(column, repr(text), "true, false or nothing")
         return None if not text else text == "true"
 
     def refuse(self, column: str, found: str, expected: str) -> NoReturn:
-        """Complain about a cell.
+        """Raise an error about a cell.
 
         Raises:
             TraceError: Always.
@@ -173,11 +174,11 @@ class TableRow:
 
 @contextmanager
 def read_table(path: str | os.PathLike[str], required: tuple[str, ...]) -> Iterator[Iterator[TableRow]]:
-    """The rows of a file that has at least these columns.
+    """Yield the rows of a file that has at least these columns.
 
     Raises:
         ConfigError: There is no such file.
-        TraceError: It is no text, or a column is missing; names it.
+        TraceError: The file is not text, or a column is missing; the error names it.
     """
     try:
         with Path(path).open(newline="", encoding="utf-8-sig") as file:
@@ -216,7 +217,7 @@ def _run(row: TableRow) -> MeasuredRun:
         total_bytes=row.count("gpu_total_bytes"),
         peak_bytes=row.count("nvml_peak_bytes"),
         out_of_memory=bool(out_of_memory),
-        # -1 says that a method does not support the model.
+        # -1 means that a method does not support the model.
         published_bytes={method: round(size) for method, size in estimates.items() if size and size > 0},
         published_second_oom=row.truth("xmem_second_round_oom"),
         published_seconds=row.number("xmem_runtime_s"),

@@ -21,13 +21,13 @@ CONFIDENCE = 0.99
 
 @dataclass(frozen=True)
 class Coverage:
-    """How upper bounds of intervals fare as what a scheduler is asked for.
+    """Coverage of the upper bounds of intervals as requests to a scheduler.
 
     Attributes:
-        confidence: Of the bounds.
-        rows: Runs that did not fail.
+        confidence: Confidence of the bounds.
+        rows: Number of runs that did not fail.
         safe: Share of them whose bound is at least the peak; None without rows.
-        median_excess: Median of bound over peak, less 1.
+        median_excess: Median of bound over peak, minus 1.
     """
 
     confidence: float
@@ -38,16 +38,16 @@ class Coverage:
 
 @dataclass(frozen=True)
 class Scorecard:
-    """Everything that is known of how good estimates of these runs are.
+    """Everything known about the accuracy of the estimates of these runs.
 
     Attributes:
         runs: The measured runs.
-        ours: Our estimates: of each run the first of the ways that has one.
-        ways: Each of our ways by itself.
+        ours: xMem's own estimates: for each run, that of the first way that has one.
+        ways: Each of xMem's ways by itself.
         others: Other methods on the same runs, in the order in which they were given.
-        intervals: Of each row of ``ours``.
-        coverage: Of these intervals, whose calibration may rest on the very runs.
-        held_out: Of intervals calibrated on the other models' rows only.
+        intervals: Interval of each row of ``ours``.
+        coverage: Coverage of these intervals, whose calibration may rest on these very runs.
+        held_out: Coverage of intervals calibrated on the other models' rows only.
     """
 
     runs: tuple[MeasuredRun, ...]
@@ -59,7 +59,7 @@ class Scorecard:
     held_out: Coverage
 
     def to_json(self) -> dict[str, Any]:
-        """The JSON contract as plain Python objects."""
+        """Return the JSON contract as plain Python objects."""
         rows, summary = self.ours.rows, self.ours.summary
         bounds = {id(row): bound for row, bound in zip(rows, self.intervals, strict=True)}
         return {
@@ -104,7 +104,7 @@ class Scorecard:
         }
 
     def _others(self, run: MeasuredRun) -> dict[str, int]:
-        """Estimates of the run by other methods and each of our ways."""
+        """Return the estimates of the run by other methods and each of xMem's ways."""
         return {
             result.method: row.estimate_bytes
             for result in (*self.ways, *self.others)
@@ -150,13 +150,13 @@ def score(
 
     Args:
         runs: The measured runs.
-        estimates: Of our ways and of other methods, in any order; of equal ones the last counts.
-        ways: Ours, the preferred one first.
-        confidence: Of the intervals.
-        calibration: Of the intervals; by default the one that comes with xmem.
+        estimates: Estimates by xMem's ways and other methods, in any order; the last of equal ones counts.
+        ways: xMem's ways, the preferred one first.
+        confidence: Confidence of the intervals.
+        calibration: Calibration of the intervals; by default the one that comes with xmem.
 
     Raises:
-        ConfigError: A GPU is not known, or the confidence is invalid.
+        ConfigError: A GPU is unknown, or the confidence is invalid.
     """
     everything = tuple(estimates)
     by_way: dict[str, list[RowEstimate]] = {}
@@ -188,12 +188,12 @@ def score(
 def calibrate(
     results: Iterable[MethodResult], without_model: str | None = None
 ) -> dict[str, dict[str, Residuals]]:
-    """Residuals of judged estimates by way and kind.
+    """Return residuals of judged estimates by way and kind.
 
-    Runs that failed have no truth; what was said of runs that were said to fail is not an estimate of it.
+    Runs that failed have no truth; figures for runs that were predicted to fail are not estimates of it.
 
     Args:
-        results: Our ways.
+        results: Results of xMem's ways.
         without_model: A model whose rows are left out.
     """
     calibration: dict[str, dict[str, Residuals]] = {}
@@ -215,7 +215,7 @@ def calibrate(
 
 
 def held_out_coverage(ways: Sequence[MethodResult], rows: Sequence[Judged], confidence: float) -> Coverage:
-    """How intervals fare that know nothing of the model they are for: calibrated on all others' rows."""
+    """Return the coverage of intervals that exclude their own model: calibrated on all others' rows."""
     models = dict.fromkeys(row.run.model for row in rows)
     calibrations = {model: calibrate(ways, without_model=model) for model in models}
     bounds = [_interval(row, confidence, calibrations[row.run.model]) for row in rows]
@@ -227,7 +227,7 @@ def _kind(run: MeasuredRun) -> str:
 
 
 def _interval(row: Judged, confidence: float, calibration: Calibration) -> Interval:
-    """Of what the truth holds: without the CUDA context."""
+    """Return the interval of the truth, which is without the CUDA context."""
     estimate = row.estimate
     return interval(
         row.estimate_bytes,

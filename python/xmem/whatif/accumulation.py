@@ -21,12 +21,13 @@ _PERSISTENT = (Category.PARAMETER, Category.BUFFER, Category.OPTIMIZER_STATE)
 
 @dataclass(frozen=True)
 class Accumulation:
-    """``accumulate=N``: N micro-batches a step, each of the size of the recorded batch.
+    """``accumulate=N``: N micro-batches per step, each of the size of the recorded batch.
 
-    What stands between the arrival of a batch and the end of its backward pass is repeated. The gradients of
+    Everything between the arrival of a batch and the end of its backward pass is repeated. The gradients of
     the first micro-batch stay until the recorded end; those of the others are added to them, node by node,
-    and let go. What lived on into the next iteration (the old batch until the new one takes its name, the
-    last loss) lives on into the next micro-batch. Made once and kept by the recorded run: not repeated.
+    and freed. Blocks that lived on into the next iteration (the old batch until the new one takes its name,
+    the last loss) live on into the next micro-batch. Blocks that the recorded run makes once and keeps are
+    not repeated.
     """
 
     text: str
@@ -42,7 +43,7 @@ class Accumulation:
         carried = [_carried(batch, after) for batch, after in pairwise(batches)]
         carried.append(_like_the_one_before(run, batches[-2], batches[-1], carried[-1]))
         moved = run
-        for batch in reversed(batches):  # the last first: room does not move what is before it
+        for batch in reversed(batches):  # the last first: room does not move anything before it
             moved = moved.with_room(batch.span.end_ns, (self.count - 1) * batch.length_ns)
         free_ns = moved.workload.free_ns.copy()
         copies, later_ns = [], 0
@@ -57,7 +58,7 @@ class Accumulation:
     def _copies(
         self, moved: Workload, batch: _MicroBatch, ranks: NDArray[np.int64], later_ns: int
     ) -> list[Workload]:
-        """The blocks of the micro-batches after the first; those of the last end as recorded."""
+        """Return the blocks of the micro-batches after the first; those of the last end as recorded."""
         ends_ns = batch.ends_of(ranks)
         repeated = (ranks != _KEPT) & ((ends_ns > batch.alloc_ns) | ~batch.is_gradient)
         rows, gradient = batch.rows[repeated], batch.is_gradient[repeated]
@@ -82,7 +83,7 @@ class Accumulation:
 
 
 _WITHIN, _KEPT = -1, -2
-"""Instead of a rank: the block ends within its micro-batch, or outlives the next one."""
+"""Values in place of a rank: the block ends within its micro-batch, or outlives the next one."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ class _MicroBatch:
         span: From the arrival of the batch to the end of the backward pass.
         rows: int64 [n], rows of the workload that are allocated in it and may be repeated.
         alloc_ns: int64 [n], ascending.
-        free_ns: int64 [n], of a gradient: when it would be let go if it were added to another.
+        free_ns: int64 [n]; for a gradient, when it would be freed if it were added to another.
         size_bytes: int64 [n].
         is_gradient: bool [n], gradients that the step finds.
     """
@@ -107,7 +108,7 @@ class _MicroBatch:
 
     @classmethod
     def of(cls, run: ChangedRun, index: int) -> _MicroBatch:
-        """The one before a step."""
+        """Return the micro-batch before a step."""
         span, workload = run.micro_batches[index], run.workload
         inside = (workload.alloc_ns >= span.begin_ns) & (workload.alloc_ns < span.end_ns)
         handles = (workload.category == Category.WORKSPACE) & (workload.free_ns == NEVER)
@@ -128,7 +129,7 @@ class _MicroBatch:
 
     @property
     def length_ns(self) -> int:
-        """From the begin of one micro-batch to that of the next, with room for what ends between them."""
+        """Time from the start of one micro-batch to that of the next, with room for what ends between."""
         return self.span.end_ns - self.span.begin_ns + len(self.rows) + 1
 
     @cached_property
@@ -137,7 +138,7 @@ class _MicroBatch:
         return np.sort(np.concatenate([self.alloc_ns, self.free_ns[self.free_ns < self.span.end_ns]]))
 
     def ends_of(self, ranks: NDArray[np.int64]) -> NDArray[np.int64]:
-        """When the blocks end if another micro-batch follows."""
+        """Return when the blocks end if another micro-batch follows."""
         between_ns = self.span.end_ns + np.arange(len(self.rows))
         next_ns = np.append(self.requests_ns, self.span.end_ns) + self.length_ns
         places_ns = np.concatenate([between_ns, next_ns])
@@ -146,7 +147,7 @@ class _MicroBatch:
 
 
 def _carried(batch: _MicroBatch, after: _MicroBatch) -> NDArray[np.int64]:
-    """How far each block lives beyond its micro-batch.
+    """Return how far each block lives beyond its micro-batch.
 
     A rank below the number of blocks is a place between two micro-batches; from there on, it counts the
     requests that the block sees of the next one.
@@ -163,7 +164,7 @@ def _carried(batch: _MicroBatch, after: _MicroBatch) -> NDArray[np.int64]:
 def _like_the_one_before(
     run: ChangedRun, before: _MicroBatch, last: _MicroBatch, ranks: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """The recording ends before the blocks of the last iteration do; they live as those of the one before."""
+    """Treat blocks of the last iteration, which outlive the recording, like those of the one before."""
     if not np.array_equal(before.size_bytes, last.size_bytes):
         raise run.refusal("its last two iterations differ")
     return np.where(last.free_ns < last.span.end_ns, _WITHIN, ranks)
@@ -173,7 +174,7 @@ def parse_accumulation(text: str, value: str) -> Accumulation:
     """Read a number of micro-batches.
 
     Raises:
-        ConfigError: It is none.
+        ConfigError: The text is not such a number.
     """
     if not value.isdecimal() or int(value) < 1:
         raise ConfigError(

@@ -34,7 +34,7 @@ class Pass:
 
     Attributes:
         nodes: Its part of the nodes.
-        loss_ns: When the last of its forward operators had ended: the loss is there.
+        loss_ns: When the last of its forward operators had ended: the loss exists.
         begin_ns: When its first node begins.
         end_ns: When its last node has ended.
     """
@@ -47,10 +47,10 @@ class Pass:
 
 @dataclass(frozen=True)
 class BackwardNodes:
-    """Nodes in the order in which the engine runs them, times on the run's clock; one entry a node.
+    """Nodes in the order in which the engine runs them, times on the run's clock; one entry per node.
 
     Attributes:
-        names: Different names, such as ``AddmmBackward0``.
+        names: Distinct names, such as ``AddmmBackward0``.
         name: int64, index into ``names``.
         begin_ns: int64, ascending.
         end_ns: int64.
@@ -73,7 +73,7 @@ class BackwardNodes:
 
     @classmethod
     def of(cls, run: ChangedRun) -> BackwardNodes:
-        """All nodes of a run."""
+        """Return all nodes of a run."""
         events, names, operators = (
             run.recorded.trace.events,
             run.recorded.trace.names,
@@ -103,7 +103,7 @@ class BackwardNodes:
         return len(self.name)
 
     def name_of(self, node: int) -> str:
-        """The name of a node."""
+        """Return the name of a node."""
         return self.names[int(self.name[node])]
 
     @cached_property
@@ -124,7 +124,7 @@ class BackwardNodes:
         ]
 
     def holding(self, times_ns: NDArray[np.int64]) -> NDArray[np.intp]:
-        """The node that runs at each time, -1 = none."""
+        """Return the node that runs at each time, -1 = none."""
         if len(self) == 0:
             return np.full(len(times_ns), -1)
         found = np.searchsorted(self.begin_ns, times_ns, side="right") - 1
@@ -132,7 +132,7 @@ class BackwardNodes:
 
 
 def _lines(run: ChangedRun, rows: NDArray[np.int32]) -> NDArray[np.int32]:
-    """The source line of each operator, -1 where a capture noted none."""
+    """Return the source line of each operator, -1 where a capture noted none."""
     events, names = run.recorded.trace.events, run.recorded.trace.names
     lines = np.flatnonzero(events.kind == _LINE)
     if len(lines) == 0:
@@ -148,5 +148,5 @@ def _lines(run: ChangedRun, rows: NDArray[np.int32]) -> NDArray[np.int32]:
 
 
 def _short(name: str) -> str:
-    """``autograd::engine::evaluate_function: AddmmBackward0`` -> ``AddmmBackward0``."""
+    """Shorten ``autograd::engine::evaluate_function: AddmmBackward0`` to ``AddmmBackward0``."""
     return name.rpartition(": ")[2].rpartition("::")[2]

@@ -1,7 +1,7 @@
 """A recorded run that what-ifs change: its blocks, and a clock that makes room for more.
 
 A what-if puts memory where the recorded run had none: it opens a gap in the run's clock and fills it. Only
-the order of times matters from here on, so a nanosecond is as good as what really passed.
+the order of times matters from here on, so a nanosecond is as good as the real duration.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class WhatIf(Protocol):
 
     @property
     def text(self) -> str:
-        """As the user spells it, such as ``optimizer=adamw:fused``."""
+        """The change as the user spells it, such as ``optimizer=adamw:fused``."""
 
     def __call__(self, run: ChangedRun, /) -> ChangedRun:
         """Return the run as it would be with the change.
 
         Raises:
-            TraceError: The trace does not hold what the change needs to know.
-            ConfigError: It cannot follow the changes made before it.
+            TraceError: The trace lacks information that the change needs.
+            ConfigError: The change cannot follow the changes made before it.
         """
 
 
@@ -56,10 +56,10 @@ class ChangedRun:
 
     Attributes:
         workload: Its blocks, after all policies, times on the run's clock.
-        recorded: What the trace says; times on the trace's clock, which ``clock`` translates.
-        gaps: Where room was made: times of the trace from which on the run's clock is ahead, and by how
-            many nanoseconds in all, ascending.
-        accumulated: Whether its forward and backward passes were repeated; the trace tells of the first only.
+        recorded: The recording; times on the trace's clock, which ``clock`` translates.
+        gaps: Places where room was made: times of the trace from which on the run's clock is ahead, and by
+            how many nanoseconds in total, ascending.
+        accumulated: Whether its forward and backward passes were repeated; the trace has only the first.
     """
 
     workload: Workload
@@ -74,15 +74,15 @@ class ChangedRun:
         return times_ns + ahead[np.searchsorted(starts, times_ns, side="right")]
 
     def with_workload(self, workload: Workload) -> ChangedRun:
-        """The same run with other blocks."""
+        """Return the same run with other blocks."""
         return replace(self, workload=workload)
 
     def with_room(self, at_ns: int, room_ns: int) -> ChangedRun:
-        """Open a gap: what happens at ``at_ns`` or later happens ``room_ns`` later."""
+        """Open a gap: everything at ``at_ns`` or later happens ``room_ns`` later."""
         return self.with_rooms([(at_ns, room_ns)])
 
     def with_rooms(self, rooms: Sequence[tuple[int, int]]) -> ChangedRun:
-        """Open gaps: pairs of a time, before any is opened, and of how much later what follows it happens."""
+        """Open gaps: pairs of a time, before any is opened, and of the delay of everything after it."""
         rooms = sorted(rooms)
         starts = np.array([at_ns for at_ns, _ in rooms], np.int64)
         ahead = np.cumsum([0, *(room_ns for _, room_ns in rooms)])
@@ -94,7 +94,7 @@ class ChangedRun:
 
         free_ns = np.where(workload.free_ns == NEVER, NEVER, moved(np.minimum(workload.free_ns, NEVER >> 1)))
         gaps = self.gaps
-        for at_ns, room_ns in reversed(rooms):  # the last first: it does not move what is before it
+        for at_ns, room_ns in reversed(rooms):  # the last first: it does not move anything before it
             gaps = _with_gap(gaps, at_ns, room_ns)
         return replace(
             self,
@@ -103,7 +103,7 @@ class ChangedRun:
         )
 
     def with_blocks(self, **columns: NDArray[Any]) -> ChangedRun:
-        """More blocks, before others of the same time; columns not given say that nothing is known."""
+        """Add blocks, before others of the same time; columns not given count as unknown."""
         added = made_by_policy(len(columns["size_bytes"]), **columns)
         return self.with_workload(concatenated([added, self.workload]))
 
@@ -112,7 +112,7 @@ class ChangedRun:
         """Steps of the optimizer.
 
         Raises:
-            TraceError: There are none, more than one optimizer makes them, or they call a closure.
+            TraceError: There are no steps, more than one optimizer makes them, or they call a closure.
         """
         optimizers = self.recorded.notes.optimizers
         if len(optimizers) > 1:
@@ -139,7 +139,7 @@ class ChangedRun:
         """The backward pass before each step, from the gradient of the loss on.
 
         Raises:
-            TraceError: A step has none.
+            TraceError: A step has no backward pass.
         """
         nodes = [node for _, node in self._engine_nodes]
         seeds = self._spans(lambda name: name == "aten::ones_like", OPERATOR)
@@ -160,7 +160,7 @@ class ChangedRun:
 
     @cached_property
     def forwards(self) -> list[int]:
-        """When the first module before each step is called."""
+        """Times when the first module before each step is called."""
         return [begin for begin, _ in self._starts]
 
     @cached_property
@@ -194,7 +194,7 @@ class ChangedRun:
         return found
 
     def parameters(self, step: Span) -> list[Parameter]:
-        """The parameters that have a gradient when a step begins, in the order of the optimizer.
+        """Return the parameters that have a gradient when a step begins, in the order of the optimizer.
 
         Raises:
             TraceError: The trace names no parameters or gradients, or gradients are parts of larger blocks.
@@ -219,7 +219,7 @@ class ChangedRun:
 
     @cached_property
     def named_gradients(self) -> dict[int, tuple[int, Parameter]]:
-        """By row of the capture's tensors, for gradients: place in the optimizer, and the parameter.
+        """Gradients by row of the capture's tensors: place in the optimizer, and the parameter.
 
         Raises:
             TraceError: The trace names no parameters or gradients, or gradients are parts of larger blocks.
@@ -257,7 +257,7 @@ class ChangedRun:
         return found
 
     def engine_nodes(self, span: Span) -> list[tuple[str, Span]]:
-        """Name and time of the autograd engine's nodes that begin within a span."""
+        """Return name and time of the autograd engine's nodes that begin within a span."""
         return [
             (name, node) for name, node in self._engine_nodes if span.begin_ns <= node.begin_ns < span.end_ns
         ]
@@ -273,7 +273,7 @@ class ChangedRun:
         ]
 
     def require_not_accumulated(self, text: str) -> None:
-        """Refuse a what-if that needs to know of every forward pass.
+        """Refuse a what-if that needs to know every forward pass.
 
         Raises:
             ConfigError: Forward and backward passes were repeated.
@@ -285,7 +285,7 @@ class ChangedRun:
             )
 
     def refusal(self, reason: str) -> TraceError:
-        """The error that says why a what-if cannot be applied."""
+        """Return the error that explains why a what-if cannot be applied."""
         return TraceError(f"the what-if cannot be applied to this trace: {reason}", self.recorded.trace.path)
 
     def _spans(self, wanted: Any, kind: int) -> list[Span]:
@@ -297,7 +297,7 @@ class ChangedRun:
 
 
 def _with_gap(gaps: tuple[tuple[int, int], ...], at_ns: int, room_ns: int) -> tuple[tuple[int, int], ...]:
-    """The gaps of a run (``ChangedRun.gaps``) with one more, at a time of the run's clock."""
+    """Return the gaps of a run (``ChangedRun.gaps``) with one more, at a time of the run's clock."""
     found, before = [], 0
     for start, total in gaps:
         if start + before >= at_ns:
@@ -310,5 +310,5 @@ def _with_gap(gaps: tuple[tuple[int, int], ...], at_ns: int, room_ns: int) -> tu
 
 
 def is_engine_node(name: str) -> bool:
-    """Say whether an operator is a node that autograd's engine runs."""
+    """Return whether an operator is a node that autograd's engine runs."""
     return name.startswith("autograd::engine::evaluate_function")

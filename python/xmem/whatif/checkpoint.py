@@ -1,8 +1,8 @@
-"""Activation checkpointing: what a module saves for its backward pass is computed again when it is needed.
+"""Activation checkpointing: tensors that a module saves for its backward pass are recomputed when needed.
 
-What is reproduced is ``torch.utils.checkpoint.checkpoint(module, ..., use_reentrant=False)``: inputs and
-result of the module stay; the first node of its backward pass that asks for something saved runs the forward
-pass again, as far as the last tensor that it saves (``early_stop``).
+This reproduces ``torch.utils.checkpoint.checkpoint(module, ..., use_reentrant=False)``: inputs and result of
+the module stay; the first node of its backward pass that needs a saved tensor runs the forward pass again, as
+far as the last tensor that it saves (``early_stop``).
 """
 
 from __future__ import annotations
@@ -29,11 +29,10 @@ _SHOWN_MODULES = 4
 class Checkpoint:
     """``checkpoint=MODULE``: the path of a module, or a pattern of paths such as ``GPT.blocks.*``.
 
-    Each call of a module whose path matches is checkpointed by itself; of matches within each other, the
-    outermost. Blocks born in the call and freed by a node of its backward pass end with the call. Where only
-    the call's own nodes kept its result (the largest block of the last operator that leaves any behind), the
-    result lives until the backward pass of the call begins. An input that no node saved lives until that pass
-    ends.
+    Each call of a module whose path matches is checkpointed by itself; of nested matches, the outermost.
+    Blocks born in the call and freed by a node of its backward pass end with the call. Where only the call's
+    own nodes kept its result (the largest block of the last operator that leaves any behind), the result
+    lives until the backward pass of the call begins. An input that no node saved lives until that pass ends.
     """
 
     text: str
@@ -43,7 +42,7 @@ class Checkpoint:
         """Checkpoint every call of the modules.
 
         Raises:
-            TraceError: No such module, or the trace marks none.
+            TraceError: There is no such module, or the trace marks none.
             ConfigError: Forward passes were repeated before.
         """
         run.require_not_accumulated(self.text)
@@ -69,7 +68,7 @@ class Checkpoint:
         return run.with_workload(concatenated([*added, run.workload]))
 
     def _calls(self, run: ChangedRun) -> list[Span]:
-        """Calls of matching modules in the order of time, the outermost ones."""
+        """Return the outermost calls of matching modules in order of time."""
         events = run.recorded.trace.events
         calls = module_calls(run.recorded)
         rows = np.array([call.row for call in calls if fnmatchcase(call.path, self.pattern)], np.intp)
@@ -98,13 +97,13 @@ class _Recomputation:
     Attributes:
         call: The call.
         stop_ns: Where the forward pass stops when it is run again.
-        at_ns: When it is run again.
+        at_ns: When the forward pass is run again.
         end_ns: When the last node of the call's backward pass ends.
         repeated: int64, rows of the workload that are allocated once more.
-        saved: bool, of these, what a node of the call frees.
+        saved: bool, whether a node of the call frees these rows.
         dropped: int64, rows that nothing keeps for the backward pass.
-        dropped_ns: int64, when they end.
-        inputs: int64, the rows that live until the backward pass ends: none or one.
+        dropped_ns: int64, when these rows end.
+        inputs: int64, rows that live until the backward pass ends: none or one.
     """
 
     call: Span
@@ -121,7 +120,7 @@ class _Recomputation:
     def of(
         cls, workload: Workload, nodes: BackwardNodes, call: Span, own: NDArray[np.intp]
     ) -> _Recomputation | None:
-        """None where the nodes of the call, given by index, keep nothing that it made."""
+        """Return the recomputation; None if the call's nodes, given by index, keep nothing that it made."""
         saving = own[nodes.saves[own] & (nodes.forward_begin_ns[own] >= 0)]
         if len(saving) == 0:
             return None
@@ -156,28 +155,28 @@ class _Recomputation:
 
     @property
     def length_ns(self) -> int:
-        """From the begin of the forward pass that is run again to where it stops."""
+        """Time from the beginning of the repeated forward pass to where it stops."""
         return self.stop_ns - self.call.begin_ns
 
     @property
     def room_ns(self) -> int:
-        """What the recomputation takes of the run's clock."""
+        """Time that the recomputation takes on the run's clock."""
         return self.length_ns + len(self.repeated) + 1
 
     def shorten(self, free_ns: NDArray[np.int64]) -> None:
-        """Write when the blocks of the call, and its input, end."""
+        """Set when the blocks of the call, and its input, end."""
         free_ns[self.dropped] = self.dropped_ns
         free_ns[self.inputs] = self.end_ns
 
     def copy(self, workload: Workload) -> Workload:
-        """The blocks that are made again, at their old times."""
+        """Return the blocks that are made again, at their old times."""
         copied = workload.select(self.repeated)
         phase = np.full(len(copied), Phase.BACKWARD, copied.phase.dtype)
         tensor = np.full(len(copied), -1, copied.tensor.dtype)
         return copied.with_columns(phase=phase, tensor=tensor)
 
     def placed(self, copied: Workload, ahead_ns: int) -> Workload:
-        """The same in the room made for them, ``ahead_ns`` being how far the clock is ahead before it."""
+        """Return the same in the room made for them; the clock is ``ahead_ns`` ahead before it."""
         at_ns = self.at_ns + ahead_ns
         offset_ns = at_ns - self.call.begin_ns
         at_stop_ns = at_ns + self.length_ns + np.arange(len(copied))
@@ -189,10 +188,10 @@ class _Recomputation:
 
 
 def _owners(nodes: BackwardNodes, calls: list[Span]) -> NDArray[np.intp]:
-    """The call whose forward pass recorded each node, -1 = none.
+    """Return the call whose forward pass recorded each node, -1 = none.
 
-    Nodes without a known forward operator (custom functions, gradients put in their place) belong to the
-    call of the nodes around them.
+    Nodes without a known forward operator (custom functions, accumulation of gradients) belong to the call of
+    the nodes around them.
     """
     begins = np.array([call.begin_ns for call in calls], np.int64)
     ends = np.array([call.end_ns for call in calls], np.int64)
@@ -210,7 +209,7 @@ def _owners(nodes: BackwardNodes, calls: list[Span]) -> NDArray[np.intp]:
 
 
 def _result(workload: Workload, left: NDArray[np.intp]) -> int:
-    """The largest block of the last operator that made one of those left behind."""
+    """Return the largest block of the last operator that made one of the blocks left behind."""
     of_last = left[workload.root_operator[left] == workload.root_operator[left[-1]]]
     return int(of_last[np.argmax(workload.size_bytes[of_last])])
 
@@ -222,10 +221,10 @@ def _last_uses(
     freed_by: NDArray[np.intp],
     end_ns: int,
 ) -> NDArray[np.int64]:
-    """When the forward pass lets go of blocks that it no longer saves.
+    """Return when the forward pass frees blocks that it no longer saves.
 
-    A value that the line that made it also uses is gone after that use; what other lines use has a name, and
-    is there until the call ends. Statistics and masks are used by the operator that makes them.
+    A value that is used on the line that made it is freed after that use; a value that other lines use has a
+    name, and lives until the call ends. Statistics and masks are used by the operator that makes them.
     """
     used_ns = nodes.forward_end_ns[freed_by]
     same_line = nodes.forward_line[freed_by] == workload.source_line[rows]
@@ -242,7 +241,7 @@ def _last_uses(
 def _unsaved_input(
     workload: Workload, nodes: BackwardNodes, call: Span, first: int, after: int, own: NDArray[np.intp]
 ) -> NDArray[np.intp]:
-    """The input of a call, where nothing keeps it: freed after the call and before the next allocation."""
+    """Return the input of a call if nothing keeps it: freed after the call and before the next allocation."""
     earlier = np.flatnonzero(workload.free_ns[:first] >= call.end_ns)
     if np.isin(nodes.holding(workload.free_ns[earlier]), own).any():
         return earlier[:0]  # a node of the call has it
@@ -256,7 +255,7 @@ def parse_checkpoint(text: str, value: str) -> Checkpoint:
     """Read the path of a module, or a pattern.
 
     Raises:
-        ConfigError: There is none.
+        ConfigError: The text is empty.
     """
     if not value:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""A cross entropy computed in chunks, so that never all logits are there at once."""
+"""A cross entropy computed in chunks, so that not all logits exist at once."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from xmem.whatif.changed_run import ChangedRun, Span
 _CROSS_ENTROPY = ("NllLossBackward0", "NllLoss2DBackward0")
 _LINEAR = ("MmBackward0", "AddmmBackward0")
 _ON_LOGITS = ("LogSoftmaxBackward0",)
-_SCALAR_BYTES = 512  # and less: losses and counts, which are not cut
+_SCALAR_BYTES = 512  # this size and below: losses and counts, which are not cut
 
 
 @dataclass(frozen=True)
 class ChunkedLoss:
     """``chunk_loss=N``: the last linear layer and the cross entropy in N chunks of rows, each checkpointed.
 
-    What is between the begin of the linear layer and the end of the loss is computed N times, each with 1/N
-    of the rows, and once more before its part of the backward pass. Gradients of the layer's parameters from
-    the first two chunks make room for their sum, to which those of the others are added; gradients of its
-    input wait for those of the other chunks and are concatenated. The input stays until then. The sum of the
-    chunks' losses is not counted: a few blocks of 512 bytes.
+    Everything from the beginning of the linear layer to the end of the loss is computed N times, each with
+    1/N of the rows, and once more before its part of the backward pass. Gradients of the layer's parameters
+    from the first two chunks make room for their sum, to which those of the others are added; gradients of
+    its input wait for those of the other chunks and are concatenated. The input stays until then. The sum of
+    the chunks' losses is not counted: a few blocks of 512 bytes.
     """
 
     text: str
@@ -48,7 +48,7 @@ class ChunkedLoss:
             raise run.refusal("no backward pass begins with a cross entropy over a linear layer")
         if self.count == 1:
             return run
-        for loss in reversed(found):  # the last first: room does not move what is before it
+        for loss in reversed(found):  # the last first: room does not move anything before it
             run = self._cut(run, nodes, loss)
         return run
 
@@ -103,9 +103,9 @@ class Loss:
     """A linear layer and the cross entropy over it, in one pass.
 
     Attributes:
-        forward: From the begin of the linear layer to the end of the loss.
-        backward: From the begin of the loss's node to the end of the linear layer's.
-        nodes: Those nodes, by index.
+        forward: Span from the beginning of the linear layer to the end of the loss.
+        backward: Span from the beginning of the loss's node to the end of the linear layer's.
+        nodes: Nodes of the backward span, by index.
     """
 
     forward: Span
@@ -114,7 +114,7 @@ class Loss:
 
 
 def losses(nodes: BackwardNodes) -> list[Loss]:
-    """The cross entropies over linear layers with which backward passes begin."""
+    """Return the cross entropies over linear layers with which backward passes begin."""
     found = (_loss(nodes, each) for each in nodes.passes)
     return [loss for loss in found if loss is not None]
 
@@ -142,14 +142,14 @@ class _Blocks:
     """The blocks of a loss.
 
     Attributes:
-        workload: With all others, as recorded.
-        size_bytes: int64, of all blocks: those that grow with the rows as large as for one chunk.
+        workload: All blocks of the run, as recorded.
+        size_bytes: int64, sizes of all blocks: those that grow with the rows have the size of one chunk.
         forward: int64, rows that the forward pass makes.
-        saved: bool, of these, what the backward pass frees.
+        saved: bool, whether the backward pass frees these rows.
         backward: int64, rows that the backward pass makes.
-        input: int64, rows that were there before and that the backward pass frees.
-        input_gradient: bool, of all blocks: the gradient of the layer's input.
-        of_parameter: bool, of all blocks: gradients of the layer's parameters.
+        input: int64, rows that existed before and that the backward pass frees.
+        input_gradient: bool, for all blocks: whether it is the gradient of the layer's input.
+        of_parameter: bool, for all blocks: whether it is a gradient of the layer's parameters.
     """
 
     workload: Workload
@@ -185,7 +185,7 @@ class _Blocks:
         )
 
     def forward_chunk(self, loss: Loss) -> Workload:
-        """What a chunk's forward pass makes, from time 0 on."""
+        """Return the blocks that a chunk's forward pass makes, from time 0 on."""
         begin_ns, end_ns = loss.forward.begin_ns, loss.forward.end_ns
         chunk = self._chunk(self.forward)
         return chunk.with_columns(
@@ -193,14 +193,14 @@ class _Blocks:
         )
 
     def chunk_again(self, loss: Loss, forward_ns: int) -> Workload:
-        """The same for the backward pass, which begins ``forward_ns`` later and needs what was saved."""
+        """Return the same for the backward pass, which begins ``forward_ns`` later and needs saved blocks."""
         chunk = self.forward_chunk(loss)
         saved_ns = self.workload.free_ns[self.forward] - loss.backward.begin_ns + forward_ns
         phase = np.full(len(chunk), Phase.BACKWARD, chunk.phase.dtype)
         return chunk.with_columns(phase=phase, free_ns=np.where(self.saved, saved_ns, chunk.free_ns))
 
     def backward_chunk(self, loss: Loss, forward_ns: int) -> Workload:
-        """What a chunk's backward pass makes, ``forward_ns`` after time 0; its input's gradient stays."""
+        """Return a chunk's backward blocks, ``forward_ns`` after time 0; its input's gradient stays."""
         begin_ns, end_ns = loss.backward.begin_ns - forward_ns, loss.backward.end_ns
         chunk = self._chunk(self.backward)
         end_of_ns = end_ns + self.of_parameter[self.backward]  # once they are added
@@ -217,13 +217,13 @@ class _Blocks:
 
 
 def _born(workload: Workload, span: Span) -> NDArray[np.intp]:
-    """Blocks made within a span, without those made for good."""
+    """Return the blocks made within a span, without permanent ones."""
     inside = (workload.alloc_ns >= span.begin_ns) & (workload.alloc_ns < span.end_ns)
     return np.flatnonzero(inside & ((workload.category != Category.WORKSPACE) | (workload.free_ns != NEVER)))
 
 
 def _at(chunk: Workload, time_ns: int) -> Workload:
-    """A chunk that begins at time 0, at another time."""
+    """Move a chunk that begins at time 0 to another time."""
     free_ns = np.where(chunk.free_ns == NEVER, NEVER, np.minimum(chunk.free_ns, NEVER >> 1) + time_ns)
     return chunk.with_columns(alloc_ns=chunk.alloc_ns + time_ns, free_ns=free_ns)
 
@@ -232,7 +232,7 @@ def parse_chunked_loss(text: str, value: str) -> ChunkedLoss:
     """Read a number of chunks.
 
     Raises:
-        ConfigError: It is none.
+        ConfigError: The text is not such a number.
     """
     if not value.isdecimal() or int(value) < 1:
         raise ConfigError(f"--what-if {text} is invalid", "use a number of chunks, such as chunk_loss=8")

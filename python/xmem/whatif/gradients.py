@@ -1,6 +1,6 @@
-"""Which node of the backward pass puts which gradient in its place.
+"""Matching of gradients with the nodes of the backward pass that accumulate them.
 
-`AccumulateGrad` takes a first gradient as it comes, or copies it, and adds later ones to it and lets them go
+`AccumulateGrad` takes a first gradient as it comes, or copies it, and adds later ones to it and frees them
 (`torch/csrc/autograd/functions/accumulate_grad.h`). The profiler does not say whose gradient a node handles.
 The engine runs these nodes as soon as they are ready, so a gradient is handled right after the node that
 computed it; that of a matrix that the forward had transposed, only after it was transposed back.
@@ -22,12 +22,12 @@ _VIEWS = ("TBackward", "TransposeBackward", "PermuteBackward", "ViewBackward", "
 
 @dataclass(frozen=True)
 class Arrival:
-    """A gradient and the node that puts it in its place.
+    """A gradient and the node that accumulates it.
 
     Attributes:
-        parameter: Whose gradient it is, with its row in the workload.
+        parameter: Parameter of the gradient, with its row in the workload.
         node: The node of the engine.
-        copied: Whether the node made the gradient's block, as a copy of what came in.
+        copied: Whether the node made the gradient's block, as a copy of its input.
     """
 
     parameter: Parameter
@@ -36,7 +36,7 @@ class Arrival:
 
 
 def arrivals(run: ChangedRun, backward: Span, parameters: Sequence[Parameter]) -> list[Arrival]:
-    """The gradients that a backward pass makes, in the order in which they arrive.
+    """Return the gradients that a backward pass makes, in the order in which they arrive.
 
     Args:
         run: The run.
@@ -60,7 +60,7 @@ def arrivals(run: ChangedRun, backward: Span, parameters: Sequence[Parameter]) -
             continue
         ready = [each for each in left if born[each.gradient] < node.end_ns]
         if not ready:
-            continue  # of a parameter that no optimizer has
+            continue  # gradient of a parameter that no optimizer has
         chosen = _handled(run, node, ready, before)
         left.remove(chosen)
         found.append(Arrival(chosen, node, bool(born[chosen.gradient] >= node.begin_ns)))
@@ -75,7 +75,7 @@ def _handled(
     ready: Sequence[Parameter],
     before: tuple[str, Span] | None,
 ) -> Parameter:
-    """The one of the gradients computed so far that a node puts in its place."""
+    """Return the gradient, of those computed so far, that a node accumulates."""
     born = run.workload.alloc_ns
     copied = [each for each in ready if born[each.gradient] >= node.begin_ns]
     if copied:
@@ -100,11 +100,11 @@ def _rank(parameter: Parameter) -> int:
 
 
 def in_flight(run: ChangedRun, found: Sequence[Arrival]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """What the blocks of arriving gradients become when there is a gradient to add them to.
+    """Return the fate of the blocks of arriving gradients when there is a gradient to add them to.
 
     Returns:
         int64 [n] rows of the workload, and int64 [n] nanoseconds at which they end; a block that a node
-        made as a copy ends when it begins: it would not be made.
+        made as a copy ends when it begins, because it would not be made.
     """
     rows = np.array([each.parameter.gradient for each in found], np.int64)
     born = run.workload.alloc_ns

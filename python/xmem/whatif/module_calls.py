@@ -17,8 +17,8 @@ class ModuleCall(NamedTuple):
     """A call of a module.
 
     Attributes:
-        path: ``GPT.blocks.3`` of a capture; ``GPT_0.Block_3`` of a foreign trace, as ``Attribution.modules``.
-        row: Of the EventTable.
+        path: ``GPT.blocks.3`` in a capture; ``GPT_0.Block_3`` in a foreign one; see ``Attribution.modules``.
+        row: Row of the EventTable.
     """
 
     path: str
@@ -26,7 +26,7 @@ class ModuleCall(NamedTuple):
 
 
 def module_calls(recorded: Recorded) -> list[ModuleCall]:
-    """All calls, by thread and time; of a trace without those that a capture marks, the profiler's frames."""
+    """Return all calls, by thread and time; the profiler's frames if no capture marked them."""
     events, names = recorded.trace.events, recorded.trace.names
     marked = np.flatnonzero(events.kind == _MODULE)
     if len(marked):
@@ -45,7 +45,7 @@ def module_calls(recorded: Recorded) -> list[ModuleCall]:
 
 
 def are_marked(recorded: Recorded) -> bool:
-    """Whether a capture marked the calls, by the paths that ``named_modules()`` gives."""
+    """Return whether a capture marked the calls, by the paths that ``named_modules()`` returns."""
     return bool((recorded.trace.events.kind == _MODULE).any())
 
 

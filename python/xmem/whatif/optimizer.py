@@ -18,10 +18,9 @@ from xmem.whatif.changed_run import ChangedRun
 class Optimizer:
     """``optimizer=NAME[+OPTION...][:IMPLEMENTATION]``.
 
-    All that the recorded optimizer allocated is taken out. What the other one would allocate comes in its
-    place, for the parameters that have gradients at each step, group by group: state for those that have
-    none yet, then temporaries, in the order of `torch.optim` (``optimizer_steps``). Parameters and
-    gradients stay.
+    All allocations of the recorded optimizer are replaced by those of the other one, for the parameters that
+    have gradients at each step, group by group: state for those that have none yet, then temporaries, in the
+    order of `torch.optim` (``optimizer_steps``). Parameters and gradients stay.
     """
 
     text: str
@@ -62,7 +61,7 @@ def parse_optimizer(text: str, value: str) -> Optimizer:
     """Read ``adamw``, ``sgd+momentum:fused``.
 
     Raises:
-        ConfigError: No such optimizer, option or implementation.
+        ConfigError: There is no such optimizer, option or implementation.
     """
     named, _, implementation = value.partition(":")
     name, *options = named.lower().split("+")
@@ -88,7 +87,7 @@ def parse_optimizer(text: str, value: str) -> Optimizer:
 
 
 def _after_the_model(run: ChangedRun) -> int:
-    """Right after the last parameter or buffer that is there before the first forward pass."""
+    """Return the time right after the last parameter or buffer that exists before the first forward pass."""
     workload = run.workload
     model = np.isin(workload.category, (Category.PARAMETER, Category.BUFFER))
     made = workload.alloc_ns[model & (workload.alloc_ns < run.forwards[0])]

@@ -24,7 +24,7 @@ WHAT_IFS: dict[str, Callable[[str, str], WhatIf]] = {
     "release": parse_release,
     "chunk_loss": parse_chunked_loss,
 }
-"""Parsers of the value, given the whole text and the value."""
+"""Parsers of the values; each receives the whole text and the value."""
 
 _PARAMETERS = {
     "alloc_conf": "--alloc-conf",
@@ -38,7 +38,7 @@ def parse_whatif(text: str) -> WhatIf:
     """Read a what-if such as ``optimizer=adamw:fused``.
 
     Raises:
-        ConfigError: No such what-if, or no such value.
+        ConfigError: There is no such what-if or no such value.
     """
     name, equals, value = (part.strip() for part in text.partition("="))
     if name in _PARAMETERS:

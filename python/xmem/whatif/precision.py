@@ -1,7 +1,7 @@
-"""Half precision: everything (``bf16``), or what autocast runs in it (``bf16-autocast``, ``fp16-autocast``).
+"""Half precision: everything (``bf16``), or only autocast's part (``bf16-autocast``, ``fp16-autocast``).
 
-These are approximations, unlike the other what-ifs: the profiler tells which operators ran and on which
-types, not which tensor went where. What is covered, and how close it comes: docs/what_if.md.
+These are approximations, unlike the other what-ifs: the profiler records which operators ran and on which
+types, but not which tensor went where. docs/what_if.md describes the coverage and the accuracy.
 """
 
 from __future__ import annotations
@@ -68,18 +68,18 @@ _COUNTER_BYTES = 4
 
 @dataclass(frozen=True)
 class Halved:
-    """``precision=bf16`` or ``fp16``: the model and all that is computed from it.
+    """``precision=bf16`` or ``fp16``: the model and everything computed from it.
 
-    Every block of float32 halves, but for what CUDA keeps in float32: statistics of norms, the logarithms of
-    attention, and steps of optimizers. Integers and masks stay. The dtype of a block is that of the named
-    tensor that it holds, else of the first floating input of the operator that made it. The model is taken
-    to arrive in half precision.
+    Every block of float32 halves, except those that CUDA keeps in float32: statistics of norms, the
+    logarithms of attention, and steps of optimizers. Integers and masks stay. The dtype of a block is that of
+    the named tensor that it holds, else of the first floating input of the operator that made it. The model
+    is assumed to arrive in half precision.
     """
 
     text: str
 
     def __call__(self, run: ChangedRun) -> ChangedRun:
-        """Halve what is float32."""
+        """Halve all float32 blocks."""
         _require_float32(run)
         workload = run.workload
         largest = _largest_of_operator(run)
@@ -98,14 +98,14 @@ class Halved:
 class Autocast:
     """``precision=bf16-autocast`` or ``fp16-autocast``: forward and loss under ``torch.autocast``.
 
-    Of each forward pass, in the order of its operators: results of the operators on autocast's list halve;
-    those of its float32 list stay; the others follow what came before them, sums with the stream of the
-    model, which is float32 behind an embedding. A float32 input of an operator on the list is copied in half
-    size and saved in the place of the original, which ends with the operator where only a norm made it.
-    Weights and biases of modules are copied in half size when first used; weights live until their
-    gradient, biases until the backward pass begins. In the backward pass gradients have the dtype of the
-    forward; those of weights come in half first. Loss scaling's scalars are not added. A graph with
-    branches of both dtypes, other than a residual stream, is not followed.
+    In each forward pass, in the order of its operators: results of the operators on autocast's list halve;
+    those of its float32 list stay; the others follow the operator before them, and sums follow the stream of
+    the model, which is float32 behind an embedding. A float32 input of an operator on the list is copied in
+    half size and saved in the place of the original, which ends with the operator where only a norm made it.
+    Weights and biases of modules are copied in half size when first used; weights live until their gradient,
+    biases until the backward pass begins. In the backward pass gradients have the dtype of the forward; those
+    of weights come in half first. Loss scaling's scalars are not added. A graph with branches of both dtypes,
+    other than a residual stream, is not followed.
     """
 
     text: str
@@ -128,7 +128,7 @@ def parse_precision(text: str, value: str) -> Halved | Autocast:
     """Read a precision.
 
     Raises:
-        ConfigError: No such precision.
+        ConfigError: There is no such precision.
     """
     if value in _PURE:
         return Halved(text)
@@ -154,7 +154,7 @@ class _Pass:
         self.accumulated_ns = {
             each.parameter.gradient: each.node.begin_ns for each in arrivals(run, self.backward, parameters)
         }
-        self.added: list[tuple[int, int, int, int]] = []  # size, begin, end, row that tells the rest
+        self.added: list[tuple[int, int, int, int]] = []  # size, begin, end, row with the rest
         self.alloc_ns = run.workload.alloc_ns.copy()
         self.half_of: dict[int, bool] = {}
         self.input_cast: set[int] = set()
@@ -217,14 +217,14 @@ class _Pass:
             current, before = main[-1], name
 
     def _input(self) -> int:
-        """The floating batch, -1 = none."""
+        """Return the row of the floating batch, -1 = none."""
         workload = self.workload
         arrived = (workload.category == Category.INPUT) & (workload.alloc_ns >= self.batch.begin_ns)
         rows = np.flatnonzero(arrived & (workload.alloc_ns < self.backward.begin_ns))
         return next((row for row in rows.tolist() if _is_float32(self.run, row)), -1)
 
     def _results(self, name: str, rows: list[int]) -> list[int]:
-        """The blocks that hold results in the dtype of the operator, not statistics, masks or indices."""
+        """Return the blocks with results in the dtype of the operator, not statistics, masks or indices."""
         sizes = self.workload.size_bytes[rows]
         if "max_pool" in name:
             return [rows[int(np.argmin(sizes))]]
@@ -247,7 +247,7 @@ class _Pass:
             self.free_ns[given] = min(int(self.free_ns[given]), self._born(row) + 1)
 
     def _cast_weights(self, row: int, *, saved: bool) -> None:
-        """Casts in the order in which C++ evaluates arguments: the last one first."""
+        """Add casts of the weights in the order in which C++ evaluates arguments: the last one first."""
         module = int(self.workload.module[row])
         path = self.run.recorded.attribution.modules[module] if module >= 0 else ""
         for kind in ("bias", "weight"):
@@ -258,7 +258,7 @@ class _Pass:
                 self._add(parameter.size_bytes // 2, row, ends_ns)
 
     def _node_end(self, parameter: Parameter) -> int:
-        """When the node ends that computes the gradient of a parameter."""
+        """Return when the node that computes the gradient of a parameter ends."""
         born = self._born(parameter.gradient)
         nodes = self.run.engine_nodes(self.backward)
         return max((node.end_ns for _, node in nodes if node.begin_ns <= born), default=self.backward.end_ns)
@@ -272,7 +272,7 @@ class _Pass:
             if row in self.accumulated_ns:
                 if not _operator_name(self.run, root).startswith(_LOWERED):
                     continue
-                # computed in half, copied to float32 right before it is put in its place
+                # computed in half, copied to float32 right before it is accumulated
                 self.alloc_ns[row] = max(born, self.accumulated_ns[row])
                 self._add(size // 2, row, int(self.alloc_ns[row]) + 1)
             elif root in self.input_cast:
@@ -281,7 +281,7 @@ class _Pass:
                 self.sizes[row] //= 2
 
     def _ends_in_half(self, row: int) -> bool:
-        """The gradient of a loss's input: that input came from an operator in half."""
+        """Return whether it is the gradient of a loss's input, which came from an operator in half."""
         return (
             _operator_name(self.run, int(self.workload.operator[row])) == "aten::_log_softmax_backward_data"
         )
@@ -294,7 +294,7 @@ class _Pass:
 
 
 def _require_float32(run: ChangedRun) -> None:
-    """The dtypes of named tensors and of inputs must be recorded, and none be half already."""
+    """Require that the dtypes of named tensors and of inputs are recorded, and that none is half already."""
     trace = run.recorded.trace
     used = np.unique(trace.events.input_types)
     texts = [trace.names[int(name)] for name in used[used >= 0]]
@@ -312,7 +312,7 @@ def _operator_name(run: ChangedRun, operator: int) -> str:
 
 
 def _linked_root(run: ChangedRun, row: int) -> int:
-    """Outermost forward operator that a block of the backward pass belongs to, -1 = none."""
+    """Return the outermost forward operator that a block of the backward pass belongs to, -1 = none."""
     block = int(run.workload.block[row])
     if block < 0:
         return -1
@@ -321,7 +321,7 @@ def _linked_root(run: ChangedRun, row: int) -> int:
 
 
 def _upwards(run: ChangedRun, operator: int) -> Iterator[int]:
-    """An operator and those around it, innermost first."""
+    """Yield an operator and those around it, innermost first."""
     while operator >= 0:
         yield operator
         operator = int(run.recorded.operators.parent[operator])
@@ -334,19 +334,19 @@ def _is_float32(run: ChangedRun, row: int) -> bool:
         return tensors.dtype[tensor] == "float32" and not tensors.name[tensor].endswith(".step")
     if run.workload.category[row] == Category.WORKSPACE:
         return False
-    if run.workload.block[row] < 0:  # of another optimizer, whose step counters stay
+    if run.workload.block[row] < 0:  # block of another optimizer, whose step counters stay
         return bool(run.workload.size_bytes[row] > _COUNTER_BYTES)
     for operator in _upwards(run, int(run.workload.operator[row])):
         text = run.recorded.trace.names[int(run.recorded.trace.events.input_types[operator])]
         types = {each for each in (json.loads(text) if text else []) if isinstance(each, str)}
         if types & OF_PROFILER.keys():
             return "float" in types and not _makes_no_floats(run, row)
-    # of lists of tensors the profiler does not tell the types: cat, stack and the backward of split
+    # the profiler does not record the types of lists of tensors: cat, stack and the backward of split
     return bool(run.workload.operator[row] >= 0)
 
 
 def _makes_no_floats(run: ChangedRun, row: int) -> bool:
-    """Indices of pooling and masks of dropout: results of floating inputs that are none."""
+    """Return whether results of floating inputs are not floating: indices of pooling and masks of dropout."""
     workload = run.workload
     name = _operator_name(run, int(workload.operator[row]))
     same = np.flatnonzero(workload.root_operator == workload.root_operator[row])
@@ -358,7 +358,7 @@ def _makes_no_floats(run: ChangedRun, row: int) -> bool:
 
 
 def _largest_of_operator(run: ChangedRun) -> NDArray[np.int64]:
-    """Size of the largest block of each block's outermost operator."""
+    """Return the size of the largest block of each block's outermost operator."""
     roots = run.workload.root_operator
     largest = np.zeros(int(roots.max(initial=-1)) + 2, np.int64)
     np.maximum.at(largest, roots, run.workload.size_bytes)

@@ -1,4 +1,4 @@
-"""A tensor that a name keeps beyond its last use, let go there."""
+"""Release of a tensor that a name keeps beyond its last use."""
 
 from __future__ import annotations
 
@@ -22,17 +22,16 @@ _ON_PROBABILITIES = frozenset(("LogSoftmaxBackward0", "NllLossBackward0", "NllLo
 class Release:
     """``release=FILE:LINE``: tensors made at a line end with their last use, as after ``del NAME``.
 
-    The last use of a tensor is the backward pass that follows its birth; a block that is there when that pass
-    has ended was kept by a name only. Where all that the pass runs before the node of the operator that made
-    the tensor is a cross entropy, which keeps probabilities and not what they are computed from, the last use
-    is the loss.
+    The last use of a tensor is the backward pass that follows its birth; a block that is alive when that pass
+    has ended was kept by a name only. If the pass runs only a cross entropy, which keeps probabilities and
+    not their input, before the node of the operator that made the tensor, the last use is the loss.
     """
 
     text: str
     line: str
 
     def __call__(self, run: ChangedRun) -> ChangedRun:
-        """End the tensors of the line.
+        """Free the tensors of the line after their last use.
 
         Raises:
             TraceError: Nothing made at the line outlives its last use.
@@ -60,8 +59,8 @@ class Kept(NamedTuple):
     """Blocks of forward passes and batches that something keeps beyond their last use.
 
     Attributes:
-        rows: int64 [n], of the workload.
-        last_use_ns: int64 [n].
+        rows: int64 [n], rows of the workload.
+        last_use_ns: int64 [n], times of the last use.
         for_loss: bool [n], whether the last use is the loss; else it is the backward pass.
     """
 
@@ -71,7 +70,7 @@ class Kept(NamedTuple):
 
 
 def kept_beyond_use(run: ChangedRun) -> Kept:
-    """Find what a name keeps."""
+    """Find the blocks that a name keeps."""
     workload, nodes = run.workload, BackwardNodes.of(run)
     passes = nodes.passes
     if not passes:
@@ -97,14 +96,14 @@ def kept_beyond_use(run: ChangedRun) -> Kept:
 
 
 def _after_loss(run: ChangedRun, backward: Pass) -> int:
-    """When the loss is there and has its name, right before the backward pass."""
+    """Return when the loss exists and has its name, right before the backward pass."""
     alloc_ns = run.workload.alloc_ns
     at = int(np.searchsorted(alloc_ns, backward.loss_ns))
     return min(int(alloc_ns[at]), backward.begin_ns) if at < len(alloc_ns) else backward.begin_ns
 
 
 def _is_for_cross_entropy(nodes: BackwardNodes, backward: Pass, born_ns: int) -> bool:
-    """Whether nothing but a cross entropy comes before the node of the operator that made a tensor."""
+    """Return whether only a cross entropy comes before the node of the operator that made a tensor."""
     for index in range(backward.nodes.start, backward.nodes.stop):
         if nodes.forward_begin_ns[index] <= born_ns <= nodes.forward_end_ns[index]:
             return bool(index > backward.nodes.start)
@@ -117,7 +116,7 @@ def parse_release(text: str, value: str) -> Release:
     """Read a line of the script.
 
     Raises:
-        ConfigError: It is none.
+        ConfigError: The text is not a line of a script.
     """
     path, _, number = value.rpartition(":")
     if not path or not number.isdecimal():

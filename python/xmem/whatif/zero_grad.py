@@ -1,4 +1,4 @@
-"""Gradients cleared elsewhere in the loop, or set to zero instead of being let go."""
+"""Gradients cleared elsewhere in the loop, or set to zero instead of being freed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ZeroGrad:
 
     Places are right after the step (``after_step``; to the allocator the same as ``iteration_start``, the
     first statement of the next iteration), before the first module is called (``before_forward``), and before
-    ``loss.backward()`` (``before_backward``). The gradients must be let go (``set_to_none=True``).
+    ``loss.backward()`` (``before_backward``). The gradients must be freed (``set_to_none=True``).
     """
 
     text: str
@@ -41,7 +41,7 @@ class ZeroGrad:
         return run
 
     def _ends_ns(self, run: ChangedRun, index: int) -> int | None:
-        """When the gradients of a step end, None after the end of the run."""
+        """Return when the gradients of a step end, None after the end of the run."""
         if index + 1 == len(run.steps):
             return None
         if self.place in ("after_step", "iteration_start"):
@@ -55,15 +55,15 @@ class ZeroGrad:
 class SetToNone:
     """``set_to_none=true`` or ``false``.
 
-    False: the gradients of the first step stay; what later backward passes compute is added to them, node by
-    node, and let go. True: the other way round, gradients end where the recorded ``zero_grad`` stands.
+    False: the gradients of the first step stay; those of later backward passes are added to them, node by
+    node, and freed. True: conversely, gradients end at the recorded ``zero_grad``.
     """
 
     text: str
     lets_go: bool
 
     def __call__(self, run: ChangedRun) -> ChangedRun:
-        """Keep gradients or let them go."""
+        """Keep gradients or free them."""
         return _let_go(run) if self.lets_go else _keep(run)
 
 
@@ -71,7 +71,7 @@ def parse_zero_grad(text: str, value: str) -> ZeroGrad:
     """Read a place.
 
     Raises:
-        ConfigError: No such place.
+        ConfigError: There is no such place.
     """
     if value not in _PLACES:
         raise ConfigError(f"unknown place {value!r} in --what-if {text}", f"use one of {', '.join(_PLACES)}")
@@ -82,7 +82,7 @@ def parse_set_to_none(text: str, value: str) -> SetToNone:
     """Read ``true`` or ``false``.
 
     Raises:
-        ConfigError: Neither.
+        ConfigError: The text is neither.
     """
     if value.lower() not in ("true", "false"):
         raise ConfigError(f"--what-if {text} is invalid", "use set_to_none=true or set_to_none=false")
@@ -122,7 +122,7 @@ def _let_go(run: ChangedRun) -> ChangedRun:
     parameters = [run.parameters(step) for step in steps]
     kept = [each.gradient for each in parameters[0]]
     if len(steps) < 2 or not set(kept) & {each.gradient for each in parameters[1]}:
-        return run  # they are let go already
+        return run  # they are freed already
     place = {each.gradient: index for index, each in enumerate(parameters[0])}
     order = sorted(
         arrivals(run, run.backwards[0], parameters[0]), key=lambda each: place[each.parameter.gradient]
@@ -146,7 +146,7 @@ def _let_go(run: ChangedRun) -> ChangedRun:
 
 
 def _arrived(run: ChangedRun, index: int, order: list[Arrival]) -> list[int]:
-    """Rows that the backward pass before a step adds to gradients, in the given order."""
+    """Return the rows that the backward pass before a step adds to gradients, in the given order."""
     workload = run.workload
     first = [node for name, node in run.engine_nodes(run.backwards[0]) if name.endswith("AccumulateGrad")]
     nodes = [node for name, node in run.engine_nodes(run.backwards[index]) if name.endswith("AccumulateGrad")]
@@ -167,7 +167,7 @@ def _arrived(run: ChangedRun, index: int, order: list[Arrival]) -> list[int]:
 
 
 def _cleared_ns(run: ChangedRun, index: int) -> int:
-    """When the script sets the gradients of a step to zero."""
+    """Return when the script sets the gradients of a step to zero."""
     begin_ns, end_ns = run.steps[index].end_ns, run.steps[index + 1].begin_ns
     cleared = [clear.begin_ns for clear in run.clears if begin_ns <= clear.begin_ns < end_ns]
     if not cleared:
