@@ -103,6 +103,7 @@ def test_asking_where_a_script_is_does_no_harm_to_its_threads(tmp_path: Path) ->
                 os.kill(process.pid, STACKS_SIGNAL)
                 time.sleep(0.001)
             assert process.poll() is None
-            assert ", at <string>:" in Heartbeat(tmp_path, lambda _line: None).last_seen()
+            heartbeat = Heartbeat(tmp_path, lambda _line: None)  # on a loaded machine an answer may be late
+            assert any(", at <string>:" in heartbeat.last_seen() for _ in range(100))
         finally:
             process.kill()

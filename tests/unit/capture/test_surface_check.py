@@ -6,7 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-CHECK = Path(__file__).parents[3] / "csrc/phantom/surface/check.py"
+sys.path.append(str(Path(__file__).parents[3] / "csrc/phantom/surface"))
+
+import check_exports as check
+
+CHECK = Path(check.__file__)
 
 
 def checked(tmp_path: Path, exported: list[str]) -> subprocess.CompletedProcess[str]:
@@ -21,12 +25,7 @@ def checked(tmp_path: Path, exported: list[str]) -> subprocess.CompletedProcess[
 
 
 def test_differences_end_the_build_and_are_named(tmp_path: Path) -> None:
-    sys.path.insert(0, str(CHECK.parent))
-    try:
-        from generate import read_tables
-    finally:
-        sys.path.pop(0)
-    listed = [each.name for each in read_tables(CHECK.parent) if each.behaviour != "real"]
+    listed = [each.name for each in check.read_tables(CHECK.parent) if each.behaviour != "real"]
     complete = checked(tmp_path, [*listed, "xmem_phantom_card_of"])
     assert (complete.returncode, complete.stderr) == (0, "")
     wrong = checked(tmp_path, [name for name in listed if name != "cudaMalloc"] + ["cudaMallocEverything"])
@@ -38,11 +37,6 @@ def test_differences_end_the_build_and_are_named(tmp_path: Path) -> None:
 
 
 def test_exports_that_do_not_count_their_own_calls_are_named() -> None:
-    sys.path.insert(0, str(CHECK.parent))
-    try:
-        from check import miscounted
-    finally:
-        sys.path.pop(0)
     source = (
         "PHANTOM_EXPORT int cuA(void** made, int) {\n  note(Function::cuA);\n}\n"
         "PHANTOM_EXPORT cudaError_t cuB() {\n  if (x) return 0;\n  note(Function::cuC);\n}\n"
@@ -50,7 +44,7 @@ def test_exports_that_do_not_count_their_own_calls_are_named() -> None:
         "PHANTOM_EXPORT int xmem_phantom_cards() {\n  return 0;\n}\n"
         "PHANTOM_EXPORT int cudaGetDevice(int* device) {\n  note(Function::cudaGetDevice);\n}\n"
     )
-    assert miscounted(source) == [
+    assert check.miscounted(source) == [
         "cuB counts a call of cuC",
         "cuD counts no call",
         "cudaGetDevice is in _UNCOUNTED, and counts",

@@ -4,7 +4,7 @@ A written function that no source defines would be missing at run time only, in 
 that no table lists would be in neither the ledger nor the documentation; one that does not note its own call
 would be missing in the ledger.
 
-Usage: ``check.py NM LIBRARY``; exits with 1 and a line for each difference.
+Usage: ``check_exports.py NM LIBRARY``; exits with 1 and a line for each difference.
 """
 
 from __future__ import annotations
