@@ -359,9 +359,9 @@ def assumptions(context: Recorded, device: Device | None) -> Iterator[str]:
         yield f"the CUDA context of the {device.name} is an assumption, not a measurement"
 
 
-def measured(trace: Trace, replayed: Replay, options: AllocatorOptions) -> Measured | None:
+def measured(recorded: Recorded, replayed: Replay, options: AllocatorOptions) -> Measured | None:
     """Return the allocator's own figures of a run on the phantom GPU, and whether the replay reached them."""
-    notes = trace.notes.allocator
+    notes = recorded.allocator
     traced = None if notes is None else notes.busiest
     if notes is None or traced is None:
         return None
@@ -377,7 +377,7 @@ def measured(trace: Trace, replayed: Replay, options: AllocatorOptions) -> Measu
         for rank in notes.ranks
         for row in rank.devices
     )
-    same_rules = options == job_settings(trace).options
+    same_rules = options == job_settings(recorded.trace).options
     return Measured(
         peak_reserved_bytes=traced.peak_reserved_bytes,
         peak_allocated_bytes=traced.peak_allocated_bytes,
@@ -392,14 +392,26 @@ def measured(trace: Trace, replayed: Replay, options: AllocatorOptions) -> Measu
     )
 
 
-def disagreement(trace: Trace, measured: Measured | None, replayed: Replay) -> Iterator[Diagnostic]:
+def disagreement(recorded: Recorded, measured: Measured | None, replayed: Replay) -> Iterator[Diagnostic]:
     """Describe the error of xMem's own replay where PyTorch's allocator counted otherwise.
 
     A recording that begins in the middle of a run cannot agree: it does not know the earlier segments.
     """
-    if measured is None or measured.replay_agrees is not False or trace.notes.phantom is None:
+    if measured is None or measured.replay_agrees is not False:
         return
     counted, ours = measured.peak_reserved_bytes, replayed.peak_reserved.bytes
+    if recorded.origin is not Origin.PHANTOM:
+        if counted > ours and recorded.origin is Origin.FOREIGN_GPU:
+            yield Diagnostic(
+                kind="memory_before_the_trace",
+                severity="info",
+                count=1,
+                first_byte_offset=-1,
+                message=f"PyTorch's own allocator reserved at most {format_bytes(counted)}, the replay of "
+                f"what the trace holds {format_bytes(ours)}: the trace begins in the middle of a run, and "
+                "the need counts what the allocator held",
+            )
+        return
     grave = abs(ours - counted) > _GRAVE * counted
     yield Diagnostic(
         kind="replay_disagrees",

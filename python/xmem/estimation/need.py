@@ -98,7 +98,7 @@ def _unreplayed(observed: Observation, replayed: Replay, *, same_run: bool) -> U
     if observed.scaled is not None:
         return observed.scaled.unreplayed
     if same_run and not observed.what_ifs:
-        return unreplayed_of(observed.recorded.trace, replayed)
+        return unreplayed_of(observed.recorded, replayed)
     return unreplayed_as_recorded(observed)
 
 
@@ -110,13 +110,14 @@ def unreplayed_as_recorded(observed: Observation) -> Unreplayed:
     """Return the memory that the replay of a run as recorded, with its own settings and without limit, does
     not show; computed once for a trace."""
     trace = observed.recorded.trace
-    if trace.notes.allocator is None or not trace.notes.allocator.ranks:
+    allocator = observed.recorded.allocator
+    if allocator is None or not allocator.ranks:
         return NOTHING
     known = _as_recorded.setdefault(observed.recorded, {})
     if observed.plan.off not in known:
         requests = move(replace(observed, what_ifs=()), AS_RECORDED).requests
         replayed = replay_requests(requests, options=job_settings(trace).options)
-        known[observed.plan.off] = unreplayed_of(trace, replayed)
+        known[observed.plan.off] = unreplayed_of(observed.recorded, replayed)
     return known[observed.plan.off]
 
 

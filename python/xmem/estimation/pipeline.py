@@ -184,8 +184,9 @@ def conclude(stages: Stages, *, show_packages: bool = False) -> Analysis:
 def _estimate(stages: Stages, verdict: Judged, bounds: Bounds, witness: evidence.Witness) -> Estimate:
     """Return the verdict with its reasons, without the time that they take."""
     trace, device, replayed = stages.trace, stages.question.device, verdict.replay
-    as_recorded = stages.scaling is None and not stages.what_if
-    measured = evidence.measured(trace, stages.unlimited, stages.settings.options) if as_recorded else None
+    measured = None
+    if stages.scaling is None and not stages.what_if:  # the run as it was recorded
+        measured = evidence.measured(stages.recorded, stages.unlimited, stages.settings.options)
     spread_bytes = evidence.spread_of_iterations(trace, stages.workload, stages.requests, stages.unlimited)
     return Estimate(
         peak_reserved_bytes=verdict.reserved_bytes,
@@ -206,7 +207,7 @@ def _estimate(stages: Stages, verdict: Judged, bounds: Bounds, witness: evidence
         what_if=stages.what_if,
         diagnostics=(
             *evidence.diagnostics(trace, stages.blocks),
-            *evidence.disagreement(trace, measured, stages.unlimited),
+            *evidence.disagreement(stages.recorded, measured, stages.unlimited),
         ),
         trace=evidence.trace_summary(trace, stages.attribution),
         timings_s={},

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 from xmem.devices.gpus import Device
 from xmem.estimation.estimate import CardPart
+from xmem.run.recorded import Recorded
 from xmem.simulation.alloc_conf import AllocatorOptions
 from xmem.simulation.replay import Replay, Requests
 from xmem.simulation.replay import replay as replay_requests
 from xmem.trace.notes import CardNote
-from xmem.trace.trace import Trace
 
 # Managed memory moves to the host when the card is full; what a kernel works on has to be there. Paged
 # optimizers work on two states of one parameter at a time (bitsandbytes 0.50, `Optimizer2State.update_step`).
@@ -154,8 +154,12 @@ def judge(
         # No cache can help where the tensors alone are too large.
         hopeless = unlimited.peak_requested.bytes + beside_bytes > device.total_memory_bytes
         if explain or not hopeless:
+            total_bytes = device.total_memory_bytes
             limited = replay_requests(
-                requests, options=options, capacity_bytes=device.total_memory_bytes, other_bytes=beside_bytes
+                requests,
+                options=options,
+                capacity_bytes=total_bytes,
+                other_bytes=min(beside_bytes, total_bytes),  # others alone may need more than there is
             )
     failed = limited if limited is not None and limited.oom is not None else None
     ran = unlimited if limited is None or failed is not None else limited
@@ -168,18 +172,18 @@ def judge(
     return Judged(ran, failed, context_bytes, unreplayed, missed_bytes, need_bytes, fits)
 
 
-def unreplayed_of(trace: Trace, recorded: Replay) -> Unreplayed:
+def unreplayed_of(run: Recorded, replayed: Replay) -> Unreplayed:
     """Return the memory that the replay of a run, as it was recorded, does not show.
 
     Args:
-        trace: Trace of the run.
-        recorded: The replay of its requests with its own settings, without limit.
+        run: Trace of the run.
+        replayed: The replay of its requests with its own settings, without limit.
     """
-    notes = trace.notes.allocator
+    notes = run.allocator
     traced = None if notes is None else notes.busiest
     if notes is None or traced is None:
         return NOTHING
-    allocator = Growth(traced.peak_reserved_bytes, recorded.peak_reserved.bytes)
+    allocator = Growth(traced.peak_reserved_bytes, replayed.peak_reserved.bytes)
     card = next((card for card in notes.cards if card.card == traced.card), None)
     if card is None:  # a recording, or a capture of an early version
         peaks = [row.peak_reserved_bytes for rank in notes.ranks for row in rank.devices]

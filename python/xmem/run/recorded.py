@@ -12,7 +12,7 @@ from xmem.run.operators import OperatorIndex
 from xmem.run.target import Target
 from xmem.trace.attribution import Attribution
 from xmem.trace.blocks import CPU, BlockTable, traced_device
-from xmem.trace.notes import CaptureNotes
+from xmem.trace.notes import AllocatorNotes, CaptureNotes, DevicePeaks, RankNote
 from xmem.trace.trace import Trace
 
 
@@ -57,9 +57,25 @@ class Recorded:
     @cached_property
     def traced_device(self) -> tuple[int, int]:
         """Type and index of the device that the run is about."""
-        allocator = self.trace.notes.allocator
-        busiest = None if allocator is None else allocator.busiest
+        noted = self.trace.notes.allocator
+        busiest = None if noted is None else noted.busiest
         return traced_device(self.blocks, None if busiest is None else busiest.device)
+
+    @cached_property
+    def allocator(self) -> AllocatorNotes | None:
+        """What PyTorch's own allocator said of the run: in the capture's notes, else in the totals that the
+        memory events of a GPU hold; None where neither is there.
+        """
+        if self.notes.allocator is not None:
+            return self.notes.allocator
+        device_type, device = self.traced_device
+        memory = self.trace.memory
+        rows = (memory.device_type == device_type) & (memory.device_index == device)
+        reserved_bytes = int(memory.total_reserved[rows].max(initial=0))
+        if device_type == CPU or reserved_bytes <= 0:
+            return None
+        allocated_bytes = int(memory.total_allocated[rows].max(initial=0))
+        return AllocatorNotes(ranks=(RankNote(0, (DevicePeaks(device, reserved_bytes, allocated_bytes),)),))
 
     @cached_property
     def origin(self) -> Origin:
