@@ -146,19 +146,17 @@ def custom_device(capacity_bytes: int, like: Device | None = None) -> Device:
     )
 
 
-def asked_device(gpu: str | None, capacity: int | str | None, *, default: str | None = None) -> Device | None:
+def asked_device(gpu: str | None, capacity: int | str | None) -> Device | None:
     """Return the GPU that a user means by a name, a capacity, or both; None if there is neither.
 
     Args:
         gpu: A name that ``find_device`` knows.
         capacity: Bytes, or text such as ``11.5GiB``; it wins over the capacity of ``gpu``.
-        default: The GPU to use if none is named.
 
     Raises:
         ConfigError: No such GPU, no such size, or not even the context fits.
     """
-    name = gpu or default
-    named = None if name is None else find_device(name)
+    named = None if gpu is None else find_device(gpu)
     if capacity is None:
         return named
     size_bytes = parse_bytes(capacity) if isinstance(capacity, str) else capacity

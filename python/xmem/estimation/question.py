@@ -23,20 +23,12 @@ class Question:
         alloc_conf: ``PYTORCH_CUDA_ALLOC_CONF`` of the job.
         torch_version: PyTorch version that will run it, such as ``2.13.0``.
         confidence: Confidence of each bound of the interval, at least 0.5 and less than 1.
-
-    Raises:
-        ConfigError: The settings, the version or the confidence are invalid.
     """
 
     device: Device | None = None
     alloc_conf: str | None = None
     torch_version: str | None = None
     confidence: float = DEFAULT_CONFIDENCE
-
-    def __post_init__(self) -> None:
-        require_confidence(self.confidence)
-        if self.alloc_conf or self.torch_version:  # before reading or capture, which may take minutes
-            parse_alloc_conf(self.alloc_conf or "", self.torch_version or DEFAULT_TORCH_VERSION)
 
     def on(self, device: Device | None) -> Question:
         """Return the same question about another GPU."""
@@ -53,11 +45,7 @@ class Question:
         return custom_device(self.device.total_memory_bytes, like=described)
 
     def settings_of(self, trace: Trace) -> JobSettings:
-        """Return the release and the settings of the job: as requested, else those of its trace.
-
-        Raises:
-            ConfigError: The release does not accept the settings.
-        """
+        """Return the release and the settings of the job: as requested, else those of its trace."""
         return job_settings(trace, self.alloc_conf, self.torch_version)
 
 
@@ -75,6 +63,8 @@ def ask(
 ) -> Question:
     """Build a question as users put it: a GPU by name, and a capacity that wins over that of the GPU.
 
+    Everything is checked now, before reading or capture, which may take minutes.
+
     Args:
         gpu: Name of a GPU (``xmem-fast gpus``).
         capacity: Bytes, or text such as ``11.5GiB``.
@@ -85,4 +75,7 @@ def ask(
     Raises:
         ConfigError: The GPU, the capacity, the settings, the version or the confidence are invalid.
     """
+    require_confidence(confidence)
+    if alloc_conf or torch_version:
+        parse_alloc_conf(alloc_conf or "", torch_version or DEFAULT_TORCH_VERSION)
     return Question(asked_device(gpu, capacity), alloc_conf, torch_version, confidence)

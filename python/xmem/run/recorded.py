@@ -69,10 +69,12 @@ class Recorded:
         if self.notes.allocator is not None:
             return self.notes.allocator
         device_type, device = self.traced_device
+        if device_type == CPU:
+            return None
         memory = self.trace.memory
         rows = (memory.device_type == device_type) & (memory.device_index == device)
         reserved_bytes = int(memory.total_reserved[rows].max(initial=0))
-        if device_type == CPU or reserved_bytes <= 0:
+        if reserved_bytes <= 0:
             return None
         allocated_bytes = int(memory.total_allocated[rows].max(initial=0))
         return AllocatorNotes(ranks=(RankNote(0, (DevicePeaks(device, reserved_bytes, allocated_bytes),)),))
