@@ -1,9 +1,10 @@
-// Any bytes are a trace that keeps its laws or a TraceError. The way in changes nothing: not for a text that is JSON or
-// becomes so when its bytes are repaired, and never whether it is an error.
+// Any bytes are a trace that keeps its laws or a TraceError. The way in changes nothing for a text that is JSON or
+// becomes so when its bytes are repaired; of another text, a trace that not every way reads says that events were lost.
 #include <simdjson.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
 
@@ -107,7 +108,19 @@ void require_same_trace(const Trace& a, const Trace& b) {
   }
 }
 
+bool lost_events(const Trace& trace) {
+  return std::ranges::any_of(trace.diagnostics.all(), [](const xmem::trace::Diagnostic& found) {
+    return found.problem == xmem::trace::Problem::malformed_event;
+  });
+}
+
+// Lost quotes may hide each other: read in pieces, such a text may end inside a damaged event. What one way refuses,
+// the other never reads without saying that events were lost.
 void require_same(const Outcome& a, const Outcome& b, bool every_detail) {
+  if (!every_detail && a.trace.has_value() != b.trace.has_value()) {
+    require(lost_events(a.trace ? *a.trace : *b.trace), "a trace that another way refuses has lost events");
+    return;
+  }
   require(a.trace.has_value() == b.trace.has_value(), "both ways give a trace, or both an error");
   require(a.message == b.message && a.offset == b.offset, "the errors are the same");
   if (!a.trace) return;

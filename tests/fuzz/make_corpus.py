@@ -151,6 +151,13 @@ TRACES = {
     "lost_closing_brace": changed(b'"dur":2}', b'"dur":2'),
     "lost_opening_brace": changed(b'{"ph"', b'"ph"'),
     "two_lost_quotes": events(SPAN[:-20], ALLOCATION, FREE, SPAN.replace(b'"cat"', b'"cat', 1), FREE),
+    "lost_quotes_that_hide_each_other": events(
+        ALLOCATION.replace(b'"pid":1', b'"p'),
+        SPAN.replace(b'"dur":', b'"dur[:'),
+        FREE.replace(b'"Addr":64}}', b'id":0}}'),
+        SPAN.replace(b'"dur":', b'"dur[:'),
+        FREE,
+    ),
     # Events that break ties, cross, and link.
     "equal_times": events(*(SPAN.replace(b"1.5", b"1") for _ in range(3)), ALLOCATION, ALLOCATION),
     "numbered_backwards": events(
