@@ -1,4 +1,4 @@
-"""The pytest plugin: tests that fail when their body needs too much GPU memory (``docs/check.md``).
+"""The pytest plugin: tests that fail when their body needs too much GPU memory (``docs/commands/check.md``).
 
 Every pytest run loads this module, so its imports are delayed until a test needs them.
 """

@@ -108,7 +108,7 @@ def test_the_entries_of_the_hooks_run(tmp_path, monkeypatch):
 
 
 def test_the_example_of_the_documentation_is_read(tmp_path):
-    text = (ROOT / "docs" / "check.md").read_text()
+    text = (ROOT / "docs" / "commands" / "check.md").read_text()
     (tmp_path / "xmem.toml").write_text(text.partition("```toml\n")[2].partition("```")[0])
     gpt2, resnet = read_jobs(tmp_path / "xmem.toml")
     assert gpt2.asked.limits.budget_bytes == 10 << 30

@@ -66,108 +66,128 @@ def memory(**args: object) -> bytes:
 
 PRETTY = training().bytes()
 
-TRACES = {
-    # Shapes of whole files.
-    "empty": b"",
-    "blank": b" \n\t",
-    "no_events": events(),
-    "pretty_printed": PRETTY,
-    "compact": training().bytes("compact"),
-    "bare_list_of_2021": training().bytes("2021"),
-    "with_capture_metadata": captured().bytes("compact"),
-    "byte_order_mark": b"\xef\xbb\xbf" + events(SPAN, ALLOCATION, FREE),
-    "keys_after_the_events": events(SPAN)[:-1] + b',"xmem":{"format":1},"traceName":"t"}',
-    "two_event_arrays": events(SPAN)[:-1] + b',"traceEvents":[' + ALLOCATION + b"]}",
-    "odd_top_level_keys": b'{"odd \\" key":{"a":["]","}"]},"":null,"n":-1e5,' + events(SPAN)[1:],
-    "events_no_array": b'{"traceEvents":7}',
-    "no_trace": b'{"a":1}',
-    "text_after_the_document": events(SPAN) + b"\n]}garbage",
-    # Files that were cut.
-    "cut_in_an_event": PRETTY[: PRETTY.index(b"Record function id")],
-    "cut_after_an_event": PRETTY[: PRETTY.rindex(b"}\n  ]")],
-    "cut_in_the_header": PRETTY[:30],
-    "cut_in_an_escape": b'[{"ph":"X","name":"a\\',
-    # Memory instants.
-    "no_addresses": events(memory(Bytes=8), memory(Bytes=8), memory(Bytes=-8), memory(Bytes=-8)),
-    "rocm": events(memory(Bytes=64, Addr=1, Device_Type=6, Device_Id=0, Total_Reserved=128)),
-    "warm_start": events(FREE, ALLOCATION),
-    "lost_free": events(ALLOCATION, ALLOCATION, FREE),
-    "free_of_another_size": events(ALLOCATION, FREE.replace(b"-512", b"-8")),
-    "zero_bytes": events(memory(Bytes=0, Addr=1)),
-    "bytes_of_the_largest_integers": events(
-        *(memory(Bytes=sign * (2**63 - 1), Addr=at) for at in (1, 2) for sign in (1, -1))
-    ),
-    "bytes_of_the_least_integer": events(memory(Bytes=-(2**63), Addr=1), memory(Bytes=-(2**63))),
-    "integers_beyond_int64": events(
-        memory(Bytes=2**63, Addr=2**64 - 1), memory(Bytes=2**64, Addr=2**64), memory(Bytes=1, Addr=2**63)
-    ),
-    "device_out_of_range": events(
-        memory(Bytes=1, Addr=1, Device_Type=257, Device_Id=2**32), memory(Bytes=1, Device_Type=-129)
-    ),
-    "quoted_numbers": events(memory(Bytes="512", Addr="64"), memory(Bytes=8, Addr="64", Device_Type="1")),
-    "arguments_before_the_name": events(
-        b'{"args":{"Addr":16,"Bytes":-64,"x":{"Bytes":1}},"ts":1,"name":"[memory]","ph":"i"}'
-    ),
-    "arguments_no_object": changed(b'{"Bytes":512,"Addr":64}', b'[{"Bytes":512}]', ALLOCATION),
-    # Times.
-    "times_at_the_limit": events(
-        SPAN.replace(b"1.5", b"9223372036854775.807").replace(b'"dur":2', b'"dur":9223372036854775.807'),
-        SPAN.replace(b"1.5", b"9223372036854775.808"),
-        SPAN.replace(b"1.5", b"-9223372036854775.807"),
-    ),
-    "times_with_exponents": events(
-        *(SPAN.replace(b"1.5", time) for time in (b"1e3", b"1.5E-3", b"1e40", b"1e999999999999", b"0e-41"))
-    ),
-    "nan_and_infinity": events(
-        *(SPAN.replace(b"1.5", time) for time in (b"NaN", b"-Infinity", b"Infinity", b"nan", b"-"))
-    ),
-    "negative_duration": changed(b'"dur":2', b'"dur":-2'),
-    "no_duration": changed(b',"dur":2', b""),
-    "null_fields": events(SPAN.replace(b'"aten::add"', b"null"), SPAN.replace(b"1.5", b"null")),
-    # Strings.
-    "control_characters": changed(b"aten::add", b"a\x01\x00\x1f\nb"),
-    "invalid_utf8": changed(b"aten::add", b"\xff\xc0\x80\xed\xa0\x80\xf4\x90\x80\x80"),
-    "escaped_zero": changed(b"aten::add", b"a\\u0000b"),
-    "unpaired_surrogate": changed(b"aten::add", b"\\ud83d\\u0041 \\udc00"),
-    "odd_escapes": changed(b"aten::add", b'\\x\\u12\\\\\\"'),
-    "backslashes_outside_strings": changed(b'"tid":1', b'"tid":\\"1\\'),
-    "braces_in_strings": changed(b"aten::add", b'} ] { [ \\" },{'),
-    "escaped_keys": changed(b'"ph"', b'"\\u0070h"'),
-    "empty_strings": changed(b'"aten::add"', b'""').replace(b'"cat":"cpu_op"', b'"cat":""'),
-    "huge_string": changed(b"aten::add", b"a" * 3500),
-    "non_ascii_names": changed(b"aten::add", "cafe\u0301 \u2603 \U0001f525".encode()),
-    # Structure.
-    "duplicate_keys": changed(b'"ts":1.5', b'"ts":1.5,"ts":9,"name":"other","args":{},"args":{"Ev Idx":3}'),
-    "deep_arrays": changed(b'"dur":2', b'"args":{"Input type":' + b"[" * 1200 + b"]" * 1200 + b"}"),
-    "deep_objects": changed(b'"dur":2', b'"x":' + b'{"a":' * 300 + b"1" + b"}" * 300),
-    "elements_that_are_no_events": events(b"1", b'"two"', b"[3,{}]", b"null", SPAN, b"{}"),
-    "commas_too_many": events(SPAN, b"", b"", ALLOCATION, b""),
-    "commas_missing": events(SPAN + ALLOCATION + FREE),
-    "stray_closing_brace": events(SPAN + b"}", ALLOCATION),
-    "stray_closing_bracket": changed(b'"dur":2', b'"args":{"Input type":["a"]]}'),
-    "lost_opening_quote": changed(b'"aten::add"', b'aten::add"'),
-    "lost_closing_quote": changed(b'"aten::add"', b'"aten::add'),
-    "lost_quote_pretty_printed": PRETTY.replace(b'"aten::linear"', b'"aten::linear', 1),
-    "lost_closing_brace": changed(b'"dur":2}', b'"dur":2'),
-    "lost_opening_brace": changed(b'{"ph"', b'"ph"'),
-    "two_lost_quotes": events(SPAN[:-20], ALLOCATION, FREE, SPAN.replace(b'"cat"', b'"cat', 1), FREE),
-    "lost_quotes_that_hide_each_other": events(
-        ALLOCATION.replace(b'"pid":1', b'"p'),
-        SPAN.replace(b'"dur":', b'"dur[:'),
-        FREE.replace(b'"Addr":64}}', b'id":0}}'),
-        SPAN.replace(b'"dur":', b'"dur[:'),
-        FREE,
-    ),
-    # Events that break ties, cross, and link.
-    "equal_times": events(*(SPAN.replace(b"1.5", b"1") for _ in range(3)), ALLOCATION, ALLOCATION),
-    "numbered_backwards": events(
-        *(memory(**{"Bytes": 8, "Addr": at, "Ev Idx": 3 - at}) for at in (1, 2, 3)),
-    ),
-    "crossing_spans": TraceBuilder().operator("a", 0, 5).operator("b", 3, 9).alloc(1, 8, 4).bytes("compact"),
-    "backward_without_forward": TraceBuilder()
-    .backward("MulBackward0", 1, 5, sequence_number=7)
-    .bytes("compact"),
-    "several_threads": training().on(7, "other").operator("aten::mul", 1, 2).alloc(9, 8, 1).bytes("compact"),
+TRACES: dict[str, dict[str, bytes]] = {
+    "files": {  # Shapes of whole files.
+        "empty": b"",
+        "blank": b" \n\t",
+        "no_events": events(),
+        "pretty_printed": PRETTY,
+        "compact": training().bytes("compact"),
+        "bare_list_of_2021": training().bytes("2021"),
+        "with_capture_metadata": captured().bytes("compact"),
+        "byte_order_mark": b"\xef\xbb\xbf" + events(SPAN, ALLOCATION, FREE),
+        "keys_after_the_events": events(SPAN)[:-1] + b',"xmem":{"format":1},"traceName":"t"}',
+        "two_event_arrays": events(SPAN)[:-1] + b',"traceEvents":[' + ALLOCATION + b"]}",
+        "odd_top_level_keys": b'{"odd \\" key":{"a":["]","}"]},"":null,"n":-1e5,' + events(SPAN)[1:],
+        "events_no_array": b'{"traceEvents":7}',
+        "no_trace": b'{"a":1}',
+        "text_after_the_document": events(SPAN) + b"\n]}garbage",
+    },
+    "cut": {  # Files that were cut.
+        "cut_in_an_event": PRETTY[: PRETTY.index(b"Record function id")],
+        "cut_after_an_event": PRETTY[: PRETTY.rindex(b"}\n  ]")],
+        "cut_in_the_header": PRETTY[:30],
+        "cut_in_an_escape": b'[{"ph":"X","name":"a\\',
+    },
+    "memory": {  # Memory instants.
+        "no_addresses": events(memory(Bytes=8), memory(Bytes=8), memory(Bytes=-8), memory(Bytes=-8)),
+        "rocm": events(memory(Bytes=64, Addr=1, Device_Type=6, Device_Id=0, Total_Reserved=128)),
+        "warm_start": events(FREE, ALLOCATION),
+        "lost_free": events(ALLOCATION, ALLOCATION, FREE),
+        "free_of_another_size": events(ALLOCATION, FREE.replace(b"-512", b"-8")),
+        "zero_bytes": events(memory(Bytes=0, Addr=1)),
+        "bytes_of_the_largest_integers": events(
+            *(memory(Bytes=sign * (2**63 - 1), Addr=at) for at in (1, 2) for sign in (1, -1))
+        ),
+        "bytes_of_the_least_integer": events(memory(Bytes=-(2**63), Addr=1), memory(Bytes=-(2**63))),
+        "integers_beyond_int64": events(
+            memory(Bytes=2**63, Addr=2**64 - 1), memory(Bytes=2**64, Addr=2**64), memory(Bytes=1, Addr=2**63)
+        ),
+        "device_out_of_range": events(
+            memory(Bytes=1, Addr=1, Device_Type=257, Device_Id=2**32), memory(Bytes=1, Device_Type=-129)
+        ),
+        "quoted_numbers": events(memory(Bytes="512", Addr="64"), memory(Bytes=8, Addr="64", Device_Type="1")),
+        "arguments_before_the_name": events(
+            b'{"args":{"Addr":16,"Bytes":-64,"x":{"Bytes":1}},"ts":1,"name":"[memory]","ph":"i"}'
+        ),
+        "arguments_no_object": changed(b'{"Bytes":512,"Addr":64}', b'[{"Bytes":512}]', ALLOCATION),
+    },
+    "times": {  # Times.
+        "times_at_the_limit": events(
+            SPAN.replace(b"1.5", b"9223372036854775.807").replace(b'"dur":2', b'"dur":9223372036854775.807'),
+            SPAN.replace(b"1.5", b"9223372036854775.808"),
+            SPAN.replace(b"1.5", b"-9223372036854775.807"),
+        ),
+        "times_with_exponents": events(
+            *(
+                SPAN.replace(b"1.5", time)
+                for time in (b"1e3", b"1.5E-3", b"1e40", b"1e999999999999", b"0e-41")
+            )
+        ),
+        "nan_and_infinity": events(
+            *(SPAN.replace(b"1.5", time) for time in (b"NaN", b"-Infinity", b"Infinity", b"nan", b"-"))
+        ),
+        "negative_duration": changed(b'"dur":2', b'"dur":-2'),
+        "no_duration": changed(b',"dur":2', b""),
+        "null_fields": events(SPAN.replace(b'"aten::add"', b"null"), SPAN.replace(b"1.5", b"null")),
+    },
+    "strings": {  # Strings.
+        "control_characters": changed(b"aten::add", b"a\x01\x00\x1f\nb"),
+        "invalid_utf8": changed(b"aten::add", b"\xff\xc0\x80\xed\xa0\x80\xf4\x90\x80\x80"),
+        "escaped_zero": changed(b"aten::add", b"a\\u0000b"),
+        "unpaired_surrogate": changed(b"aten::add", b"\\ud83d\\u0041 \\udc00"),
+        "odd_escapes": changed(b"aten::add", b'\\x\\u12\\\\\\"'),
+        "backslashes_outside_strings": changed(b'"tid":1', b'"tid":\\"1\\'),
+        "braces_in_strings": changed(b"aten::add", b'} ] { [ \\" },{'),
+        "escaped_keys": changed(b'"ph"', b'"\\u0070h"'),
+        "empty_strings": changed(b'"aten::add"', b'""').replace(b'"cat":"cpu_op"', b'"cat":""'),
+        "huge_string": changed(b"aten::add", b"a" * 3500),
+        "non_ascii_names": changed(b"aten::add", "cafe\u0301 \u2603 \U0001f525".encode()),
+    },
+    "structure": {  # Structure.
+        "duplicate_keys": changed(
+            b'"ts":1.5', b'"ts":1.5,"ts":9,"name":"other","args":{},"args":{"Ev Idx":3}'
+        ),
+        "deep_arrays": changed(b'"dur":2', b'"args":{"Input type":' + b"[" * 1200 + b"]" * 1200 + b"}"),
+        "deep_objects": changed(b'"dur":2', b'"x":' + b'{"a":' * 300 + b"1" + b"}" * 300),
+        "elements_that_are_no_events": events(b"1", b'"two"', b"[3,{}]", b"null", SPAN, b"{}"),
+        "commas_too_many": events(SPAN, b"", b"", ALLOCATION, b""),
+        "commas_missing": events(SPAN + ALLOCATION + FREE),
+        "stray_closing_brace": events(SPAN + b"}", ALLOCATION),
+        "stray_closing_bracket": changed(b'"dur":2', b'"args":{"Input type":["a"]]}'),
+        "lost_opening_quote": changed(b'"aten::add"', b'aten::add"'),
+        "lost_closing_quote": changed(b'"aten::add"', b'"aten::add'),
+        "lost_quote_pretty_printed": PRETTY.replace(b'"aten::linear"', b'"aten::linear', 1),
+        "lost_closing_brace": changed(b'"dur":2}', b'"dur":2'),
+        "lost_opening_brace": changed(b'{"ph"', b'"ph"'),
+        "two_lost_quotes": events(SPAN[:-20], ALLOCATION, FREE, SPAN.replace(b'"cat"', b'"cat', 1), FREE),
+        "lost_quotes_that_hide_each_other": events(
+            ALLOCATION.replace(b'"pid":1', b'"p'),
+            SPAN.replace(b'"dur":', b'"dur[:'),
+            FREE.replace(b'"Addr":64}}', b'id":0}}'),
+            SPAN.replace(b'"dur":', b'"dur[:'),
+            FREE,
+        ),
+    },
+    "order": {  # Events that break ties, cross, and link.
+        "equal_times": events(*(SPAN.replace(b"1.5", b"1") for _ in range(3)), ALLOCATION, ALLOCATION),
+        "numbered_backwards": events(
+            *(memory(**{"Bytes": 8, "Addr": at, "Ev Idx": 3 - at}) for at in (1, 2, 3)),
+        ),
+        "crossing_spans": TraceBuilder()
+        .operator("a", 0, 5)
+        .operator("b", 3, 9)
+        .alloc(1, 8, 4)
+        .bytes("compact"),
+        "backward_without_forward": TraceBuilder()
+        .backward("MulBackward0", 1, 5, sequence_number=7)
+        .bytes("compact"),
+        "several_threads": training()
+        .on(7, "other")
+        .operator("aten::mul", 1, 2)
+        .alloc(9, 8, 1)
+        .bytes("compact"),
+    },
 }
 
 
@@ -191,7 +211,11 @@ def histories() -> dict[str, bytes]:
 def corpus() -> dict[Path, bytes]:
     """Every file of the corpus and what it holds."""
     return {
-        **{CORPUS / "traces" / f"{name}.json": text for name, text in TRACES.items()},
+        **{
+            CORPUS / "traces" / subject / f"{name}.json": text
+            for subject, texts in TRACES.items()
+            for name, text in texts.items()
+        },
         **{CORPUS / "requests" / f"{name}.bin": data for name, data in histories().items()},
     }
 
@@ -199,7 +223,7 @@ def corpus() -> dict[Path, bytes]:
 def main() -> None:
     """Write them, and remove what is no longer a case."""
     files = corpus()
-    for path in (path for path in CORPUS.glob("*/*") if path not in files):
+    for path in (path for path in CORPUS.rglob("*.*") if path not in files):
         path.unlink()
     for path, data in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)

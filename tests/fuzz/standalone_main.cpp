@@ -141,7 +141,9 @@ int main(int argc, char** argv) {
     if (argument.starts_with("-")) continue;
     if (!std::filesystem::is_directory(argument)) files.emplace_back(argument);
     if (!std::filesystem::is_directory(argument)) continue;
-    for (const auto& entry : std::filesystem::directory_iterator(argument)) files.push_back(entry.path());
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(argument)) {
+      if (entry.is_regular_file()) files.push_back(entry.path());
+    }
   }
   std::ranges::sort(files);
   for (const int number : {SIGABRT, SIGSEGV, SIGFPE, SIGILL, SIGBUS}) std::signal(number, keep_input);

@@ -1,4 +1,4 @@
-"""Jobs to check, in ``xmem.toml`` or in ``[tool.xmem.check]`` of ``pyproject.toml`` (``docs/check.md``)."""
+"""Jobs to check, in ``xmem.toml`` or in ``[tool.xmem.check]`` of ``pyproject.toml`` (``docs/commands/check.md``)."""
 
 from __future__ import annotations
 

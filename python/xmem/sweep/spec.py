@@ -1,4 +1,4 @@
-"""A sweep as a TOML file: the job, and the configurations to try (``docs/sweep.md``)."""
+"""A sweep as a TOML file: the job, and the configurations to try (``docs/commands/sweep.md``)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Half precision: everything (``bf16``), or only autocast's part (``bf16-autocast``, ``fp16-autocast``).
 
 These are approximations, unlike the other what-ifs: the profiler records which operators ran and on which
-types, but not which tensor went where. docs/what_if.md describes the coverage and the accuracy.
+types, but not which tensor went where. docs/commands/what_if.md describes the coverage and the accuracy.
 """
 
 from __future__ import annotations
