@@ -41,14 +41,14 @@ def test_module_run_with_m(tmp_path: Path) -> None:
 
 @needs_torch
 def test_launcher_and_shell(tmp_path: Path) -> None:
-    run = run_capture(tmp_path, ["sh", "-c", f"{PYTHON} launcher.py && echo launched"])
+    run = run_capture(tmp_path, ["sh", "-c", f"{PYTHON} processes/launcher.py && echo launched"])
     assert run.stdout == "a process without torch\ntraining on cuda\nlaunched\n"
     assert run.xmem["argv"] == [str(TARGETS / "to_device.py")]
 
 
 @needs_torch
 def test_script_that_catches_everything(tmp_path: Path) -> None:
-    run = run_capture(tmp_path, target("stubborn.py"))
+    run = run_capture(tmp_path, target("trouble/stubborn.py"))
     assert run.result.exit_status == 0
     assert run.stdout == "ignored\nignored\n"
 
@@ -65,7 +65,7 @@ def test_questions_about_the_gpu(tmp_path: Path) -> None:
 
 @needs_torch
 def test_training_in_a_thread(tmp_path: Path) -> None:
-    run = run_capture(tmp_path, target("threads.py"))
+    run = run_capture(tmp_path, target("processes/threads.py"))
     assert run.stdout == "joined\n"
     assert run.stderr == ""
     assert run.result.iterations == 2
@@ -73,14 +73,14 @@ def test_training_in_a_thread(tmp_path: Path) -> None:
 
 @needs_torch
 def test_distributed_world_of_one(tmp_path: Path) -> None:
-    run = run_capture(tmp_path, [*target("distributed.py"), "1"])
+    run = run_capture(tmp_path, [*target("processes/distributed.py"), "1"])
     assert run.result.iterations == 3
     assert "torch.distributed ran with one process over gloo" in run.xmem["assumptions"]
 
 
 @needs_torch
 def test_distributed_world_of_two_is_refused(tmp_path: Path) -> None:
-    assert "2 processes" in fails([*target("distributed.py"), "2"], tmp_path).message
+    assert "2 processes" in fails([*target("processes/distributed.py"), "2"], tmp_path).message
 
 
 @needs_torch
@@ -110,7 +110,7 @@ def test_sitecustomize_of_the_user_still_runs(tmp_path: Path, monkeypatch: pytes
 
 @needs_torch
 def test_script_that_fails(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    error = fails(target("broken.py"), tmp_path)
+    error = fails(target("trouble/broken.py"), tmp_path)
     assert error.exit_status == 1
     assert "ValueError: the data is not there" in error.last_output
     assert "failed on its own" in error.message
@@ -119,7 +119,7 @@ def test_script_that_fails(tmp_path: Path, capfd: pytest.CaptureFixture[str]) ->
 
 @needs_torch
 def test_script_that_never_trains(tmp_path: Path) -> None:
-    run = run_capture(tmp_path, target("inference.py"))
+    run = run_capture(tmp_path, target("trouble/inference.py"))
     assert run.result.exit_status == 0
     assert (run.result.iterations, run.xmem["iteration_kind"]) == (1, "call")
     estimate = xmem.estimate(run.result.path)

@@ -25,7 +25,7 @@ def fails(command: list[str], folder: Path) -> CaptureError:
 
 
 def test_failing_rank_under_torchrun(tmp_path: Path) -> None:
-    error = fails([*TORCHRUN, str(TARGETS / "failing_rank.py"), "raise"], tmp_path)
+    error = fails([*TORCHRUN, str(TARGETS / "processes/failing_rank.py"), "raise"], tmp_path)
     assert "rank 1: ValueError: the data of rank 1 is not there" in error.message
     assert error.traceback.startswith("Traceback (most recent call last)")
     assert 'failing_rank.py", line' in error.traceback
@@ -34,7 +34,7 @@ def test_failing_rank_under_torchrun(tmp_path: Path) -> None:
 
 
 def test_killed_rank_under_torchrun(tmp_path: Path) -> None:
-    error = fails([*TORCHRUN, str(TARGETS / "failing_rank.py"), "kill"], tmp_path)
+    error = fails([*TORCHRUN, str(TARGETS / "processes/failing_rank.py"), "kill"], tmp_path)
     assert "rank 1: ended by signal 9" in error.message
     assert "of memory left, so the cause is another" in error.message
 
@@ -56,7 +56,7 @@ def test_script_that_shows_its_exception_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     monkeypatch.setenv("RANK", "1")
-    error = fails([sys.executable, str(TARGETS / "failing_rank.py"), way], tmp_path)
+    error = fails([sys.executable, str(TARGETS / "processes/failing_rank.py"), way], tmp_path)
     assert "rank 1: ValueError: the data of rank 1 is not there" in error.message
 
 

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workloads.job import Job
-from xmem_measure import least_memory, plan, processes, visit
+from xmem_measure import plan, processes, visit
+from xmem_measure.parts import least_memory
 from xmem_measure.store import Store, folder_name
 
 MIB = 1 << 20

@@ -23,7 +23,7 @@ from xmem.validation.columns import unpack
 from xmem_measure.columns import pack
 from xmem_measure.describe import describe
 from xmem_measure.history import History, Mark, requests_between
-from xmem_measure.nsight import launches
+from xmem_measure.parts.nsight import launches
 
 ROOT = Path(__file__).parents[2]
 SNAPSHOTS = Path(os.environ.get("XMEM_SHARED", ROOT / ".." / "shared")) / "data" / "snapshots"

@@ -6,7 +6,9 @@ import traceback
 from typing import Any
 
 from workloads import Scale
-from xmem_measure import (
+from xmem_measure.fake_meter import FakeMeter
+from xmem_measure.meter import CudaMeter, is_out_of_memory
+from xmem_measure.parts import (
     convolutions,
     device,
     least_memory,
@@ -14,8 +16,6 @@ from xmem_measure import (
     operators,
     training,
 )
-from xmem_measure.fake_meter import FakeMeter
-from xmem_measure.meter import CudaMeter, is_out_of_memory
 from xmem_measure.session import Session
 from xmem_measure.wire import Wire
 

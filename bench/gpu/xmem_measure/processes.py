@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from xmem_measure import nsight
 from xmem_measure.nvml import DeviceMemory
+from xmem_measure.parts import nsight
 from xmem_measure.plan import Run
 from xmem_measure.wire import Wire
 

@@ -13,9 +13,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from xmem_measure import least_memory, nsight, summary
+from xmem_measure import summary
 from xmem_measure.describe import describe
 from xmem_measure.nvml import DeviceMemory, HostMemory, Nvml, NvmlError
+from xmem_measure.parts import least_memory, nsight
 from xmem_measure.plan import PARTS, Run, plan
 from xmem_measure.processes import Child, Zygote, environment, finish_together
 from xmem_measure.store import Store, folder_name

@@ -1,6 +1,6 @@
 """Part 5, where Nsight Compute is installed: what the hardware counted during a forward pass.
 
-    python -m xmem_measure.nsight CONFIG     the program that Nsight Compute watches
+    python -m xmem_measure.parts.nsight CONFIG     the program that Nsight Compute watches
 
 Nsight Compute has to start the process that it watches, so these runs are not forked from the zygote.
 """
@@ -53,7 +53,7 @@ def measure(config: Mapping[str, Any], environment: Mapping[str, str], deadline:
             *("ncu", "--csv", "--page", "raw", "--print-units", "base", "--log-file", str(log)),
             *("--profile-from-start", "off", "--clock-control", "none"),
             *("--launch-count", str(_MOST_LAUNCHES), "--metrics", ",".join(METRICS)),
-            *(sys.executable, "-m", "xmem_measure.nsight", json.dumps(dict(config))),
+            *(sys.executable, "-m", "xmem_measure.parts.nsight", json.dumps(dict(config))),
         ]
         try:
             done = subprocess.run(
@@ -101,7 +101,7 @@ def main() -> None:
     import torch
 
     from workloads import Inference, prepare_inference
-    from xmem_measure.occupancy import forward
+    from xmem_measure.parts.occupancy import forward
 
     model, inputs = prepare_inference(Inference(**json.loads(sys.argv[1])))
     device = torch.device("cuda")

@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 
-from xmem_measure.cudnn import device_json
 from xmem_measure.meter import loaded_library
+from xmem_measure.parts.cudnn import device_json
 from xmem_measure.session import Session
 
 # The product's table of attribute numbers: data of the same checkout, no import.
-ATTRIBUTE_NUMBERS = Path(__file__).resolve().parents[3] / "python/xmem/data/cuda_attributes.toml"
+ATTRIBUTE_NUMBERS = Path(__file__).resolve().parents[4] / "python/xmem/data/cuda_attributes.toml"
 
 
 def run(_config: dict[str, Any], session: Session) -> dict[str, Any]:

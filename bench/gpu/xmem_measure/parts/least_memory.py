@@ -19,7 +19,7 @@ _FIRST_SHARES = (0.6, 0.75, 0.88, 0.95, 1.0)
 def run(config: dict[str, Any], session: Any) -> dict[str, Any]:
     """One trial: train under a cap; ``cap_bytes`` of None is none."""
     from workloads import Job, prepare
-    from xmem_measure.training import trained
+    from xmem_measure.parts.training import trained
 
     job = {name: value for name, value in config.items() if name != "cap_bytes"}
     prepared = prepare(Job(**job), session.scale)

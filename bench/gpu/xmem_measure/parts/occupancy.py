@@ -15,7 +15,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from workloads import Inference, prepare_inference
 from xmem_measure.columns import pack
-from xmem_measure.operators import flags
+from xmem_measure.parts.operators import flags
 from xmem_measure.session import Session
 
 _WARM_UPS = 2

@@ -5,4 +5,4 @@ import sys
 from pathlib import Path
 
 subprocess.run([sys.executable, "-c", "print('a process without torch')"], check=True)
-sys.exit(subprocess.run([sys.executable, Path(__file__).with_name("to_device.py")]).returncode)
+sys.exit(subprocess.run([sys.executable, Path(__file__).parents[1] / "to_device.py"]).returncode)

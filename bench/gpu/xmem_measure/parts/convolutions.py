@@ -15,7 +15,7 @@ from workloads import Job, Scale, prepare
 from workloads.training import set_precision
 from xmem_measure.history import Mark, requests_between
 from xmem_measure.meter import Meter, is_out_of_memory
-from xmem_measure.operators import flags
+from xmem_measure.parts.operators import flags
 from xmem_measure.session import Session
 
 _CALLS = ("forward", "data_gradient", "filter_gradient")
