@@ -8,6 +8,7 @@ from xmem.capture.capture import CaptureResult, DescribedGpu, Mode, capture
 from xmem.capture.extent import Extent
 from xmem.capture.interpreter import TorchBuild, find_torch, has_gpu, path_with, with_python
 from xmem.capture.phantom import PhantomMachine
+from xmem.capture.world import World, world_of
 
 __all__ = [
     "CaptureResult",
@@ -16,9 +17,11 @@ __all__ = [
     "Mode",
     "PhantomMachine",
     "TorchBuild",
+    "World",
     "capture",
     "find_torch",
     "has_gpu",
     "path_with",
     "with_python",
+    "world_of",
 ]

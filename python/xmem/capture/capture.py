@@ -21,6 +21,7 @@ from xmem.capture.notes import note
 from xmem.capture.phantom import PhantomMachine, last_calls, read_processes, refused_calls
 from xmem.capture.process import Ended, run_process
 from xmem.capture.ranks import rank_that_needs_most
+from xmem.capture.world import World
 from xmem.errors import CaptureError, ConfigError
 from xmem.phantom.ledger import ProcessRecord
 from xmem.text.units import format_bytes
@@ -75,6 +76,7 @@ def capture(
     stdout: int | None = None,
     mode: Mode = "real",
     machine: PhantomMachine | None = None,
+    world: World | None = None,
 ) -> CaptureResult:
     """Run a training command without a GPU and write the profiler trace of its first iterations.
 
@@ -94,6 +96,8 @@ def capture(
         mode: ``real`` computes everything on the CPU; ``phantom`` needs a CUDA build of torch and runs it on
             GPUs that compute nothing.
         machine: The GPUs of phantom mode; one RTX 3060 by default.
+        world: A distributed job of which only some ranks run, in phantom mode; the machine then has the GPUs
+            of their nodes.
 
     Raises:
         CaptureError: There is no trace: the script failed, never trained, took too long, did not start.
@@ -106,10 +110,22 @@ def capture(
         raise ConfigError(f"unknown mode {mode!r}", f"use one of {', '.join(get_args(Mode))}")
     target = Path(os.path.abspath(output))  # noqa: PTH100 - resolve() would replace a link by what it points to
     _check_output(target)
-    asked = _Asked(command, extent, timeout_s, stacks, env, gpu, stdout, mode, machine or PhantomMachine())
+    if world is not None and mode != "phantom":
+        raise ConfigError(
+            "a world of which only some ranks run needs phantom mode",
+            "name a Python whose torch is a CUDA build",
+        )
+    if world is not None and rank is not None and rank not in world.ranks:
+        raise ConfigError(f"rank {rank} is to be traced, and does not run", f"add {rank} to --ranks")
+    asked = _Asked(
+        command, extent, timeout_s, stacks, env, gpu, stdout, mode, machine or PhantomMachine(), world
+    )
     first = _rank_here(asked) if rank is None else rank
     try:
-        result = _capture_rank(asked, target, first)
+        if world is not None and world.is_chosen:
+            asked, result = _capture_chosen(asked, target, first)
+        else:
+            result = _capture_rank(asked, target, first)
     except _OtherRanksError as others:
         if rank is not None:
             raise
@@ -126,8 +142,29 @@ def capture(
     return result
 
 
+def _capture_chosen(asked: _Asked, target: Path, first: int) -> tuple[_Asked, CaptureResult]:
+    """Trace a rank of a world whose ranks were chosen for the user, with more where they matter."""
+    wall_s = 0.0
+    while True:
+        assert asked.world is not None
+        try:
+            result = _capture_rank(asked, target, first)
+            wider = asked.world.with_stages(result.metadata["phantom"])
+            reason = "the job is a pipeline"
+            wall_s += result.wall_s
+        except _MissingRanksError as error:
+            wider = asked.world.with_ranks(error.ranks)
+            reason = "the script waits for objects of other ranks"
+        if wider == asked.world:
+            return asked, replace(result, wall_s=wall_s)
+        note(f"{reason}; running again with ranks {', '.join(map(str, wider.ranks))}")
+        asked = replace(asked, world=wider)
+
+
 def _rank_here(asked: _Asked) -> int:
     """Return the rank that the command's environment sets, as a launcher does; 0 if it sets none."""
+    if asked.world is not None:
+        return asked.world.ranks[0]
     told = (os.environ if asked.env is None else asked.env).get("RANK", "")
     return int(told) if told.isdecimal() else 0
 
@@ -145,12 +182,13 @@ class _Asked:
     stdout: int | None
     mode: Mode
     machine: PhantomMachine
+    world: World | None
 
 
 def _capture_rank(asked: _Asked, target: Path, rank: int) -> CaptureResult:
     """Run the command once and trace one of its ranks."""
     began = time.monotonic()
-    machine, mode = asked.machine, asked.mode
+    machine, mode, world = asked.machine, asked.mode, asked.world
     with _workspace(target) as workspace:
         environment = _child_environment(os.environ if asked.env is None else asked.env)
         environment["XMEM_CAPTURE"] = json.dumps(
@@ -159,6 +197,7 @@ def _capture_rank(asked: _Asked, target: Path, rank: int) -> CaptureResult:
                 "mode": mode,
                 "extent": asdict(asked.extent),
                 "rank": rank,
+                "world": None if world is None else world.settings(),
                 "stacks": asked.stacks,
                 "gzip": target.suffix == ".gz",
                 "snapshot": machine.snapshot is not None,
@@ -170,11 +209,19 @@ def _capture_rank(asked: _Asked, target: Path, rank: int) -> CaptureResult:
             }
         )
         if mode == "phantom":
-            environment = machine.switch_on(workspace, environment)
-        ended = run_process(
-            _resolve(asked.command, environment), environment, workspace, asked.timeout_s, asked.stdout
-        )
-        status = _outcome(workspace, ended, asked.timeout_s, rank)
+            cards = machine if world is None else replace(machine, count=world.cards)
+            environment = cards.switch_on(workspace, environment)
+        command = _resolve(asked.command, environment)
+        if world is not None:
+            command = world.command(command)
+            environment |= world.environment()
+        ended = run_process(command, environment, workspace, asked.timeout_s, asked.stdout)
+        try:
+            status = _outcome(workspace, ended, asked.timeout_s, rank)
+        except CaptureError as error:
+            if world is not None and (missing := world.missing_in(workspace)):
+                raise _missing_ranks(error, missing) from error
+            raise
         _publish(Path(status["trace"]), target)
         if mode == "phantom" and machine.snapshot is not None:
             _publish(workspace / "snapshot.pickle", machine.snapshot)
@@ -240,6 +287,16 @@ def own_version() -> str:
         return "unknown"
 
 
+class _MissingRanksError(CaptureError):
+    """The command failed after it asked for objects of ranks that do not run.
+
+    Attributes:
+        ranks: Those ranks.
+    """
+
+    ranks: tuple[int, ...] = ()
+
+
 class _OtherRanksError(CaptureError):
     """The command ended well, but none of its processes was the rank to trace.
 
@@ -248,6 +305,19 @@ class _OtherRanksError(CaptureError):
     """
 
     ranks: frozenset[int] = frozenset()
+
+
+def _missing_ranks(error: CaptureError, ranks: tuple[int, ...]) -> _MissingRanksError:
+    named = ", ".join(map(str, ranks))
+    missing = _MissingRanksError(
+        f"{error.message}; before that, the script waited for objects of ranks that do not run: "
+        f"add {named} to --ranks",
+        error.exit_status,
+        error.last_output,
+        error.traceback,
+    )
+    missing.ranks = ranks
+    return missing
 
 
 def _outcome(workspace: Path, ended: Ended, timeout_s: float | None, rank: int) -> dict[str, Any]:

@@ -37,6 +37,9 @@ class CaptureSettings:
         snapshot: File to write the allocator's snapshot to.
         extent: How far to record; three iterations by default.
         rank: The rank to trace; the one that needs most memory by default.
+        world_size: Number of ranks of a job of which only some run.
+        ranks: Those that run, or ``auto``.
+        gpus_per_node: GPUs of each of its nodes.
         timeout: Timeout in seconds.
         stacks: Whether every Python frame is recorded.
     """
@@ -53,6 +56,9 @@ class CaptureSettings:
     snapshot: Path | None = None
     extent: Extent | None = None
     rank: int | None = None
+    world_size: int | None = None
+    ranks: str | None = None
+    gpus_per_node: int | None = None
     timeout: float | None = None
     stacks: bool = False
 
@@ -71,9 +77,10 @@ def capture_noting(
         CaptureError: The script failed, never trained, or the trace could not be written.
         ConfigError: A setting is invalid, or there is no CUDA build of torch for phantom mode.
     """
-    from xmem.capture import Extent, path_with, with_python
+    from xmem.capture import Extent, path_with, with_python, world_of
     from xmem.capture import capture as capture_command
 
+    world = world_of(settings.world_size, settings.ranks, settings.gpus_per_node, command)
     environment = dict(os.environ)
     if settings.python is not None:
         command = with_python(settings.python, command)
@@ -98,6 +105,7 @@ def capture_noting(
         stdout=_STDERR if as_json else None,
         mode=mode,
         machine=machine,
+        world=world,
     )
     trained = result.metadata.get("iteration_kind") != "call"
     if trained and result.iterations < extent.iterations:

@@ -115,6 +115,36 @@ LongestBatch = Annotated[
         "list columns of HuggingFace datasets.",
     ),
 ]
+WorldSize = Annotated[
+    int | None,
+    typer.Option(
+        "--world-size",
+        min=1,
+        help="Number of ranks that the script believes in, of which only --ranks run, each as one process. "
+        "By default, every rank runs.",
+        show_default=False,
+    ),
+]
+Ranks = Annotated[
+    str | None,
+    typer.Option(
+        "--ranks",
+        metavar="RANKS",
+        help="Ranks to run, such as 0,127,1023. auto runs the first, the last, and one of each pipeline "
+        "stage.",
+        show_default="auto, with --world-size",
+    ),
+]
+GpusPerNode = Annotated[
+    int | None,
+    typer.Option(
+        "--gpus-per-node",
+        min=1,
+        max=120,
+        help="GPUs of each node of such a job.",
+        show_default="what the launcher starts, or 8",
+    ),
+]
 Rank = Annotated[
     int | None,
     typer.Option(

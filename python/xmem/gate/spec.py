@@ -1,4 +1,7 @@
-"""Jobs to check, in ``xmem.toml`` or in ``[tool.xmem.check]`` of ``pyproject.toml`` (``docs/commands/check.md``)."""
+"""Jobs to check, in ``xmem.toml`` or in ``[tool.xmem.check]`` of ``pyproject.toml``.
+
+``docs/commands/check.md`` describes them.
+"""
 
 from __future__ import annotations
 

@@ -355,7 +355,9 @@ def test_every_optimizer(python, tmp_path):
 
 
 def test_a_job_of_two_processes(python, tmp_path):
-    result, estimate = run(python, tmp_path, TARGETS / "processes/distributed.py", "2", machine=PhantomMachine(count=2))
+    result, estimate = run(
+        python, tmp_path, TARGETS / "processes/distributed.py", "2", machine=PhantomMachine(count=2)
+    )
     assert estimate.measured is not None
     assert [peak.rank for peak in estimate.measured.ranks] == [0, 1]
     assert len({peak.peak_reserved_bytes for peak in estimate.measured.ranks}) == 1

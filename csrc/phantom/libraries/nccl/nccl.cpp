@@ -18,7 +18,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
+#include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "libraries/nccl/nccl_buffers.hpp"
@@ -142,6 +145,19 @@ UniqueId child_id(const UniqueId& parent, std::uint64_t number) {
   return id;
 }
 
+// The place of this process in communicators that are split off by a colour, where its peers do not run (XMEM_RANKS).
+struct Place {
+  int rank, size;
+};
+std::mutex places_mutex;
+std::unordered_map<int, Place> places_by_color;
+
+std::optional<Place> place_of_color(int color) {
+  const std::lock_guard lock(places_mutex);
+  const auto found = places_by_color.find(color);
+  return found == places_by_color.end() ? std::nullopt : std::optional(found->second);
+}
+
 // Work on a stream: true when it goes into a graph instead of being done.
 bool captured(void* stream) {
   const auto capture = capture_of(stream);
@@ -226,6 +242,12 @@ int version_of_loaded_nccl() {
 }  // namespace
 }  // namespace xmem::phantom
 
+// For xmem_child, before PyTorch splits a communicator: how many ranks get this colour, and which this process is.
+PHANTOM_EXPORT void xmem_phantom_group_of_color(int color, int rank, int size) {
+  const std::lock_guard lock(places_mutex);
+  places_by_color[color] = {rank, size};
+}
+
 PHANTOM_EXPORT int ncclGetVersion(int* version) {
   note(Function::ncclGetVersion);
   static const int loaded = version_of_loaded_nccl();
@@ -300,10 +322,12 @@ PHANTOM_EXPORT int ncclCommSplit(void* communicator, int color, int key, void** 
   *made = nullptr;
   Communicator& parent = communicator_of(communicator);
   const unsigned split = parent.splits.fetch_add(1);
+  const std::optional<Place> place = place_of_color(color);
   Choices choices;
-  const bool complete = exchange_choices(parent, split, {1, color, key}, choices);
+  const bool alone = std::getenv("XMEM_RANKS") != nullptr;
+  const bool complete = !alone && exchange_choices(parent, split, {1, color, key}, choices);
   if (color == kNoColor) return kNcclSuccess;
-  int rank = parent.rank, size = parent.size;
+  int rank = place ? place->rank : parent.rank, size = place ? place->size : parent.size;
   if (complete) {
     rank = size = 0;
     for (int other = 0; other < parent.size; ++other) {

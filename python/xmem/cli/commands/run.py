@@ -40,6 +40,9 @@ def run(
     calls: options.Calls = 0,
     longest_batch: options.LongestBatch = False,
     rank: options.Rank = None,
+    world_size: options.WorldSize = None,
+    ranks: options.Ranks = None,
+    gpus_per_node: options.GpusPerNode = None,
     timeout: options.Timeout = None,
     stacks: options.Stacks = False,
     keep_trace: Annotated[
@@ -78,6 +81,9 @@ def run(
         snapshot=snapshot,
         extent=Extent(iterations, until_steady, with_eval, until_end, calls, longest_batch),
         rank=rank,
+        world_size=world_size,
+        ranks=ranks,
+        gpus_per_node=gpus_per_node,
         timeout=timeout,
         stacks=stacks,
     )

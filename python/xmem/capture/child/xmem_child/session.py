@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import Optimizer
 
+from .on_phantom.absent_peers import AbsentPeers
 from .on_phantom.peers import rank_here, stands_for, wait_for_peers, world_size
 from .records import failures
 from .records.allocator_history import Requests
@@ -55,6 +56,7 @@ class Session(RunNotes):
         # Set for a run on the phantom GPU.
         self.allocator: AllocatorRecord | None = None
         self.values: Values | None = None
+        self.absent: AbsentPeers | None = None
         self.state = State.IDLE
         self.progress = Progress(settings.workspace)
         # The policies for CPU traces look at shapes. Recording them keeps weak references to all arguments,
@@ -378,12 +380,25 @@ class Session(RunNotes):
         if missing:
             self.assume(f"{missing} of {world_size()} ranks did not report their memory")
         return {
+            **self._world(),
             "alloc_conf": allocator_settings(),
             "ranks": [own, *self.settings.peers()],
             "cards": cards(),
             "requests": [requests.columns() for requests in self._requests],
             "cudnn": _cudnn_planner(),
             "values": [] if self.values is None else self.values.rows(),
+        }
+
+    def _world(self) -> dict[str, Any]:
+        """Return what is known of the job where not all of its ranks run."""
+        if self.absent is None:
+            return {}
+        return {
+            "world": {
+                "size": self.absent.size,
+                "ranks": sorted(self.absent.running),
+                "pipeline": self.absent.pipeline,
+            }
         }
 
     def _metadata(self, iterations: int, base_ns: int, script_ended: bool) -> dict[str, Any]:

@@ -46,6 +46,18 @@ class Extent(NamedTuple):
         return not (self.until_steady or self.with_eval or self.until_end)
 
 
+class World(NamedTuple):
+    """A distributed job of which only some ranks run.
+
+    Attributes:
+        size: Number of ranks that the script believes in.
+        ranks: Those that run.
+    """
+
+    size: int
+    ranks: tuple[int, ...]
+
+
 class Settings(NamedTuple):
     """The content of the environment variable ``XMEM_CAPTURE``.
 
@@ -54,6 +66,7 @@ class Settings(NamedTuple):
         mode: ``real`` (on the CPU) or ``phantom`` (on the phantom GPU).
         extent: How far to record.
         rank: The rank of a distributed job whose memory is traced.
+        world: The job, where not all of its ranks run (phantom).
         stacks: Whether every Python frame is recorded.
         gzip: Whether the trace is compressed.
         snapshot: Whether the allocator's snapshot is kept (phantom).
@@ -67,6 +80,7 @@ class Settings(NamedTuple):
     mode: str
     extent: Extent
     rank: int
+    world: World | None
     stacks: bool
     gzip: bool
     snapshot: bool
@@ -84,6 +98,8 @@ class Settings(NamedTuple):
         gpu["capability"] = tuple(gpu["capability"])
         values["workspace"] = Path(values["workspace"])
         values["extent"] = Extent(**values["extent"])
+        world = values["world"]
+        values["world"] = None if world is None else World(world["size"], tuple(world["ranks"]))
         return cls(gpu=Gpu(**gpu), **values)
 
     def raw_trace(self, process: int) -> Path:
@@ -144,6 +160,11 @@ class Settings(NamedTuple):
     def report_peer(self, **measured: object) -> None:
         """Publish what a process that is not the captured one measured."""
         self._publish(self.peer(os.getpid()).name, measured)
+
+    def want_ranks(self, ranks: set[int]) -> None:
+        """Tell the parent that ranks which do not run have something to say that this process lacks."""
+        with contextlib.suppress(OSError), (self.workspace / "wanted").open("a") as file:
+            file.write("".join(f"{rank}\n" for rank in sorted(ranks)))
 
     def ask_to_finish(self, iterations: int) -> None:
         """Make the other processes of the job stop after this many iterations."""

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim.optimizer import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -40,6 +41,10 @@ class HostWork(TorchDispatchMode):  # type: ignore[misc]
     ) -> Any:
         """Run an operator, or only make what it would return."""
         kwargs = kwargs or {}
+        if FakeTensor in types:
+            return func(*args, **kwargs)
+        if types:
+            return NotImplemented  # a DTensor or the like: it calls operators on what it wraps
         name = func._schema.name.partition("::")[2]
         if name in _ZEROS:
             return _zeros(func, name, args, kwargs)

@@ -43,7 +43,8 @@ def wait_for_peers(settings: Settings) -> int:
     Returns the number of ranks that said nothing.
     """
     # Where the process group is a fake, this process is the only one.
-    expected = set(range(world_size())) - {rank_here()} if not _is_fake() else set()
+    ranks = set(range(world_size())) if settings.world is None else set(settings.world.ranks)
+    expected = ranks - {rank_here()} if not _is_fake() else set()
     until, launches, changed = time.monotonic() + _MOST_S, -1, 0.0
     while (now := time.monotonic()) < until:
         missing = expected - {int(peer["rank"]) for peer in settings.peers()}

@@ -22,12 +22,15 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 from torch.nn.parallel import DistributedDataParallel
+
+if TYPE_CHECKING:
+    from .absent_peers import AbsentPeers
 
 _LEFT = "xmem_phantom/left"
 _PATIENCE_SECONDS = 20.0
@@ -40,20 +43,25 @@ _in_split = threading.local()
 _splits: Counter[str] = Counter()  # of a group, by its name
 
 
-def install() -> None:
-    """Patch ``torch.distributed``; called once, right after ``import torch``."""
+def install(absent: AbsentPeers | None = None) -> None:
+    """Patch ``torch.distributed``; called once, right after ``import torch``.
+
+    Args:
+        absent: The ranks of the job, where not all of them run.
+    """
     if not (dist.is_available() and dist.is_nccl_available() and dist.is_gloo_available()):
         return
-    _wrap("_new_process_group_helper", _with_cpu_side)
-    _wrap("split_group", _split_with_cpu_side)
+    _wrap("_new_process_group_helper", functools.partial(_with_cpu_side, absent))
+    _wrap("split_group", functools.partial(_split_with_cpu_side, absent))
     _wrap("_hash_ranks_to_str", _name_of_split)
     _wrap("_get_object_coll_device", _object_device)
     _wrap("barrier", _waiting_barrier)
     for name in _WITH_DEVICE:
         _wrap(name, _through_cpu)
-    _wrap("destroy_process_group", _leaving_first)
+    if absent is None:
+        _wrap("destroy_process_group", _leaving_first)
+        atexit.register(_leave, None)
     DistributedDataParallel._pre_forward = _after_the_watchdog(DistributedDataParallel._pre_forward)
-    atexit.register(_leave, None)
 
 
 def _wrap(name: str, wrapper: Callable[..., Any]) -> None:
@@ -72,15 +80,21 @@ def _wrap(name: str, wrapper: Callable[..., Any]) -> None:
             setattr(module, name, wrapped)
 
 
-def _with_cpu_side(original: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+def _with_cpu_side(
+    absent: AbsentPeers | None, original: Callable[..., Any], *arguments: Any, **named: Any
+) -> Any:
     group, store = original(*arguments, **named)
     if isinstance(group, dist.ProcessGroup):
-        _add_cpu_side(group, store, named.get("timeout"))
+        _add_cpu_side(group, store, named.get("timeout"), absent)
     return group, store
 
 
 def _split_with_cpu_side(
-    original: Callable[..., Any], parent_pg: Any = None, *arguments: Any, **named: Any
+    absent: AbsentPeers | None,
+    original: Callable[..., Any],
+    parent_pg: Any = None,
+    *arguments: Any,
+    **named: Any,
 ) -> Any:
     parent = parent_pg or c10d._get_default_group()
     _splits[parent.group_name] += 1
@@ -90,7 +104,7 @@ def _split_with_cpu_side(
     finally:
         _in_split.name = None
     if isinstance(group, dist.ProcessGroup):
-        _add_cpu_side(group, c10d._world.pg_map[group][1], named.get("timeout"))
+        _add_cpu_side(group, c10d._world.pg_map[group][1], named.get("timeout"), absent)
     return group
 
 
@@ -106,12 +120,23 @@ def _name_of_split(original: Callable[..., str], ranks: list[int]) -> str:
     return hashlib.sha1(f"{name}:{ranks}".encode(), usedforsecurity=False).hexdigest()
 
 
-def _add_cpu_side(group: Any, store: Any, timeout: Any) -> None:
+def _add_cpu_side(group: Any, store: Any, timeout: Any, absent: AbsentPeers | None) -> None:
     """Register Gloo for the CPU tensors of a group that has NCCL for those on CUDA, and nothing else."""
     if not _has_nccl(group) or len(group._device_types) != 1:
         return
     # Torch takes a group's names from the backend that comes first, which will be ours.
     name, description = group.group_name, group.group_desc
+    if absent is None:
+        backend = _gloo(group, store, timeout, name)
+    else:
+        backend = absent.cpu_backend(group.rank(), group.size())
+    group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, backend)
+    group._set_group_name(name)
+    group._set_group_desc(description)
+
+
+def _gloo(group: Any, store: Any, timeout: Any, name: str) -> Any:
+    """Return a backend that reaches the other ranks through the store of the group."""
     options = dist.ProcessGroupGloo._Options()
     # All ranks of a phantom run are on this machine, whatever its network is.
     options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
@@ -123,9 +148,7 @@ def _add_cpu_side(group: Any, store: Any, timeout: Any) -> None:
     store = dist.PrefixStore("xmem_phantom_cpu/", store)
     backend = dist.ProcessGroupGloo(store, group.rank(), group.size(), options)
     backend._set_sequence_number_for_group()
-    group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, backend)
-    group._set_group_name(name)
-    group._set_group_desc(description)
+    return backend
 
 
 def _has_nccl(group: Any) -> bool:

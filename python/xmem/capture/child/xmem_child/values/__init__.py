@@ -19,7 +19,7 @@ import torch
 
 from ..settings import Settings
 from ..watching.spans import SpanRecorder
-from .collectives import Collectives, note_reductions
+from .collectives import Collectives, RunningPeers, note_reductions
 from .contents import Contents
 from .engine import Engine
 from .inside import follow_inside
@@ -42,9 +42,17 @@ class Values:
         self._reads = Reads(spans, settings.values, assume)
         self._contents = Contents(settings.known_elements)
         engine = Engine(self._contents)
-        collectives = Collectives(engine, self._reads, assume)
+        running = settings.world and RunningPeers(
+            frozenset(settings.world.ranks), settings.workspace / "values"
+        )
+        collectives = Collectives(engine, self._reads, assume, running)
         rules = Rules(engine, self._reads, _written(), _answering(), collectives.kernels)
-        self._registry = Registry(rules.kernel_of, engine.forget_written, self._kernel_failed)
+        self._registry = Registry(
+            rules.kernel_of,
+            engine.forget_written,
+            self._kernel_failed,
+            on_host=frozenset(collectives.kernels if running is not None else ()),
+        )
         self._assume = assume
         self._failed: set[str] = set()
         self._registry.register()

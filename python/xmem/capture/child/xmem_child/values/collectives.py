@@ -10,9 +10,10 @@ from __future__ import annotations
 import functools
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import reduce
+from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -37,10 +38,14 @@ class Collectives:
         engine: Gives the known values.
         reads: Takes note of guesses.
         assume: Takes a sentence that a reader of the estimate should know.
+        peers: The ranks that run, where not all of them do.
     """
 
-    def __init__(self, engine: Engine, reads: Reads, assume: Callable[[str], None]) -> None:
+    def __init__(
+        self, engine: Engine, reads: Reads, assume: Callable[[str], None], peers: RunningPeers | None = None
+    ) -> None:
         self._engine = engine
+        self._running = peers
         self._reads = reads
         self._contents: Contents = engine.contents
         self._assume = assume
@@ -65,7 +70,7 @@ class Collectives:
 
         def kernel(operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
             with unfollowed():
-                group = _Group(next(a for a in (*args, *kwargs.values()) if _is_group(a)))
+                group = _Group(next(a for a in (*args, *kwargs.values()) if _is_group(a)), self._running)
                 given = {argument.name: a for argument, a in zip(operator.arguments, args, strict=False)}
                 keep = share(group, {**given, **kwargs})
                 result = operator.call(keys, args, kwargs)
@@ -86,7 +91,10 @@ class Collectives:
                     return None
                 return torch.empty_strided(size, strides, dtype=dtype).copy_(values.reshape(size))
 
-        self._contents.set_later(tensor, found)
+        if tensor.is_cuda:
+            self._contents.set_later(tensor, found)
+        elif self._running is not None and (values := found()) is not None:
+            tensor.copy_(values)  # nothing else brings them to the host
 
     # One for each collective: what each tensor will hold, as (tensor, how to find it).
 
@@ -172,7 +180,7 @@ class Collectives:
         (tensor,), source = given["tensors"], int(given["src"])
         channel = self._channel(group, tensor, (source, group.rank))
         form = _form(tensor)
-        if not channel or group.store is None:
+        if not channel or not group.reaches(source):
             return []
         return [(tensor, lambda: self._of(group, channel, source, form, [])[0])]
 
@@ -247,7 +255,7 @@ class Collectives:
         self, group: _Group, channel: str, root: int, form: _Form, own: list[Values], count: int = 1
     ) -> list[Values]:
         """Return what the root rank put in; a guess if that rank is not a real process."""
-        if group.store is None and root != group.rank:
+        if not group.reaches(root) and root != group.rank:
             self._reads.unknown("numbers", "broadcast", 0)
         return self._of(group, channel, root, form, own, count)
 
@@ -263,7 +271,7 @@ class Collectives:
         """Return what a rank put in."""
         if rank == group.rank and own:
             return own
-        if group.store is None:
+        if group.store is None or not group.reaches(rank):
             return own or [None] * count
         key = f"{channel}/{rank}"
         try:
@@ -279,6 +287,28 @@ class Collectives:
             return [None] * count
         values = torch.frombuffer(bytearray(content[1:]), dtype=form.dtype)
         return [part.reshape(form.size) for part in values.chunk(count)]
+
+
+class RunningPeers:
+    """The ranks that run of a job most of whose ranks do not.
+
+    Args:
+        ranks: Their global ranks.
+        file: Where they meet.
+    """
+
+    def __init__(self, ranks: frozenset[int], file: Path) -> None:
+        self._ranks = ranks
+        self._file = file
+
+    @functools.cached_property
+    def store(self) -> Any:
+        """Reaches the ranks that run."""
+        return torch._C._distributed_c10d.FileStore(str(self._file), -1)
+
+    def places_in(self, places: Mapping[int, int]) -> frozenset[int]:
+        """Return the group ranks of those that run; ``places`` has the group rank of each global rank."""
+        return frozenset(places[rank] for rank in self._ranks if rank in places)
 
 
 class _Form(NamedTuple):
@@ -299,13 +329,20 @@ class _Group:
         store: Reaches the peers; None if they are not real processes.
     """
 
-    def __init__(self, boxed: Any) -> None:
+    def __init__(self, boxed: Any, running: RunningPeers | None) -> None:
         from torch.distributed import distributed_c10d as c10d
 
         group = torch.distributed.ProcessGroup.unbox(boxed)
         self.rank, self.size, self.name = group.rank(), group.size(), str(group.group_name)
         backend, store = c10d._world.pg_map.get(group, ("", None))
         self.store = None if self.size == 1 or backend == "fake" else store
+        self._reached = None if running is None else running.places_in(c10d._world.pg_group_ranks[group])
+        if running is not None:
+            self.store = running.store if len(self._reached or ()) > 1 else None
+
+    def reaches(self, rank: int) -> bool:
+        """Return whether a rank of the group is a process that takes part."""
+        return self.store is not None and (self._reached is None or rank in self._reached)
 
 
 def _is_group(value: Any) -> bool:

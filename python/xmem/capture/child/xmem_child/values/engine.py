@@ -340,7 +340,8 @@ def _storages(values: Iterable[Any]) -> set[int]:
 def _plain_tensors(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     """Yield the GPU tensors that a tensor consists of: itself, or those inside a subclass."""
     if type(tensor) is not torch.Tensor and hasattr(tensor, "__tensor_flatten__"):
-        for name in tensor.__tensor_flatten__()[0]:
-            yield from _plain_tensors(getattr(tensor, name))
+        inner = (getattr(tensor, name) for name in tensor.__tensor_flatten__()[0])
+        for each in inner:  # DTensor names its mesh among them
+            yield from _plain_tensors(each) if isinstance(each, torch.Tensor) else ()
     elif tensor.is_cuda and tensor.layout is torch.strided:
         yield tensor

@@ -220,6 +220,7 @@ class Registry:
         kernel_of: Returns the kernel of an operator, for calls with tensors of the GPU, or for one.
         forget_written: Takes calls that wrote something unknown.
         failed: Takes the operator whose kernel raised an error, which the script does not see.
+        on_host: Operators whose kernels take calls with tensors of the host, too.
     """
 
     def __init__(
@@ -227,7 +228,9 @@ class Registry:
         kernel_of: Callable[[Operator], Kernel],
         forget_written: Callable[[Operator, tuple[Any, ...], dict[str, Any]], None],
         failed: Callable[[str, Exception], None],
+        on_host: frozenset[str] = frozenset(),
     ) -> None:
+        self._on_host = on_host
         self._kernel_of = kernel_of
         self._forget_written = forget_written
         self._failed = failed
@@ -266,11 +269,13 @@ class Registry:
             self._libraries[space].m.impl(name, _KEY_NAME, kernel, True)
 
     def _followed(self, operator: Operator, kernel: Kernel) -> Callable[..., Any]:
+        on_host = operator.name in self._on_host
+
         def call(keys: Any, *args: Any, **kwargs: Any) -> Any:
             keys = keys.remove(KEY)
             highest = keys.highestPriorityTypeId()
             goes_to = _GOES_TO.get(highest, _AGAIN)
-            if goes_to == _ON_GPU or (goes_to == _ON_HOST and _makes_on_gpu(kwargs)):
+            if goes_to == _ON_GPU or (goes_to == _ON_HOST and (on_host or _makes_on_gpu(kwargs))):
                 return self._call(operator, kernel, keys, args, kwargs)
             if goes_to == _ON_HOST:
                 return operator.call_at(keys, args, kwargs)

@@ -1,0 +1,142 @@
+"""One process that stands for a rank asks the allocator for what that rank asks for beside real peers."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.phantom.conftest import PYTHONS
+
+from xmem.capture import PhantomMachine, World, capture
+from xmem.devices.gpus import find_device
+from xmem.errors import CaptureError
+
+pytestmark = pytest.mark.skipif(not PYTHONS, reason="no CUDA build of torch here")
+
+EXAMPLES = Path(__file__).parents[3] / "examples" / "parallel"
+NEWEST = str(PYTHONS[0]) if PYTHONS else ""
+nightly = pytest.mark.nightly
+
+
+def traced(command: list[str], folder: Path, rank: int | None, world: World | None, gpus: int = 2) -> Any:
+    """Return what the phantom noted of a run, the traced rank first."""
+    folder.mkdir(exist_ok=True)
+    result = capture(
+        [NEWEST, *command],
+        folder / "trace.json",
+        rank=rank,
+        mode="phantom",
+        machine=PhantomMachine(device=find_device("h100"), count=gpus),
+        world=world,
+        env=dict(os.environ),
+        stdout=2,
+        timeout_s=300,
+    )
+    return json.loads(result.path.read_text())["xmem"]
+
+
+def requests(notes: Any) -> list[tuple[Any, ...]]:
+    """Return the requests of each device, without what depends on time and on addresses."""
+    return [
+        (columns["device"], columns["size_bytes"], columns["stream"])
+        for columns in notes["phantom"]["requests"]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("size", "rank", "running", "script"),
+    [
+        (2, 1, (1,), "data_parallel.py --style ddp"),
+        (2, 1, (1,), "data_parallel.py --style fsdp2 --offload"),
+        (2, 1, (1,), "tensor_parallel.py --sequence"),
+        (2, 0, (0, 1), "pipeline.py --schedule 1f1b"),
+        pytest.param(2, 0, (0,), "data_parallel.py --style fsdp1", marks=nightly),
+        pytest.param(2, 1, (1,), "data_parallel.py --style fsdp1 --bfloat16", marks=nightly),
+        pytest.param(2, 1, (1,), "data_parallel.py --style fsdp1 --offload", marks=nightly),
+        pytest.param(2, 0, (0,), "data_parallel.py --style fsdp2", marks=nightly),
+        pytest.param(2, 1, (1,), "data_parallel.py --style fsdp2 --checkpoint --bfloat16", marks=nightly),
+        pytest.param(4, 3, (3,), "data_parallel.py --style hsdp", marks=nightly),
+        pytest.param(4, 0, (0,), "tensor_parallel.py", marks=nightly),
+        pytest.param(2, 1, (0, 1), "pipeline.py --schedule gpipe", marks=nightly),
+        pytest.param(2, 1, (0, 1), "pipeline.py --schedule interleaved", marks=nightly),
+        pytest.param(2, 1, (0, 1), "pipeline.py --schedule zbv", marks=nightly),
+        pytest.param(2, 1, (1,), "context_parallel.py", marks=nightly),
+        pytest.param(2, 0, (0,), "expert_parallel.py", marks=nightly),
+    ],
+)
+def test_a_rank_alone_asks_for_what_it_asks_for_among_real_peers(
+    size, rank, running, script, tmp_path
+) -> None:
+    name, *arguments = script.split()
+    command = [str(EXAMPLES / name), *arguments]
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size)]
+    real = traced([*launcher, *command], tmp_path / "real", rank, None, gpus=size)
+    alone = traced(command, tmp_path / "alone", rank, World(size, running, size))
+    assert len(requests(real)[0][1]) > 500
+    assert requests(alone) == requests(real)
+
+
+TALKS = """
+import os, sys, torch, torch.distributed as dist
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+dist.init_process_group("nccl", device_id=torch.device("cuda", int(os.environ["LOCAL_RANK"])))
+rank, size = dist.get_rank(), dist.get_world_size()
+everyone = [None] * size
+dist.all_gather_object(everyone, f"from {rank}")
+told = [f"of {rank}"]
+dist.broadcast_object_list(told, src=3)
+own = [f"kept by {rank}"]
+dist.broadcast_object_list(own, src=5)
+halves = [dist.new_group(range(0, size // 2)), dist.new_group(range(size // 2, size))]
+half = halves[rank // (size // 2)]
+on_gpu, on_host = torch.ones(1, device="cuda"), torch.full((1,), float(rank))
+dist.all_reduce(on_gpu, group=half)
+gloo = dist.new_group(backend="gloo")
+dist.all_reduce(on_host, group=gloo, op=dist.ReduceOp.MAX)
+dist.monitored_barrier(gloo)
+dist.barrier()
+print([size, everyone[0], everyone[3], everyone[4] == f"from {rank}", told, own, on_gpu.item(), on_host.item()])
+sys.stdout.flush()
+layer = torch.nn.Linear(8, 8).cuda()
+optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+for _ in range(3):
+    layer(torch.ones(1, 8, device="cuda")).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("launcher", [False, True])
+def test_ranks_that_run_talk_and_the_others_hold_what_this_one_holds(launcher, tmp_path, capfd) -> None:
+    script = tmp_path / "talks.py"
+    script.write_text(TALKS)
+    launch = ["-m", "torch.distributed.run", "--nproc-per-node", "4", "--nnodes", "2"] if launcher else []
+    notes = traced([*launch, str(script)], tmp_path / "run", None, World(8, (0, 3), 4))
+    printed = capfd.readouterr().err
+    said = "[8, 'from 0', 'from 3', True, ['of 3'], ['kept by {}'], 4.0, {}]"
+    assert said.format(0, "3.0") in printed
+    assert said.format(3, "3.0") in printed
+    assert sorted(row["rank"] for row in notes["phantom"]["ranks"]) == [0, 3]
+    assert any("of 8 ranks, ranks 0 and 3 ran" in text for text in notes["assumptions"])
+    assert any("rank 5 does not run" in text for text in notes["assumptions"])
+
+
+def test_a_world_of_thousands_starts_at_once(tmp_path) -> None:
+    command = [str(EXAMPLES / "data_parallel.py"), "--style", "hsdp", "--replicas", "512"]
+    notes = traced(command, tmp_path / "run", None, World(4096, (4095,), 8))
+    assert notes["iterations"] == 3
+
+
+def test_a_chosen_world_runs_the_stages_that_differ(tmp_path) -> None:
+    command = [str(EXAMPLES / "pipeline.py"), "--pipeline", "2"]
+    notes = traced(command, tmp_path / "run", None, World(4, (0, 3), 4, is_chosen=True))
+    assert notes["phantom"]["world"] == {"size": 4, "ranks": [0, 1, 2, 3], "pipeline": [2, 3]} or notes[
+        "phantom"
+    ]["world"] == {"size": 4, "ranks": [0, 1, 2, 3], "pipeline": [0, 1]}
+
+
+def test_a_rank_whose_peer_is_missing_says_which(tmp_path) -> None:
+    with pytest.raises(CaptureError, match=r"add 1 to --ranks"):
+        traced([str(EXAMPLES / "pipeline.py")], tmp_path / "run", None, World(2, (0,), 2))
