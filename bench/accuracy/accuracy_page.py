@@ -72,10 +72,10 @@ def render_markdown(
         _DEFINITIONS.rstrip(),
         "## All methods on the same runs",
         _table([_method(result) for result in (card.ours, *card.others)]),
-        "`ours` takes of each run the first of "
+        "For each run, `ours` takes the first of "
         + ", ".join(f"`{way}`" for way in WAYS)
         + " that has an estimate. "
-        "Runs that a method has no estimate of are not in its figures.",
+        "A method's figures leave out the runs that it has no estimate for.",
         _silences(card.others),
         "## Our ways",
         _table([_method(result) for result in card.ways]),
@@ -87,11 +87,11 @@ def render_markdown(
                 _coverage("calibrated on the other models only", card.held_out),
             ]
         ),
-        "A bound is the estimate times what the residuals of measured runs of the same way and kind say "
-        "(split conformal, one-sided; `xmem/estimation/calibration.py`). Each group has some tens of rows, "
-        "so beyond a confidence of n / (n + 1) the bound rests on a continued tail. The shipped calibration "
-        "may rest on these very runs; the second line is the honest one: each model's bounds come from the "
-        "rows of all other models.",
+        "A bound is the estimate times a factor from the residuals of measured runs of the same way and kind "
+        "(split conformal, one-sided; `xmem/estimation/calibration.py`). Each group has a few dozen rows, so "
+        "beyond a confidence of n / (n + 1) the bound extrapolates the tail. The shipped calibration may "
+        "include these very runs, so trust the second line: it bounds each model from the rows of all other "
+        "models.",
         "## Worst rows first",
         _table([_row(row, explanations) for row in worst_first(card.ours.rows)]),
     ]
@@ -128,9 +128,9 @@ def _experiments(card: Scorecard) -> list[str]:
     if explained:
         parts += [
             "### Systematic runs: what explains the errors",
-            "Share of the variance of the signed errors that lies between the values of each factor by "
-            "itself (factors are not independent here, so shares do not add up), and F, the variance between "
-            "over that within.",
+            "Share of the variance of the signed errors that each factor explains by itself (factors are not "
+            "independent here, so shares do not add up), and F, the variance between groups over the variance "
+            "within them.",
             _table(
                 [
                     {
@@ -159,8 +159,8 @@ def _experiments(card: Scorecard) -> list[str]:
         if error is not None:
             lines.insert(0, f"- median error: {percent(error.low)} to {percent(error.high)}")
         parts += [
-            "### Random runs: had others been drawn",
-            f"Where 95 of 100 samples lie that are redrawn from the {len(drawn)} random runs:",
+            "### Random runs: how much the draw matters",
+            f"The middle 95% of samples redrawn from the {len(drawn)} random runs:",
             "\n".join(lines),
         ]
     return parts

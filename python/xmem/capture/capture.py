@@ -241,7 +241,9 @@ def _check_output(target: Path) -> None:
     if target.is_dir():
         raise CaptureError(f"{target} is a folder; name the trace file to write")
     if target.exists() and not target.is_file():
-        raise CaptureError(f"{target} is no regular file and would be replaced; name the trace file to write")
+        raise CaptureError(
+            f"{target} is not a regular file and would be replaced; name the trace file to write"
+        )
     if not target.parent.is_dir():
         raise CaptureError(f"{target.parent} does not exist; create the folder or choose another output")
     if not os.access(target.parent, os.W_OK | os.X_OK):

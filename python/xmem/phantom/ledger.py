@@ -103,7 +103,7 @@ def read_ledger(path: Path) -> list[ProcessRecord]:
     with path.open("rb") as file:
         header = file.read(_HEADER.size)
     if len(header) < _HEADER.size or _HEADER.unpack(header)[:2] != (_MAGIC, _VERSION):
-        raise CaptureError(f"{path} is no ledger of this version of xmem; run the capture again")
+        raise CaptureError(f"{path} is not a ledger of this version of xmem; run the capture again")
     slots = np.memmap(path, dtype=_SLOT, mode="r", offset=_SLOTS_OFFSET, shape=(_PROCESSES,))
     names = list(functions())
     records = []
