@@ -135,7 +135,7 @@ FITS = Estimate(
     ),
     card=(
         CardPart("context", 146 * MIB, "CUDA context and loaded kernels"),
-        CardPart("tensors", 3180 * MIB, "asked for by tensors"),
+        CardPart("tensors", 3180 * MIB, "requested by tensors"),
         CardPart("cublas_workspaces", 0, "of matrix products"),
         CardPart("cudnn_workspaces", 0, "of convolutions"),
         CardPart("rounding", 20 * MIB, "blocks are multiples of 512 bytes, and some are not split"),

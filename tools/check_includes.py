@@ -44,7 +44,7 @@ def violations(path: Path) -> list[str]:
     if folder == "phantom":
         folder, may_include = below[0], PHANTOM_MAY_INCLUDE
     if folder not in may_include:
-        return [f"{path.relative_to(ROOT.parent)}: {folder} has no place in the pipeline; give it one here"]
+        return [f"{path.relative_to(ROOT.parent)}: {folder} is not in the list of layers; add it here"]
     found = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         match = INCLUDE.match(line)

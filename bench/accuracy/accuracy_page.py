@@ -34,24 +34,25 @@ _HEADER = (
 )
 
 _WORDS = {
-    "phantom": "phantom GPU: the job's own PyTorch on a described GPU",
+    "phantom": "phantom GPU: the job's own PyTorch on a simulated GPU",
     "cpu": "capture of the whole job on the CPU",
     "fitted": "captures of the job at small batches on the CPU, and a fitted model",
 }
 
 _DEFINITIONS = """\
-Definitions, those of the xMem paper (Middleware '25, section 4.1). *Error*: estimate less truth over truth,
-where the truth is what NVML saw beyond the start of the first run: the allocator's reserved memory and what
-was loaded on the way. Runs that failed have no truth. *Failure*: a wrong verdict about running out of
-memory, or a second run, limited to the estimate, that runs out. Second runs cannot be made here: one counts
-as passed if its limit (the estimate with the CUDA context, in whole per cents of the card as the authors
-did it) is at least the peak, or at least a limit under which the authors saw the job finish, and as failed
-otherwise (*unproven*: a job may finish with less than its peak). *PEF*: share of failures. *MCP*: memory
-saved on average by trusting the estimate, where a failure loses the whole card. The 95th percentile is
-interpolated between rows. Published estimates are taken as published: those of xMem and DNNMem hold the
-CUDA context (about 120 MiB), which the truth does not. Of image models the truth leaves out what the
-allocator held when monitoring began, and so do our estimates, not those of other methods
-(docs/fidelity.md says how this is known): up to 0.6 GiB, 1 to 5% of most rows.
+The definitions follow the xMem paper (Middleware '25, section 4.1). *Error*: the estimate minus the truth,
+divided by the truth. The truth is what NVML measured in the first run, minus what was in use before it
+started: the allocator's reserved memory, and what was loaded during the run. Failed runs have no truth.
+*Failure*: a wrong verdict about running out of memory, or a second run, limited to the estimate, that runs
+out of memory. Second runs cannot be made here. A second run counts as passed if its limit (the estimate with
+the CUDA context, in whole percent of the card, as the authors did it) is at least the peak, or at least a
+limit with which the authors saw the job finish. Otherwise it counts as failed (*unproven*: a job may finish
+with less than its peak). *PEF*: the share of failures. *MCP*: the memory saved on average by trusting the
+estimate; a failure loses the whole card. The 95th percentile is interpolated between rows. Published
+estimates are used as published: those of xMem and DNNMem include the CUDA context (about 120 MiB), and the
+truth does not. For image models, the truth leaves out what the allocator held when monitoring began, and so
+do our estimates, but not those of other methods (docs/fidelity.md explains how we know this): this is up to
+0.6 GiB, and 1 to 5% in most rows.
 """
 
 
@@ -98,7 +99,7 @@ def render_markdown(
     if card.ours.unanswered:
         lines = [f"- {run.title}: {note or 'no estimate'}" for run, note in card.ours.unanswered]
         parts += ["## Without an estimate", "\n".join(lines)]
-    parts.append("## By what was varied")
+    parts.append("## By factor")
     for factor in ("model", "family", "optimizer", "gpu", "zero_grad", "set"):
         groups = summaries(card.ours.rows, factor).items()
         parts.append(_table([{factor: name, **_figures(summary)} for name, summary in groups]))
@@ -110,7 +111,7 @@ def _silences(methods: Iterable[MethodResult]) -> str:
     """List the reasons why other methods have no estimate for some runs."""
     lines = []
     for result in methods:
-        notes = Counter(note or "nothing known" for _, note in result.unanswered)
+        notes = Counter(note or "reason unknown" for _, note in result.unanswered)
         reasons = "; ".join(f"{note} ({count})" for note, count in notes.most_common())
         if reasons:
             lines.append(f"- {result.method}, runs without an estimate: {reasons}")
@@ -129,8 +130,8 @@ def _experiments(card: Scorecard) -> list[str]:
         parts += [
             "### Systematic runs: what explains the errors",
             "Share of the variance of the signed errors that each factor explains by itself (factors are not "
-            "independent here, so shares do not add up), and F, the variance between groups over the variance "
-            "within them.",
+            "independent here, so shares do not add up), and F, the variance between groups over the "
+            "variance within them.",
             _table(
                 [
                     {

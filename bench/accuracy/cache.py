@@ -122,7 +122,7 @@ def _read(path: Path) -> Record:
         record = Record(**fields)
     except (OSError, ValueError, TypeError) as error:
         raise TraceError(
-            f"no record of a capture ({error}); delete it and capture again", str(path)
+            f"not a record of a capture ({error}); delete it and capture again", str(path)
         ) from error
     if record.outcome not in get_args(Outcome):
         raise TraceError(f"the outcome {record.outcome!r} is unknown; delete it and capture again", str(path))

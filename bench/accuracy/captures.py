@@ -180,7 +180,7 @@ def _free_bytes() -> int:
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
-    raise OSError("/proc/meminfo does not say what is free; give --memory")
+    raise OSError("/proc/meminfo does not say how much is free; pass --memory")
 
 
 @contextmanager

@@ -227,7 +227,7 @@ def _moved(observed: Observation, run: Run) -> Answer:
     notes = [f"caches flushed {need.retries} times"] if need.retries else []
     if scaling is None or not scaling.blocks_uncertain:
         return Answer(need.peak_reserved_bytes, moved_bytes, not need.fits, note="; ".join(notes))
-    notes.append(f"{scaling.blocks_uncertain} blocks without a polynomial")
+    notes.append(f"{scaling.blocks_uncertain} blocks that no polynomial fits")
     return Answer(
         need.peak_reserved_bytes,
         moved_bytes,

@@ -49,7 +49,7 @@ void register_attribution(py::module_& core) {
       [](const trace::Trace& trace, const py::object& paired_blocks, const Column<std::uint8_t>& category,
          const Column<std::int64_t>& address, const Column<std::int64_t>& time_ns, bool on_gpu) {
         if (category.size() != address.size() || category.size() != time_ns.size()) {
-          throw py::value_error("columns of named tensors differ in length");
+          throw py::value_error("the columns of named tensors differ in length");
         }
         const blocks::BlockTable& blocks = block_table_of(paired_blocks);
         const std::span<const std::uint8_t> codes = span_of(category);

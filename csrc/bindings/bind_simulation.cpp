@@ -107,7 +107,7 @@ allocators::AllocatorOptions options_of(const py::kwargs& given) {
       field = given[name].cast<Field>();
     }
   });
-  if (known != given.size()) throw py::type_error("AllocatorOptions: a setting that the core does not have");
+  if (known != given.size()) throw py::type_error("AllocatorOptions: unknown setting");
   return options;
 }
 

@@ -93,7 +93,7 @@ void register_trace(py::module_& core) {
       .def_property_readonly("name_count", [](const Trace& trace) { return trace.names.size(); })
       .def("name",
            [](const Trace& trace, std::int32_t id) {
-             if (id < 0 || static_cast<std::size_t>(id) >= trace.names.size()) throw py::index_error("no such name id");
+             if (id < 0 || static_cast<std::size_t>(id) >= trace.names.size()) throw py::index_error("unknown name id");
              return std::string(trace.names[NameId{id}]);
            })
       .def_property_readonly("names", [](const Trace& trace) { return texts(trace.names); })

@@ -43,7 +43,7 @@ std::vector<Frontier> search(Keys left, Keys right, std::size_t max_differences)
   for (std::ptrdiff_t differences = 0;; ++differences) {
     if (static_cast<std::size_t>(differences) > max_differences) {
       throw ConfigError("the two runs differ in more than " + std::to_string(max_differences) + " blocks",
-                        "use runs of one script that differ in sizes only");
+                        "use runs of one script that differ only in sizes");
     }
     Frontier reached(differences + 1);  // room for the neighbours that the next round asks for
     for (std::ptrdiff_t diagonal = -differences; diagonal <= differences; diagonal += 2) {

@@ -22,7 +22,7 @@ void validate(const Lifetimes& lifetimes) {
   if (!lifetimes.waits.empty() && lifetimes.waits.size() != count) {
     throw ConfigError("waits are given for " + std::to_string(lifetimes.waits.size()) + " blocks, but there are " +
                           std::to_string(count),
-                      "give those of all blocks, or of none");
+                      "give waits for all blocks, or for none");
   }
   if (count > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max())) {
     throw ConfigError(std::to_string(count) + " blocks are more than 2^31 - 1", "replay a part of them");
@@ -35,7 +35,7 @@ void validate(const Lifetimes& lifetimes) {
     }
     if (lifetimes.free_ns[b] < lifetimes.alloc_ns[b]) {
       throw ConfigError(name + " is allocated at " + std::to_string(lifetimes.alloc_ns[b]) +
-                            " ns and freed before, at " + std::to_string(lifetimes.free_ns[b]) + " ns",
+                            " ns and freed before that, at " + std::to_string(lifetimes.free_ns[b]) + " ns",
                         "free it at or after the allocation; give the largest int64 to a block that is never freed");
     }
   }
@@ -55,7 +55,7 @@ void validate(const Calls& calls) {
   for (std::size_t c = 0; c < calls.kind.size(); ++c) {
     if (calls.kind[c] > kLastRequestKind || is_about_block(calls.kind[c])) {
       throw ConfigError("call " + std::to_string(c) + " has the invalid kind " + std::to_string(calls.kind[c]),
-                        "use the kind of a call that is not about a block");
+                        "use the kind of a call that does not concern a block");
     }
   }
 }

@@ -59,7 +59,7 @@ class Run {
     const auto count = static_cast<std::int64_t>(requests_.kind.size());
     if (!options_.until) return requests_.kind.size();
     if (*options_.until < -1 || *options_.until >= count) {
-      throw ConfigError("until request " + std::to_string(*options_.until) + " is out of range",
+      throw ConfigError("the last request " + std::to_string(*options_.until) + " is out of range",
                         "use the index of a request, below " + std::to_string(count) + ", or -1 for none");
     }
     return static_cast<std::size_t>(*options_.until + 1);

@@ -16,9 +16,8 @@ void require_lists(const Alternatives& alternatives, std::size_t blocks) {
   }
   if (begin.empty() || begin.front() != 0 || begin.back() != static_cast<std::int64_t>(size_bytes.size()) ||
       std::ranges::adjacent_find(begin, std::ranges::greater_equal{}) != begin.end()) {
-    throw ConfigError(
-        "the lists of alternatives do not divide the " + std::to_string(size_bytes.size()) + " sizes",
-        "give the beginning of each list of at least one size, ascending from 0, and the end of the last");
+    throw ConfigError("the lists of alternatives do not divide the " + std::to_string(size_bytes.size()) + " sizes",
+                      "give the start of each list, ascending from 0, and the end of the last; each list needs a size");
   }
   const auto lists = static_cast<std::int64_t>(begin.size()) - 1;
   const auto unknown = std::ranges::find_if(list, [&](std::int32_t number) { return number < -1 || number >= lists; });
@@ -50,7 +49,7 @@ void require_consistent(const Requests& requests) {
     throw ConfigError("pools are given for " + std::to_string(requests.mempool.size()) + " blocks and places for " +
                           std::to_string(requests.restores.size()) + ", but there are " + std::to_string(blocks) +
                           " blocks",
-                      "give those of all blocks, or of none");
+                      "give both for all blocks, or for none");
   }
   const auto other = std::ranges::find_if(requests.restores, [&](std::int32_t block) {
     return block < kFreeAtCheckpoint || block >= static_cast<std::int64_t>(blocks);

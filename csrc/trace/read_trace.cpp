@@ -308,7 +308,7 @@ Trace read_file(const std::string& path, const Progress& progress, std::size_t t
     }
     if (got != 0) continue;
     if (reader.bytes_read() < size) {
-      throw TraceError("became shorter while it was read: it had " + std::to_string(size) +
+      throw TraceError("the file became shorter while it was being read: it had " + std::to_string(size) +
                            " bytes; read it again when nothing writes to it",
                        reader.bytes_read());
     }

@@ -90,7 +90,7 @@ def test_a_device_says_what_makes_the_job_fit(observed: Observation) -> None:
 def test_what_is_refused_has_its_reason() -> None:
     advised = advise(xmem.analyze(linear(names=False).bytes()))
     reasons = dict(advised.refused)
-    assert "names no parameters" in reasons["zero_grad=after_step"]
+    assert "does not name parameters" in reasons["zero_grad=after_step"]
 
 
 def test_without_time_all_is_left_out(observed: Observation) -> None:

@@ -36,7 +36,7 @@ def test_failing_rank_under_torchrun(tmp_path: Path) -> None:
 def test_killed_rank_under_torchrun(tmp_path: Path) -> None:
     error = fails([*TORCHRUN, str(TARGETS / "processes/failing_rank.py"), "kill"], tmp_path)
     assert "rank 1: ended by signal 9" in error.message
-    assert "of memory left, so the cause is another" in error.message
+    assert "of memory left, so there is another cause" in error.message
 
 
 def test_command_that_a_signal_ends_after_an_exception(tmp_path: Path) -> None:

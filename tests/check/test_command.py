@@ -137,7 +137,7 @@ class TestBaseline:
     def test_one_file_for_several_checks_is_refused(self):
         result = check("run.json", "gpt2.json", "--baseline", "b.json", "--update-baseline")
         assert result.exit_code == 2
-        assert "name a folder, which holds a file for each" in result.stderr
+        assert "name a folder, which gets one file for each check" in result.stderr
 
     def test_a_missing_baseline_says_how_to_write_it(self):
         result = check("run.json", "--baseline", "none.json")
@@ -155,9 +155,12 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("arguments", "said"),
         [
-            (("run.json",), "run has no limit to be checked against; pass --budget, --gpu or --baseline"),
+            (("run.json",), "run has no limit to check against; pass --budget, --gpu or --baseline"),
             (("run.json", "--budget", "10 apples"), "'10 apples' is not a size; write it like"),
-            (("run.json", "--budget", "1GiB", "--max-growth", "x"), "'x' is not a growth; write it like"),
+            (
+                ("run.json", "--budget", "1GiB", "--max-growth", "x"),
+                "'x' is not a valid growth; write it like",
+            ),
             (("run.json", "--gpu", "rtx-9999"), "rtx-9999"),
             (("run.json", "--budget", "1GiB", "--confidence", "2"), "2"),
             (
@@ -201,7 +204,7 @@ class TestBadInput:
             ('{"schema_version": 99}', "not an estimate of schema version 1"),
             ('{"schema_version": 1}', "this estimate is damaged"),
             ('{"schema_version": 1,', "this estimate is damaged"),
-            ('{"schema_version": "\xff"}', "no UTF-8"),
+            ('{"schema_version": "\xff"}', "not UTF-8"),
         ],
     )
     def test_a_damaged_estimate(self, folder, content, said):

@@ -157,5 +157,5 @@ def test_growths_are_read(text, growth):
 
 @pytest.mark.parametrize("text", ["", "5 percent", "-5%", "nan%", "inf%", "%", "5%5", "-1MiB", "much"])
 def test_what_is_no_growth_is_refused(text):
-    with pytest.raises(ConfigError, match="is not a growth; write it like 5%, 200MiB or 0"):
+    with pytest.raises(ConfigError, match="is not a valid growth; write it like 5%, 200MiB or 0"):
         parse_growth(text)

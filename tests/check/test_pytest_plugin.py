@@ -163,7 +163,7 @@ class TestMarker:
             ('"1GiB", "2GiB"', "arguments '1GiB', '2GiB' are invalid; use xmem_budget(budget=None"),
             ('"1GiB", gpus=2', "gpus are invalid; use xmem_budget(budget=None"),
             ('"1GiB", metric="peak"', "one of device_peak, reserved, allocated"),
-            ('"1GiB", max_growth="x"', "'x' is not a growth; write it like"),
+            ('"1GiB", max_growth="x"', "'x' is not a valid growth; write it like"),
             ("True", "budget=True"),
             ('"1GiB", gpu=["t4"]', "gpu=['t4']"),
         ],
@@ -247,7 +247,7 @@ class TestBaseline:
         (pytester.path / "baselines" / "test.json").write_text("{")
         result = run(pytester, self.SOURCE)
         result.assert_outcomes(failed=1)
-        result.stdout.fnmatch_lines(["*baselines/test.json*no estimate*"])
+        result.stdout.fnmatch_lines(["*baselines/test.json*not an estimate*"])
 
 
 class TestFixtures:

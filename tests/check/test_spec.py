@@ -103,7 +103,7 @@ def test_the_first_file_with_a_table_is_found(tmp_path):
         ("[check.jobs.a]\ntrace = 'a'\nbudget = 1.5\n", "budget = 1.5 is invalid; use a size such as"),
         ("[check.jobs.a]\ntrace = 'a'\nmetric = 'peak'\n", "one of device_peak, reserved, allocated"),
         ("[check.jobs.a]\ntrace = 'a'\nmetric = 3\n", "one of device_peak, reserved, allocated"),
-        ("[check.jobs.a]\ntrace = 'a'\nmax_growth = 'x'\n", "'x' is not a growth; write it like"),
+        ("[check.jobs.a]\ntrace = 'a'\nmax_growth = 'x'\n", "'x' is not a valid growth; write it like"),
         ("[check.jobs.a]\ntrace = 'a'\nconfidence = '0.9'\n", "a fraction such as 0.9"),
         ("[check.jobs.a]\ntrace = 'a'\ngpu = 3\n", "the name of a GPU, or a list of names"),
         ("[check.jobs.a]\ntrace = 'a'\nbaseline = 3\n", "baseline = 3 is not a string"),

@@ -354,6 +354,19 @@ class TestMode:
         )
         assert stages.captures == []
 
+    def test_options_describe_the_world(self, stages: FakeStages) -> None:
+        stages.torch = CUDA
+        named = xmem_fast(
+            "run", "--world-size", "1024", "--ranks", "7,0", "--gpus-per-node", "4", "--", "train.py"
+        )
+        launched = xmem_fast("run", "--ranks", "auto", "--", "torchrun", "--nproc-per-node", "8", "train.py")
+        assert (named.exit_code, launched.exit_code) == (0, 0), named.stderr
+        worlds = [capture["world"] for capture in stages.captures]
+        assert worlds == [World(1024, (0, 7), 4), World(8, (0, 7), 8, is_chosen=True)]
+        wrong = xmem_fast("run", "--ranks", "3", "--", "train.py")
+        assert wrong.exit_code == 2
+        assert "add --world-size" in wrong.stderr
+
     def test_options_describe_the_machine(self, stages: FakeStages, tmp_path: Path) -> None:
         stages.torch = CUDA
         options = [
@@ -391,7 +404,10 @@ class TestMode:
         monkeypatch.setattr(xmem.phantom.ledger, "functions", lambda: {"cuA": "refused", "cuB": "faithful"})
         stages.torch = CUDA
         stages.processes = (ProcessRecord(1, "cuB", 0, {}, {"cuA": 2, "cuB": 1}),)
-        assert "the phantom GPU refused cuA; the script went on" in xmem_fast("run", "--", *SCRIPT).stderr
+        assert (
+            "the phantom GPU refused cuA; the script continued without them"
+            in xmem_fast("run", "--", *SCRIPT).stderr
+        )
 
 
 class TestCapture:

@@ -31,7 +31,7 @@ def test_a_difference_is_shown_with_what_is_around_it(tmp_path: Path) -> None:
     result = xmem_fast("replay", write(tmp_path / "s.pickle", snapshot(22 * MIB)), "--torch", "2.13")
     assert (result.exit_code, result.stderr) == (1, "")
     assert "oldest segment first\n" in result.stdout
-    assert "  part at event 0\n" in result.stdout
+    assert "  differ from event 0\n" in result.stdout
     assert "    recorded     segment_alloc  23,068,672 bytes at 0x40000000, stream 0\n" in result.stdout
     assert "  >         0  segment_alloc" in result.stdout
 

@@ -60,7 +60,7 @@ def test_json_is_one_object_whatever_the_sides_are(small: Path, large: Path) -> 
 def test_standard_input_is_one_run_only() -> None:
     result = xmem_fast("diff", "-", "-")
     assert result.exit_code == 2
-    assert "- cannot stand for both runs; read at most one from standard input" in result.stderr
+    assert "- cannot be used for both runs; read at most one from standard input" in result.stderr
 
 
 @pytest.mark.parametrize(

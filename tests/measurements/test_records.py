@@ -41,9 +41,9 @@ def test_columns_survive(rows: list[tuple[int, int]]) -> None:
 
 def test_damaged_columns_are_refused() -> None:
     packed = pack({"a": [1, 2, 3]})
-    with pytest.raises(ValueError, match="damaged columns"):
+    with pytest.raises(ValueError, match="the columns are damaged"):
         unpack({**packed, "data": packed["data"][:-5]})
-    with pytest.raises(ValueError, match="24 bytes of columns, not 1 x 4 x 8"):
+    with pytest.raises(ValueError, match="the columns have 24 bytes, not 1 x 4 x 8"):
         unpack({**packed, "rows": 4})
 
 
@@ -149,15 +149,15 @@ def test_requests_between_two_moments() -> None:
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        ("{", "line 2: no JSON"),
-        ("[]", "line 2: no JSON object"),
-        ({"schema": 9}, "line 2: schema 9; this xmem reads 1"),
-        ({"key": None}, "line 2: None where a text was expected"),
-        ({"part": "baking"}, "line 2: part 'baking', expected one of device"),
-        ({"outcome": "fine"}, "line 2: outcome 'fine'"),
-        ({"history": None}, "line 2: None where an object was expected"),
-        ({"peak_reserved_bytes": -1}, "line 2: -1 where a whole number"),
-        ({"iterations": {}}, "line 2: no 'seconds'"),
+        ("{", "line 2: not JSON"),
+        ("[]", "line 2: not a JSON object"),
+        ({"schema": 9}, "line 2: the schema is 9, but this xMem reads 1"),
+        ({"key": None}, "line 2: None must be text"),
+        ({"part": "baking"}, "line 2: part must be one of device"),
+        ({"outcome": "fine"}, "line 2: outcome must be one of"),
+        ({"history": None}, "line 2: None must be an object"),
+        ({"peak_reserved_bytes": -1}, "line 2: -1 must be a whole number"),
+        ({"iterations": {}}, "line 2: the key 'seconds' is missing"),
     ],
 )
 def test_damaged_lines_are_named(tmp_path: Path, record: Any, message: str) -> None:
@@ -174,7 +174,7 @@ def test_damaged_histories_are_named_when_they_are_read(tmp_path: Path) -> None:
     record["history"]["events"]["data"] = "!"
     (measurement,) = load_measurements(write(tmp_path, record))
     assert isinstance(measurement, TrainingPeak)
-    with pytest.raises(TraceError, match=r"training.jsonl:1: damaged columns"):
+    with pytest.raises(TraceError, match=r"training.jsonl:1: the columns are damaged"):
         measurement.history()
 
 

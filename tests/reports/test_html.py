@@ -247,10 +247,10 @@ def test_slack_is_told_where_categories_of_the_page_have_it_and_those_of_the_est
     analysis = xmem.analyze(training().bytes())
     categories = dict(analysis.estimate.breakdown.category)
     assert "allocator_slack" not in categories
-    assert "are slack, of blocks" not in page_of(analysis)
+    assert "is slack in blocks" not in page_of(analysis)
     breakdown = replace(analysis.estimate.breakdown, category={**categories, "allocator_slack": 3 << 20})
     told = page_of(replace(analysis, estimate=replace(analysis.estimate, breakdown=breakdown)))
-    assert "3.00 MiB of them at the peak are slack, of blocks" in told
+    assert "3.00 MiB at the peak is slack in blocks" in told
 
 
 def test_the_command_writes_the_page_and_says_where(tmp_path: Path) -> None:

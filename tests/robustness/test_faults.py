@@ -59,10 +59,10 @@ def test_a_file_that_shrinks_while_it_is_read(tmp_path: Path) -> None:
         os.truncate(path, 40 * MIB)
 
     error = error_of(path, shrink)
-    assert "changed while it was read" in error.message
+    assert "changed while it was being read" in error.message
     assert error.byte_offset == 40 * MIB
     path.write_bytes(long_trace(80 * MIB))
-    with pytest.raises(TraceError, match=f"shorter while it was read: it had {size} bytes"):
+    with pytest.raises(TraceError, match=f"shorter while it was being read: it had {size} bytes"):
         _core.read_trace_file(str(path), [], shrink)
 
 
@@ -78,7 +78,7 @@ def test_a_file_that_grows_while_it_is_read_is_still_being_written(tmp_path: Pat
                 file.write(text[60 * MIB :])
             grown.set()
 
-    assert "wait until it is written" in error_of(path, grow).message
+    assert "wait until it is complete" in error_of(path, grow).message
     assert xmem.read_trace(path).core.event_count == text.count(b"\n") + 1
 
 

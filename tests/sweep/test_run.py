@@ -183,7 +183,7 @@ def test_a_fault_of_our_own_takes_only_its_row(write_spec, tmp_path: Path, monke
     monkeypatch.setitem(WHAT_IFS, "broken", lambda text, _value: Broken(text))
     output = tmp_path / "out.jsonl"
     assert swept(write_spec("[grid]\nbatch = 2\nwhat_if = ['', 'broken=1']"), output).errors == 1
-    assert rows_of(output)[1]["error"] == "a fault of xmem: ZeroDivisionError: of nothing"
+    assert rows_of(output)[1]["error"] == "a bug in xMem: ZeroDivisionError: of nothing"
 
 
 def test_what_ifs_change_the_job_in_their_order(write_spec, tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_a_trace_is_a_job_without_dimensions(write_spec, tmp_path: Path) -> None
     rows = rows_of(output)
     assert [row["fits"] for row in rows] == [xmem.estimate(trace, gpu="t4").fits, False]
     assert rows[0]["peak_reserved_least_bytes"] is None
-    with pytest.raises(ConfigError, match="one trace"):
+    with pytest.raises(ConfigError, match="single trace"):
         swept(write_spec("[grid]\nbatch = 2", "trace = 'trace.json'"), output)
 
 

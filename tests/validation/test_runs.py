@@ -46,17 +46,17 @@ def test_the_least_columns(tmp_path: Path) -> None:
         ("CNN", "RNN", "family", "CNN or Transformer"),
         ("VGG16", "", "model", "empty"),
         ("null", "9", "zero_grad_mode", "0 or 1 or 2"),
-        ("4000000000,false", "4000000000,maybe", "real_oom", "true, false or nothing"),
+        ("4000000000,false", "4000000000,maybe", "real_oom", "true, false or empty"),
         ("4000000000,false", "4000000000,", "real_oom", "true or false"),
-        ("3000000000", "inf", "dnnmem_estimate_bytes", "a number, or nothing"),
-        ("20.5,3000000000", "20.5", "dnnmem_estimate_bytes", "as many cells as the header"),
+        ("3000000000", "inf", "dnnmem_estimate_bytes", "a number or empty"),
+        ("20.5,3000000000", "20.5", "dnnmem_estimate_bytes", "in every row"),
     ],
 )
 def test_bad_cells_are_named(tmp_path: Path, old: str, new: str, column: str, expected: str) -> None:
     path = runs_file(tmp_path, ROWS[1], ROWS[0].replace(old, new, 1))
     with pytest.raises(TraceError) as caught:
         read_runs(path)
-    assert str(caught.value).startswith(f"{path}: line 3, column {column}:")
+    assert str(caught.value).startswith(f"{path}: line 3, column {column} must be ")
     assert expected in str(caught.value)
     assert "correct or remove the line" in str(caught.value)
 
@@ -113,7 +113,7 @@ def test_estimates_as_csv_and_as_json(tmp_path: Path) -> None:
     [
         ("phantom,-5,false,,,,,", "column estimate_bytes"),
         ("phantom,5,perhaps,,,,,", "column estimated_oom"),
-        (",5,false,,,,,", "column way: empty"),
+        (",5,false,,,,,", "column way must be filled in"),
         ("phantom,5,false,,,,,[1]", "column policies"),
     ],
 )
@@ -123,7 +123,7 @@ def test_bad_estimates_are_named(tmp_path: Path, row: str, message: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("{", "no JSON"), ("{}", "no list"), ('[{"way": "cpu"}]', "no key set")]
+    ("text", "message"), [("{", "not JSON"), ("{}", "not a list"), ('[{"way": "cpu"}]', "no key set")]
 )
 def test_bad_json(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "estimates.json"

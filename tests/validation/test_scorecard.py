@@ -151,7 +151,7 @@ def test_usage_errors(arguments: list[str]) -> None:
 def test_bad_file_is_bad_input(tmp_path: Path) -> None:
     result = invoke("--runs", runs_file(tmp_path, "CNN,1"), "--estimates", "x.csv")
     assert result.exit_code == 3
-    assert "line 2, column zero_grad_mode: missing" in result.output
+    assert "line 2, column zero_grad_mode must be in every row" in result.output
 
 
 def test_page_is_whole_and_escaped() -> None:
@@ -167,7 +167,7 @@ def test_page_says_why_other_methods_are_silent() -> None:
     refusal = RowEstimate(runs[1].identity, "tracker", None, note="not this script")
     card = score(runs, [said(1000, of=runs[0], way="tracker"), refusal, said(1000, of=runs[0])])
     page = accuracy_page.render_markdown(card, [])
-    assert "- tracker, runs without an estimate: not this script (1); nothing known (1)" in page
+    assert "- tracker, runs without an estimate: not this script (1); reason unknown (1)" in page
 
 
 def test_page_is_dated() -> None:

@@ -200,5 +200,5 @@ def test_half_precision_is_close(model: str, precision: str, tolerance: float, c
 
 def test_half_precision_is_refused_where_there_is_some(captured: Captured) -> None:
     observed = captured("mlp", "--precision", "bf16-autocast")
-    with pytest.raises(TraceError, match="in half precision already"):
+    with pytest.raises(TraceError, match="already runs in half precision"):
         run_stages(observed.what_if(parse_whatif("precision=bf16")))

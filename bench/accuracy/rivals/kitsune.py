@@ -19,7 +19,7 @@ def peak_bytes(job: Job) -> int:
 
     optimizer = _OPTIMIZERS.get(job.optimizer)
     if optimizer is None:
-        raise ValueError(f"knows no {job.optimizer}")
+        raise ValueError(f"does not know {job.optimizer}")
     shape = (3, job.pixels, job.pixels) if job.family == "cnn" else (job.tokens,)
     with uninitialised_weights():
         model = factory.model(job.model)

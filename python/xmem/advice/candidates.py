@@ -30,8 +30,8 @@ _MOST_LINES = 6
 _CHUNKS = 8
 _WORTHWHILE = 0.002  # share of the peak; remedies with less at stake are not tried
 _IMPLEMENTATIONS = {
-    "fused": ("fused=True", "none: one kernel for all parameters; other rounding than foreach"),
-    "for-loop": ("foreach=False", "a slower step: kernels for each parameter by itself"),
+    "fused": ("fused=True", "none: one kernel for all parameters, which rounds differently from foreach"),
+    "for-loop": ("foreach=False", "a slower step: every parameter gets its own kernels"),
 }
 
 
@@ -130,8 +130,8 @@ class _AtPeak:
             name = "module"
         if self.lines.is_of_package(path):
             return (
-                f"a package calls {pattern}: use its own switch (model.gradient_checkpointing_enable() of "
-                f"transformers), or set {name}.forward = functools.partial("
+                f"a package calls {pattern}: use the package's own switch (in transformers, "
+                f"model.gradient_checkpointing_enable()), or set {name}.forward = functools.partial("
                 f"torch.utils.checkpoint.checkpoint, {name}.forward, use_reentrant=False)"
             )
         return f"call {pattern} as torch.utils.checkpoint.checkpoint({name}, x, use_reentrant=False)"
@@ -156,7 +156,7 @@ class _AtPeak:
                 what_if=f"release={line}",
                 stake_bytes=bytes_,
                 where=line,
-                change=f"del the name that keeps what is made here ({format_bytes(bytes_)}) {place}",
+                change=f"del the variable that keeps this tensor alive ({format_bytes(bytes_)}) {place}",
                 cost="none",
             )
 

@@ -159,7 +159,7 @@ class _Search:
             alloc_conf=setting,
             where=None,
             change=f"PYTORCH_CUDA_ALLOC_CONF={setting}",
-            cost="other calls to the device: xmem-fast tune counts them",
+            cost="a different number of calls to the device: xmem-fast tune counts them",
             **self._figures(outcome),
         )
 

@@ -29,6 +29,7 @@ from xmem.text.units import format_bytes
 Mode = Literal["real", "phantom"]
 
 _CHILD = Path(__file__).parent / "child"
+_MOST_RANKS = 16  # processes of one world that are added without being asked for
 
 
 @dataclass(frozen=True)
@@ -112,18 +113,20 @@ def capture(
     _check_output(target)
     if world is not None and mode != "phantom":
         raise ConfigError(
-            "a world of which only some ranks run needs phantom mode",
+            "running only some of the ranks needs phantom mode",
             "name a Python whose torch is a CUDA build",
         )
     if world is not None and rank is not None and rank not in world.ranks:
-        raise ConfigError(f"rank {rank} is to be traced, and does not run", f"add {rank} to --ranks")
+        raise ConfigError(f"rank {rank} cannot be traced, because it does not run", f"add {rank} to --ranks")
     asked = _Asked(
         command, extent, timeout_s, stacks, env, gpu, stdout, mode, machine or PhantomMachine(), world
     )
+    if world is not None and rank is None and len(world.ranks) == 1:
+        (rank,) = world.ranks  # also where others have to run beside it
     first = _rank_here(asked) if rank is None else rank
     try:
-        if world is not None and world.is_chosen:
-            asked, result = _capture_chosen(asked, target, first)
+        if world is not None:
+            asked, result = _capture_in_world(asked, target, first)
         else:
             result = _capture_rank(asked, target, first)
     except _OtherRanksError as others:
@@ -142,8 +145,9 @@ def capture(
     return result
 
 
-def _capture_chosen(asked: _Asked, target: Path, first: int) -> tuple[_Asked, CaptureResult]:
-    """Trace a rank of a world whose ranks were chosen for the user, with more where they matter."""
+def _capture_in_world(asked: _Asked, target: Path, first: int) -> tuple[_Asked, CaptureResult]:
+    """Trace a rank of a world of which only some ranks run: with more of them, where the script needs what
+    they send, or where the ranks were chosen for the user and others differ."""
     wall_s = 0.0
     while True:
         assert asked.world is not None
@@ -154,7 +158,9 @@ def _capture_chosen(asked: _Asked, target: Path, first: int) -> tuple[_Asked, Ca
             wall_s += result.wall_s
         except _MissingRanksError as error:
             wider = asked.world.with_ranks(error.ranks)
-            reason = "the script waits for objects of other ranks"
+            if len(wider.ranks) > _MOST_RANKS:
+                raise
+            reason = f"the script needs what ranks send that did not run ({error.failure})"
         if wider == asked.world:
             return asked, replace(result, wall_s=wall_s)
         note(f"{reason}; running again with ranks {', '.join(map(str, wider.ranks))}")
@@ -290,13 +296,15 @@ def own_version() -> str:
 
 
 class _MissingRanksError(CaptureError):
-    """The command failed after it asked for objects of ranks that do not run.
+    """The command failed after it went on without what ranks send that do not run.
 
     Attributes:
         ranks: Those ranks.
+        failure: How it failed.
     """
 
     ranks: tuple[int, ...] = ()
+    failure: str = ""
 
 
 class _OtherRanksError(CaptureError):
@@ -312,13 +320,13 @@ class _OtherRanksError(CaptureError):
 def _missing_ranks(error: CaptureError, ranks: tuple[int, ...]) -> _MissingRanksError:
     named = ", ".join(map(str, ranks))
     missing = _MissingRanksError(
-        f"{error.message}; before that, the script waited for objects of ranks that do not run: "
+        f"{error.message}; before that, it went on without what ranks send that do not run: "
         f"add {named} to --ranks",
         error.exit_status,
         error.last_output,
         error.traceback,
     )
-    missing.ranks = ranks
+    missing.ranks, missing.failure = ranks, error.message.partition("\n")[0]
     return missing
 
 
@@ -343,7 +351,7 @@ def _outcome(workspace: Path, ended: Ended, timeout_s: float | None, rank: int) 
         )
     ranks = {int(json.loads(path.read_text())["rank"]) for path in workspace.glob("peer.*.json")}
     if ended.exit_status == 0 and ranks and rank not in ranks:
-        there_were = f"rank {rank} is to be traced, and the command ran {_in_words(ranks)}"
+        there_were = f"rank {rank} cannot be traced: the command only ran {_in_words(ranks)}"
         others = _OtherRanksError(there_were, ended.exit_status, ended.last_output)
         others.ranks = frozenset(ranks)
         raise others
@@ -353,7 +361,7 @@ def _outcome(workspace: Path, ended: Ended, timeout_s: float | None, rank: int) 
 
 def _in_words(ranks: set[int]) -> str:
     first, last = min(ranks), max(ranks)
-    return f"rank {first} alone" if first == last else f"ranks {first} to {last}"
+    return f"rank {first}" if first == last else f"ranks {first} to {last}"
 
 
 def _where(ended: Ended) -> str:
@@ -389,10 +397,10 @@ def _explain_missing(workspace: Path, ended: Ended, failure: Failure | None) -> 
     if not imported_torch:
         return (
             "the command never imported torch where the capture could see it; "
-            "name the training script itself, and let it keep PYTHONPATH (no python -I, -E or -S)"
+            "name the training script itself, and let it keep PYTHONPATH (do not use python -I, -E or -S)"
         )
     return (
-        "the script ended, and the capture saw no call of a model and no optimizer step in any process; "
+        "the script ended, but the capture saw no model call and no optimizer step in any process; "
         "capture the command that trains"
     )
 
@@ -402,14 +410,14 @@ def _lack_of_memory(ended: Ended) -> str:
     if ended.host_memory is None:
         return "; if the machine ran out of memory, use fewer processes, a smaller batch or another machine"
     left = format_bytes(ended.host_memory.least_available_bytes)
-    return f"; the machine had {left} of memory left, so the cause is another: see the output above"
+    return f"; the machine had {left} of memory left, so there is another cause: see the output above"
 
 
 def _explain_failure(workspace: Path, ended: Ended, failure: Failure | None) -> str:
     """Explain why the script ended with an error; name its CUDA calls where they explain something."""
     exit_status = ended.exit_status
     if failure is None:
-        return f"the script failed on its own (exit status {exit_status}); make it run on the CPU first"
+        return f"the script itself failed (exit status {exit_status}); make it run on the CPU first"
     if failure.by_signal:
         return (
             f"the script failed (exit status {exit_status}): {failure.in_words()}"
@@ -422,7 +430,7 @@ def _explain_failure(workspace: Path, ended: Ended, failure: Failure | None) -> 
         if failure.of_cuda
         else refused_calls(workspace, failure.process)
     )
-    return f"the script failed {named}{ours}" if ours else f"the script failed on its own {named}"
+    return f"the script failed {named}{ours}" if ours else f"the script itself failed {named}"
 
 
 def _publish(trace: Path, target: Path) -> None:

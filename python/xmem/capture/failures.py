@@ -84,7 +84,7 @@ def explain_reads(failure: Failure) -> str:
     text += f"; if that is the cause, set it with {setting}"
     if more:
         text += (
-            " (read before, too: " + ", ".join(f"{row['line']} (`{row['function']}`)" for row in more) + ")"
+            " (also read before: " + ", ".join(f"{row['line']} (`{row['function']}`)" for row in more) + ")"
         )
     return text
 

@@ -53,7 +53,7 @@ class World:
             )
         if not self.ranks or min(self.ranks) < 0 or max(self.ranks) >= self.size:
             raise ConfigError(
-                f"ranks of a world of {self.size} run from 0 to {self.size - 1}", "check --ranks"
+                f"with {self.size} ranks, --ranks must name ranks from 0 to {self.size - 1}", "check --ranks"
             )
         if self.cards > _MOST_CARDS:
             raise ConfigError(
@@ -120,6 +120,8 @@ class World:
         Args:
             notes: The ``phantom`` object of a trace's metadata.
         """
+        if not self.is_chosen:
+            return self
         stages = [int(rank) for rank in notes.get("world", {}).get("pipeline", [])]
         if len(stages) > _ALL_STAGES:
             stages = [*stages[:2], stages[-1]]
@@ -143,7 +145,7 @@ def world_of(
     if size is None and ranks is None:
         if gpus_per_node is not None:
             raise ConfigError(
-                "--gpus-per-node describes the nodes of a job whose ranks do not all run",
+                "--gpus-per-node applies only to jobs that run some of their ranks",
                 "add --world-size",
             )
         return None
@@ -160,7 +162,7 @@ def world_of(
         named = tuple(sorted({int(rank) for rank in ranks.split(",")}))
     except ValueError:
         raise ConfigError(
-            f"--ranks {ranks} is invalid", "write ranks with commas between them, such as 0,127,1023, or auto"
+            f"--ranks {ranks} is invalid", "write auto, or ranks separated by commas, such as 0,127,1023"
         ) from None
     return World(size, named, local)
 

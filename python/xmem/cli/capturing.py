@@ -111,10 +111,10 @@ def capture_noting(
     if trained and result.iterations < extent.iterations:
         output.note(f"the script ended after {result.iterations} of {extent.iterations} iterations")
     if not trained:
-        output.note("the script did not train: all that it did was recorded")
+        output.note("the script did not train: everything it did was recorded")
     refused = sorted({name for process in result.processes for name in process.calls_of("refused")})
     if refused:
-        output.note(f"the phantom GPU refused {', '.join(refused)}; the script went on without")
+        output.note(f"the phantom GPU refused {', '.join(refused)}; the script continued without them")
     return result
 
 

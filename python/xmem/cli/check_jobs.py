@@ -69,7 +69,7 @@ def checks_of(jobs: Sequence[CheckedJob], *, update: bool) -> list[list[Check]]:
         held = job.asked.limits.budget_bytes is not None or job.asked.gpus or job.asked.baseline is not None
         if not held and not _is_estimate(job.source):
             raise ConfigError(
-                f"{job.name} has no limit to be checked against", "pass --budget, --gpu or --baseline"
+                f"{job.name} has no limit to check against", "pass --budget, --gpu or --baseline"
             )
         checks = []
         for gpu in job.asked.gpus or (None,):
@@ -82,7 +82,7 @@ def checks_of(jobs: Sequence[CheckedJob], *, update: bool) -> list[list[Check]]:
     if files and files.most_common(1)[0][1] > 1:
         shared = files.most_common(1)[0][0]
         raise ConfigError(
-            f"several checks share the baseline {shared}", "name a folder, which holds a file for each"
+            f"several checks share the baseline {shared}", "name a folder, which gets one file for each check"
         )
     return found
 
@@ -201,9 +201,7 @@ def _written_estimate(source: str, entry: Check) -> Estimate:
             "use that of the estimate, or pass the trace that it was made from",
         )
     if limits.budget_bytes is None and entry.baseline_file is None and estimate.verdict is None:
-        raise ConfigError(
-            f"{entry.job.name} has no limit to be checked against", "pass --budget or --baseline"
-        )
+        raise ConfigError(f"{entry.job.name} has no limit to check against", "pass --budget or --baseline")
     return estimate
 
 

@@ -37,7 +37,9 @@ def observed(source: str, at: str | None) -> Observation:
             f"--at {at} needs a fitted model, and {source} is not one", "make one with 'xmem-fast fit'"
         )
     if is_estimate_file(source):
-        raise TraceError(f"an estimate, not a trace; show it with `xmem-fast report {source}`", source)
+        raise TraceError(
+            f"this is an estimate, not a trace; show it with `xmem-fast report {source}`", source
+        )
     with reading(source) as progress:
         return observe(source, progress=progress)
 

@@ -117,7 +117,7 @@ def main() -> None:
         app(prog_name="xmem-fast")
     except Exception:
         traceback.print_exc()
-        typer.echo("xmem-fast: this is a fault of xmem; please report it with the lines above", err=True)
+        typer.echo("xmem-fast: this is a bug in xMem; please report it with the lines above", err=True)
         sys.exit(ExitCode.INTERNAL)
 
 

@@ -90,7 +90,7 @@ UntilSteady = Annotated[
     bool,
     typer.Option(
         "--until-steady",
-        help="Record until two iterations in a row bring no new peak, at most 64: for batches that differ.",
+        help="Record until two iterations in a row bring no new peak, at most 64; for batches that differ.",
     ),
 ]
 WithEval = Annotated[
@@ -103,7 +103,7 @@ Calls = Annotated[
     typer.Option(
         "--calls",
         min=0,
-        help="Stop a script that does not train after this many calls of its model; 0: at its end.",
+        help="Stop a script that does not train after this many calls of its model; 0: never stop it.",
         show_default=False,
     ),
 ]
@@ -111,7 +111,7 @@ LongestBatch = Annotated[
     bool,
     typer.Option(
         "--longest-batch",
-        help="Make batches of the longest items of the data set, where lengths can be read off: lists, and "
+        help="Make batches of the longest items of the data set, if their lengths are known: lists, and "
         "list columns of HuggingFace datasets.",
     ),
 ]
@@ -120,7 +120,7 @@ WorldSize = Annotated[
     typer.Option(
         "--world-size",
         min=1,
-        help="Number of ranks that the script believes in, of which only --ranks run, each as one process. "
+        help="Number of ranks that the script sees. Only those in --ranks run, each as one process. "
         "By default, every rank runs.",
         show_default=False,
     ),
@@ -141,7 +141,7 @@ GpusPerNode = Annotated[
         "--gpus-per-node",
         min=1,
         max=120,
-        help="GPUs of each node of such a job.",
+        help="GPUs in each node of a job with --world-size.",
         show_default="what the launcher starts, or 8",
     ),
 ]
@@ -185,7 +185,7 @@ ModeChoice = Annotated[
         "auto: phantom where the script's torch is a CUDA build and there is no GPU.",
     ),
 ]
-NoGpu = Annotated[bool, typer.Option("--no-gpu", help="Leave a GPU of this machine alone in mode auto.")]
+NoGpu = Annotated[bool, typer.Option("--no-gpu", help="Do not use a GPU of this machine in mode auto.")]
 Python = Annotated[
     Path | None,
     typer.Option(
@@ -208,8 +208,8 @@ KnownElements = Annotated[
     typer.Option(
         "--known-elements",
         min=0,
-        help="Tensors of up to this many elements keep the values that follow from what the host wrote, in "
-        "phantom mode; 0 keeps none.",
+        help="In phantom mode, tensors of up to this many elements keep the values that can be computed from "
+        "what the host wrote; 0 keeps none.",
     ),
 ]
 Values = Annotated[
@@ -217,8 +217,8 @@ Values = Annotated[
     typer.Option(
         "--value",
         metavar="FILE:LINE=NUMBER",
-        help="What reads of GPU memory give at a line in phantom mode; of a mask, the share it selects. Also "
-        "FUNCTION=NUMBER: anywhere in a function, and in those that it calls.",
+        help="In phantom mode, the value that a line reads from GPU memory; for a mask, the share that it "
+        "selects. FUNCTION=NUMBER sets it for a function and those that it calls.",
     ),
 ]
 Cudnn = Annotated[
@@ -234,8 +234,8 @@ PlannedBy = Annotated[
     typer.Option(
         "--cudnn",
         metavar="FILE",
-        help="The libcudnn.so.9 that is asked for the workspaces of convolutions; that of the extra cudnn "
-        "by default. Also XMEM_CUDNN.",
+        help="The libcudnn.so.9 that plans the workspaces of convolutions; by default that of the extra "
+        "cudnn. Can also be set as XMEM_CUDNN.",
     ),
 ]
 Snapshot = Annotated[
@@ -263,7 +263,7 @@ Confidence = Annotated[
     typer.Option(
         "--confidence",
         metavar="SHARE",
-        help="Confidence of each bound of the interval, such as 0.99; --format requests the upper bound.",
+        help="Confidence of each bound of the interval, such as 0.99; --format then asks for the upper one.",
         show_default=f"{DEFAULT_CONFIDENCE:g}",
     ),
 ]

@@ -85,13 +85,13 @@ def parse_plans(said: object) -> Plans:
         ValueError: It does not hold plans.
     """
     if not isinstance(said, list):
-        raise ValueError("no list of plans")
+        raise ValueError("not a list of plans")
     plans = []
     for plan in said:
         if not (isinstance(plan, list) and len(plan) == 2 and isinstance(plan[1], list)):
-            raise ValueError(f"no plan: {plan!r}")
+            raise ValueError(f"not a plan: {plan!r}")
         workspace, notes = plan
         if not all(type(number) is int for number in (workspace, *notes)) or workspace < 0:
-            raise ValueError(f"no plan: {plan!r}")
+            raise ValueError(f"not a plan: {plan!r}")
         plans.append((workspace, tuple(notes)))
     return tuple(plans)

@@ -167,7 +167,7 @@ class _Ask:
     def start(self, device: str) -> None:
         answer = self._exchange(device, _START_S)
         if not isinstance(answer.get("version"), int):
-            raise self._failure(str(answer.get("error", "no version")))
+            raise self._failure(str(answer.get("error", "it did not give its version")))
         self.version = answer["version"]
 
     def __call__(self, problem: str) -> Plans:
@@ -220,7 +220,7 @@ def _asking(library: CudnnLibrary, device: str) -> Iterator[_Ask]:
     helper, stand_in = helper_program(), driver_stand_in()
     if helper is None:
         raise PlannerError(
-            "convolutions cannot be planned: xmem_phantom_cudnn is missing, which is built on Linux only"
+            "convolutions cannot be planned: xmem_phantom_cudnn is missing; it is built only on Linux"
         )
     command = [
         *(sys.executable, "-I", str(_PROGRAM), str(library.path), str(helper)),

@@ -124,7 +124,7 @@ class Helper:
         """
         number = next(self._numbers)
         if self._exchange(HANDLE_OF_DEVICE, descriptor=number, payload=description.encode()).status:
-            raise CudnnError(f"cuDNN {self.version()} cannot plan without a device, 9.8 and newer can")
+            raise CudnnError(f"cuDNN {self.version()} cannot plan without a device; 9.8 and newer can")
         return number
 
     def _ask(self, operation: int, *fields: Any, **named: Any) -> _Reply:

@@ -70,7 +70,7 @@ def _ask(
     bundled = ".".join(map(str, bundled_with(workspaces.torch_version).version))
     if not workspaces.libraries:
         return _typical(
-            workspaces, problems, settings, f"no cuDNN is installed to ask for the job's {bundled}"
+            workspaces, problems, settings, f"no cuDNN is installed to replace the job's {bundled}"
         )
     failures = []
     for library in workspaces.libraries:
@@ -91,7 +91,7 @@ def _ask(
     }
     own = version == bundled and len(plans) == len(problems)
     exact = own and tuple(map(int, version.split("."))) >= FIRST_EXACT
-    whose = "the job's own" if own else f"for the job's {bundled}"
+    whose = "the job's own" if own else f"in place of the job's {bundled}"
     source = "; ".join([f"cuDNN {version} planned the convolutions, {whose}", *failures])
     return Answer(tried, source, version, exact)
 
@@ -102,5 +102,5 @@ def _typical(
     capability = workspaces.device.compute_capability or (8, 0)
     tried = {problem: typical_sizes(problem, capability, settings) for problem in problems}
     return Answer(
-        tried, f"{reason}: workspaces of convolutions are typical ones of the architecture", "", False
+        tried, f"{reason}: convolution workspaces are typical values for the architecture", "", False
     )

@@ -174,15 +174,18 @@ def _notes(before: ComparedRun, after: ComparedRun, joint: bool) -> Iterator[str
     ways = _way(before.estimate), _way(after.estimate)
     if ways[0] != ways[1]:
         yield (
-            f"the first run was seen on a {ways[0]} and the second on a {ways[1]}: part of any change is "
-            "what the one sees and the other does not"
+            f"the first run was recorded on a {ways[0]} and the second on a {ways[1]}: "
+            "part of any change may come from that alone"
         )
     if not joint:
         yield (
             "an estimate of an earlier version does not say which category, module and line go together: "
-            "estimate its trace again for better causes"
+            "estimate its trace again to get better causes"
         )
     elif before.analysis is None or after.analysis is None:
-        yield "blocks and instants are compared where both runs are traces"
+        yield "blocks and instants are compared only if both runs are traces"
     if before.estimate.trace.iterations != after.estimate.trace.iterations:
-        yield "the runs have different numbers of iterations: a short one may peak lower for that alone"
+        yield (
+            "the runs have different numbers of iterations: the shorter one may peak lower for that reason "
+            "alone"
+        )

@@ -196,9 +196,9 @@ def interval(
     high = math.ceil(most * (1 + residuals.upper(confidence)))
     basis = f"{len(residuals.values)} measured runs ({name})"
     if residuals.is_continued(confidence):
-        basis += ", their tail continued"
+        basis += ", with an extrapolated tail"
     if most > least:
-        basis += ", and what the estimate itself leaves open"
+        basis += ", plus what the estimate itself leaves open"
     return Interval(confidence, context_bytes + low, context_bytes + high, basis)
 
 

@@ -37,7 +37,7 @@ def card_parts(trace: Trace, workload: Workload, holders: Holders, verdict: Judg
     cached = _cached_bytes(replay, rows, at)
     parts = (
         ("context", verdict.context_bytes, "CUDA context and loaded kernels"),
-        ("tensors", requested - sum(taken.values()), "asked for by tensors"),
+        ("tensors", requested - sum(taken.values()), "requested by tensors"),
         *((f"{library}_workspaces", taken[library], words) for library, words in _LIBRARIES.items()),
         ("rounding", allocated - requested, "blocks are multiples of 512 bytes, and some are not split"),
         (
@@ -48,8 +48,8 @@ def card_parts(trace: Trace, workload: Workload, holders: Holders, verdict: Judg
         ("cached", cached, "segments that are free, kept for reuse"),
     )
     beyond = (
-        ("not_replayed", verdict.missed_bytes, "reserved by PyTorch's allocator, not reached by the replay"),
-        ("other_card", verdict.other_card_bytes, "by which another GPU of the job is fuller"),
+        ("not_replayed", verdict.missed_bytes, "reserved by PyTorch's allocator, but not by the replay"),
+        ("other_card", verdict.other_card_bytes, "what another, fuller GPU of the job holds more"),
     )
     return (
         *(CardPart(name, bytes_, words) for name, bytes_, words in parts),

@@ -471,7 +471,7 @@ class Estimate:
         """
         if data.get("schema_version") != SCHEMA_VERSION:
             raise TraceError(
-                f"not an estimate of schema version {SCHEMA_VERSION}; "
+                f"this is not an estimate of schema version {SCHEMA_VERSION}; "
                 "write it with `xmem-fast estimate TRACE --json`"
             )
         plain = {name: value for name, value in data.items() if name != "schema_version"}

@@ -39,13 +39,13 @@ def read_estimate(path: str | os.PathLike[str]) -> Estimate:
     except OSError as error:
         raise TraceError(f"cannot be read: {error.strerror or error}; check the path", name) from None
     if not _BEGINNING.match(text):
-        raise TraceError(f"no estimate; {_WRITE_IT}", name)
+        raise TraceError(f"this is not an estimate; {_WRITE_IT}", name)
     try:
         return Estimate.from_json(json.loads(text))
     except json.JSONDecodeError as error:
         raise TraceError(f"this estimate is damaged ({error.msg}); {_WRITE_IT}", name, error.pos) from None
     except UnicodeDecodeError as error:
-        raise TraceError(f"this estimate is damaged (no UTF-8); {_WRITE_IT}", name, error.start) from None
+        raise TraceError(f"this estimate is damaged (not UTF-8); {_WRITE_IT}", name, error.start) from None
     except TraceError as error:
         raise TraceError(error.message, name) from None
 

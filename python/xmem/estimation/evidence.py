@@ -237,15 +237,15 @@ def _merged(
 def _values_read(rows: Sequence[ValueRead]) -> Iterator[str]:
     """Describe where the script acted on values that the phantom GPU does not have."""
     said = {
-        "sizes": "selects by values of the GPU: a natural share was taken as selected",
-        "decisions": "decides by a value of the GPU, which read as false",
+        "sizes": "selects elements by GPU values, which are unknown: a typical share was taken as selected",
+        "decisions": "branches on a GPU value, which was read as false",
     }
     for kind, text in said.items():
         lines = sorted({row.line or "a library" for row in rows if row.kind == kind})
         for line in lines[:_MOST_LINES]:
-            yield f"{line} {text}; say otherwise with --value {line}=NUMBER"
+            yield f"{line} {text}; set another value with --value {line}=NUMBER"
         if len(lines) > _MOST_LINES:
-            yield f"{len(lines) - _MOST_LINES} more lines do the like"
+            yield f"{len(lines) - _MOST_LINES} more lines do the same"
 
 
 def _managed(cards: Sequence[CardNote]) -> Iterator[str]:
@@ -253,8 +253,8 @@ def _managed(cards: Sequence[CardNote]) -> Iterator[str]:
     most = max((card.managed_bytes for card in cards), default=0)
     if most:
         yield (
-            f"of {format_bytes(most)} of managed memory, what one kernel works on counts as on the GPU; the "
-            "rest moves to the host when the GPU is full, which takes as much host memory and time"
+            f"the job uses {format_bytes(most)} of managed memory: only what one kernel works on is counted; "
+            "the rest moves to the host when the GPU is full, which takes as much host memory, and time"
         )
 
 
@@ -286,8 +286,8 @@ def _recurrent_layers(context: Recorded) -> Iterator[str]:
         yield "the workspaces of recurrent layers follow a formula fitted to cuDNN's answers"
     if not all(known):
         yield (
-            "what cuDNN keeps of recurrent layers without recorded shapes, or in bfloat16, is not counted; "
-            "what the CPU keeps stands for it"
+            "what cuDNN keeps for recurrent layers without recorded shapes, or in bfloat16, is not counted; "
+            "what the CPU keeps is counted instead"
         )
 
 
@@ -336,19 +336,19 @@ def assumptions(context: Recorded, device: Device | None) -> Iterator[str]:
     """Return the assumptions in words, for the user."""
     notes, origin = context.notes, context.origin
     if notes.phantom is not None:
-        yield "the script ran on a phantom GPU, which computes nothing; memory is PyTorch's own account"
+        yield "the script ran on a phantom GPU, which computes nothing; PyTorch itself counted the memory"
         yield from _values_read(notes.phantom.values)
         yield from _cudnn_planned(notes.phantom.cudnn)
         yield from _managed(notes.phantom.cards)
     elif not origin.on_cpu:
         yield "the trace was recorded on a GPU: its allocations are replayed as they were"
         if not trains(context.attribution):
-            yield "no optimizer steps in the trace: it is taken as the whole job, such as an inference"
+            yield "the trace has no optimizer steps: it is taken as the whole job, such as inference"
     elif origin is Origin.FOREIGN_CPU:
-        yield "the trace was not made by xmem-fast capture: what blocks hold is inferred from when they live"
+        yield "the trace was not made by xmem-fast capture: what a block holds is inferred from its lifetime"
         yield (
             "parameters made before the recording began are not in the trace and not counted; "
-            "capture the script with xmem-fast to have them"
+            "capture the script with xmem-fast to count them"
         )
     elif not context.asked_for_gpu:
         yield "the script never asks for a GPU: all its tensors were taken as GPU memory"
@@ -407,9 +407,9 @@ def disagreement(recorded: Recorded, measured: Measured | None, replayed: Replay
                 severity="info",
                 count=1,
                 first_byte_offset=-1,
-                message=f"PyTorch's own allocator reserved at most {format_bytes(counted)}, the replay of "
-                f"what the trace holds {format_bytes(ours)}: the trace begins in the middle of a run, and "
-                "the need counts what the allocator held",
+                message=f"PyTorch's own allocator reserved at most {format_bytes(counted)}, but the replay "
+                f"of this trace {format_bytes(ours)}: the trace begins in the middle of a run, so the "
+                "estimate counts what the allocator held",
             )
         return
     grave = abs(ours - counted) > _GRAVE * counted
@@ -418,9 +418,9 @@ def disagreement(recorded: Recorded, measured: Measured | None, replayed: Replay
         severity="error" if grave else "info",
         count=1,
         first_byte_offset=-1,
-        message=f"PyTorch's own allocator reserved at most {format_bytes(counted)}, the replay of the same "
-        f"requests {format_bytes(ours)}; the need counts the larger one"
-        + ("; this is a fault of xMem: please report it with the trace (--keep-trace FILE)" if grave else ""),
+        message=f"PyTorch's own allocator reserved at most {format_bytes(counted)}, but the replay of the "
+        f"same requests {format_bytes(ours)}; the estimate counts the larger one"
+        + ("; this is a bug in xMem: please report it with the trace (--keep-trace FILE)" if grave else ""),
     )
 
 
@@ -443,8 +443,8 @@ def batches_differ(spread_bytes: int) -> Iterator[str]:
     """Explain in words what a spread of the iterations means."""
     if spread_bytes:
         yield (
-            f"iterations differ by {format_bytes(spread_bytes)}, so batches differ in size; one larger than "
-            "those seen needs more, for which the interval leaves as much again"
+            f"iterations differ by {format_bytes(spread_bytes)}, so batches differ in size; a larger batch "
+            "than those seen needs more, and the interval leaves room for the same amount again"
         )
 
 

@@ -71,7 +71,7 @@ def _decoded_dataclass(kind: Any, value: Any, path: str, skip_unknown: bool) -> 
     hints = _hints(kind)
     unknown = [name for name in value if name not in hints]
     if unknown and not skip_unknown:
-        raise ValueError(f"{_joined(path, unknown[0])}: not known")
+        raise ValueError(f"{_joined(path, unknown[0])} is not known")
     found = {}
     for field in fields(kind):
         if field.name in value:
@@ -79,7 +79,7 @@ def _decoded_dataclass(kind: Any, value: Any, path: str, skip_unknown: bool) -> 
                 hints[field.name], value[field.name], _joined(path, field.name), skip_unknown=skip_unknown
             )
         elif field.default is MISSING and field.default_factory is MISSING:
-            raise ValueError(f"{_joined(path, field.name)}: missing")
+            raise ValueError(f"{_joined(path, field.name)} is missing")
     return kind(**found)
 
 
@@ -97,5 +97,5 @@ def _require(is_it: bool, expected: str, value: Any, path: str) -> None:
     if not is_it:
         shown = repr(value)
         raise ValueError(
-            f"{path}: expected {expected}, not {shown if len(shown) <= 40 else shown[:37] + '...'}"
+            f"{path} must be {expected}, not {shown if len(shown) <= 40 else shown[:37] + '...'}"
         )

@@ -106,7 +106,7 @@ class PlainPickle:
                 self.value(second)
                 write(_TUPLE2)
             case _:
-                raise TypeError(f"no plain data: {value!r}")
+                raise TypeError(f"not plain data: {value!r}")
 
     def remember(self, value: Any) -> int:
         """Write a value that is written once; ``reference`` writes it again."""

@@ -40,10 +40,10 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _ZSTD_SKIPPABLE_MAGIC = b"\x2a\x4d\x18"  # after one byte 0x50 to 0x5f
 _OTHER_FORMATS = {
-    b"\x80": "this is a pickle, perhaps a memory snapshot, not a profiler trace; give a trace",
-    b"PK\x03\x04": "this is a zip archive; unpack it and give the trace inside",
-    b"\xfd7zXZ\0": "xz files are not read; give it as: xz -dc FILE | xmem-fast estimate -",
-    b"BZh": "bzip2 files are not read; give it as: bzip2 -dc FILE | xmem-fast estimate -",
+    b"\x80": "this is a pickle, perhaps a memory snapshot, not a profiler trace; pass a trace",
+    b"PK\x03\x04": "this is a zip archive; unpack it and pass the trace inside",
+    b"\xfd7zXZ\0": "xz files are not supported; pipe it in: xz -dc FILE | xmem-fast estimate -",
+    b"BZh": "bzip2 files are not supported; pipe it in: bzip2 -dc FILE | xmem-fast estimate -",
 }
 
 
@@ -164,7 +164,7 @@ def _open_path(path: Path, name: str, closing: ExitStack) -> Source:
 def _standard_input() -> Source:
     name = "standard input"
     if sys.stdin is None:
-        raise TraceError("it is closed; give a path, or pipe the trace in", name)
+        raise TraceError("it is closed; pass a path, or pipe the trace in", name)
     file = sys.stdin.buffer
     try:
         descriptor = file.fileno()
@@ -182,21 +182,21 @@ def _open_url(url: str, closing: ExitStack) -> Source:
         import fsspec
     except ImportError:
         raise TraceError(
-            "URLs are read with fsspec, which is not installed; pip install 'xmem-fast[remote]', "
-            "or download the file and give its path",
+            "URLs are read with fsspec, which is not installed; run pip install 'xmem-fast[remote]', "
+            "or download the file and pass its path",
             url,
         ) from None
     try:
         file = closing.enter_context(fsspec.open(url, "rb"))
     except ImportError as error:
         raise TraceError(
-            f"what reads {parts.scheme}:// is not installed: {error}; install it, "
-            "or download the file and give its path",
+            f"the package that reads {parts.scheme}:// is not installed: {error}; install it, "
+            "or download the file and pass its path",
             url,
         ) from None
     except ValueError as error:
         raise TraceError(
-            f"{error}; give a path or a URL that fsspec reads, such as https:// or s3://", url
+            f"{error}; pass a path or a URL that fsspec reads, such as https:// or s3://", url
         ) from None
     except Exception as error:  # every protocol has its own
         raise TraceError(_unreachable(error), url) from None
@@ -239,7 +239,7 @@ def _unchanged(descriptor: int, name: str) -> Iterator[None]:
         status = os.fstat(descriptor)
         return status.st_size, status.st_mtime_ns
 
-    message = "the file changed while it was read; wait until it is written, and read it again"
+    message = "the file changed while it was being read; wait until it is complete, and read it again"
     before = stamp()
     try:
         yield
@@ -289,7 +289,7 @@ def _broken(codec: _Codec, error: str, inside: bool) -> TraceError:
         return TraceError(f"the {codec.name} stream is damaged ({error}); record or copy it again")
     return TraceError(
         f"trailing bytes after the {codec.name} stream are not {codec.name} ({error}); copy the file again, "
-        f"or decompress it and give the text"
+        f"or decompress it and pass the text"
     )
 
 
@@ -321,7 +321,7 @@ def _zstd() -> _Codec:
         except ImportError:
             raise TraceError(
                 "zstd files are read with backports.zstd, which is not installed; "
-                "pip install 'xmem-fast[zstd]', or give it as: zstd -dc FILE | xmem-fast estimate -"
+                "run pip install 'xmem-fast[zstd]', or pipe it in: zstd -dc FILE | xmem-fast estimate -"
             ) from None
     options: dict[int, int] = {zstd.DecompressionParameter.window_log_max: 31}  # as `zstd --long=31` writes
     return _Codec("zstd", lambda: zstd.ZstdDecompressor(options=options), (zstd.ZstdError,))
@@ -337,5 +337,5 @@ def _unreadable(error: OSError) -> str:
 
 def _unreachable(error: Exception) -> str:
     if isinstance(error, FileNotFoundError):
-        return "there is no such file, or no way to it; check the address and the connection"
+        return "the file does not exist or cannot be reached; check the address and the connection"
     return f"cannot be read: {type(error).__name__}: {error}; check the address and the connection"

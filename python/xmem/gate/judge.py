@@ -210,7 +210,7 @@ def _does_not_fit(estimate: Estimate, limits: Limits) -> Finding | None:
     if needed <= verdict.capacity_bytes:
         return None
     confidence = "" if estimate.interval is None else f" with {estimate.interval.confidence:g} confidence"
-    message = f"is not sure to fit in the {capacity}: needs up to {format_bytes(needed)}{confidence}"
+    message = f"may not fit in the {capacity}: needs up to {format_bytes(needed)}{confidence}"
     return Finding(Rule.DOES_NOT_FIT, message, _held(estimate, Limits(upper=True)), line)
 
 

@@ -107,7 +107,7 @@ def parse_growth(text: str) -> AllowedGrowth:
             return AllowedGrowth()
         return AllowedGrowth(bytes=parse_bytes(text))
     except (ValueError, ConfigError):
-        raise ConfigError(f"{text!r} is not a growth", "write it like 5%, 200MiB or 0") from None
+        raise ConfigError(f"{text!r} is not a valid growth", "write it like 5%, 200MiB or 0") from None
 
 
 @dataclass(frozen=True)

@@ -227,7 +227,7 @@ def _ray_gpus(request: _Request) -> str:
 
 def _skypilot(request: _Request) -> list[str]:
     if request.device is not None and request.device.slug not in _SKYPILOT_NAMES:
-        return [f"# SkyPilot has no name for {request.device.name} that is known here."]
+        return [f"# xMem does not know SkyPilot's name for {request.device.name}."]
     if request.device is not None:
         names = [_SKYPILOT_NAMES[request.device.slug]]
     else:
@@ -236,7 +236,7 @@ def _skypilot(request: _Request) -> list[str]:
         names = list(dict.fromkeys(_SKYPILOT_NAMES[known.slug] for known in _in_skypilot()))
         names = [name for name in names if name not in small]
     if not names:
-        return ["# No GPU that is known here is large enough."]
+        return ["# None of the GPUs that xMem can name for SkyPilot is large enough."]
     asked = ", ".join(f"{name}:{request.gpus}" for name in names)
     return ["resources:", f"  accelerators: {asked if len(names) == 1 else f'{{{asked}}}'}"]
 

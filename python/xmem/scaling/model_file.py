@@ -83,14 +83,14 @@ def read_model(path: str | os.PathLike[str]) -> ScalingModel:
             index = json.loads(archive.read(_INDEX))
             if index["format"] != _FORMAT:
                 raise TraceError(
-                    f"a model of format {index['format']}, not {_FORMAT}; fit it again with this xmem-fast",
+                    f"the model has format {index['format']}, not {_FORMAT}; fit it again with this version",
                     name,
                 )
             samples = [_sample(archive, entry, name) for entry in index["samples"]]
     except OSError as error:
         raise TraceError(f"cannot be read: {error.strerror}; check the path", name) from None
     except (KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
-        raise TraceError(f"not a fitted model, or a damaged one ({error}); fit it again", name) from None
+        raise TraceError(f"not a fitted model, or damaged ({error}); fit it again", name) from None
     return fit(samples)
 
 

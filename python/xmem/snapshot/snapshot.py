@@ -315,7 +315,7 @@ class _SnapshotReader:
                 )
             self._refuse(
                 f"not a pickle of torch.cuda.memory._dump_snapshot ({type(error).__name__}: {error}); "
-                "give a file that it wrote",
+                "pass a file that it wrote",
                 stream.tell(),
             )
 
@@ -354,7 +354,7 @@ class _Schema:
 
     def _device(self, device: int, trace: Any, segments: Sequence[dict[str, Any]]) -> RecordedDevice:
         if not isinstance(trace, list):
-            self._refuse(f"device_traces[{device}] is a {type(trace).__name__}, expected a list of entries")
+            self._refuse(f"device_traces[{device}] is a {type(trace).__name__}, not a list of entries")
         mempools = _Mempools()
         state = self._state(device, segments, mempools)
         return RecordedDevice(
@@ -460,7 +460,7 @@ class _Schema:
         return value
 
     def _refuse(self, what: str) -> NoReturn:
-        raise TraceError(f"{what}; give a file that torch.cuda.memory._dump_snapshot wrote", self.path)
+        raise TraceError(f"{what}; pass a file that torch.cuda.memory._dump_snapshot wrote", self.path)
 
 
 class _Mempools:

@@ -133,7 +133,7 @@ def _captured(spec: Spec, folder: Path, capture: Capture) -> Captured:
 def _require_dimensions(spec: Spec, names: Sequence[str]) -> None:
     if set(names) != set(spec.dimensions):
         given = ", ".join(spec.dimensions) or "no dimension"
-        wanted = ", ".join(names) or "no dimension: it is one trace, as it was recorded"
+        wanted = ", ".join(names) or "no dimension, because it is a single trace"
         raise ConfigError(
             f"{spec.path}: the configurations set {given}, but the job has {wanted}",
             "set exactly the job's dimensions",

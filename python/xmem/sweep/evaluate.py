@@ -40,7 +40,7 @@ def _outcome(shared: _SharedWork, configuration: Configuration) -> Configuration
     except XmemError as error:
         outcome = ConfigurationOutcome(error=str(error))
     except Exception as error:  # one failing row must not end the others
-        outcome = ConfigurationOutcome(error=f"a fault of xmem: {type(error).__name__}: {error}")
+        outcome = ConfigurationOutcome(error=f"a bug in xMem: {type(error).__name__}: {error}")
     return outcome.after(time.perf_counter() - began)
 
 

@@ -29,7 +29,7 @@ def require_writable(path: Path) -> None:
     """
     if path.suffix not in _WRITERS:
         raise ConfigError(
-            f"-o {path} does not tell the format", f"use a name that ends in one of {', '.join(_WRITERS)}"
+            f"-o {path} does not name a known format", f"use a name that ends in one of {', '.join(_WRITERS)}"
         )
     if not path.absolute().parent.is_dir():
         raise ConfigError(f"-o {path} is in a folder that does not exist", "create it, or name another file")
@@ -52,7 +52,7 @@ def write_results(path: Path, columns: Sequence[str], rows: Iterable[Row]) -> No
         partial.replace(path)
     except OSError as error:
         raise SweepError(
-            f"{path}: cannot be written: {error.strerror}; no row is lost: run the same command again"
+            f"{path} cannot be written: {error.strerror}; no row is lost: run the same command again"
         ) from error
     finally:
         partial.unlink(missing_ok=True)

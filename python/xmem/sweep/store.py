@@ -85,7 +85,7 @@ class Store:
                 self._database.execute("insert into sweep values (?)", (identity,))
             elif row[0] != identity:
                 raise ConfigError(
-                    f"{self.path} holds an earlier sweep, of another spec, job or version of xmem-fast",
+                    f"{self.path} holds an earlier sweep with another spec, job or version of xmem-fast",
                     "pass --fresh to begin again",
                 )
 
@@ -95,14 +95,14 @@ class Store:
             yield
         except sqlite3.OperationalError as error:
             raise SweepError(
-                f"{self.path}: cannot be used: {error}; check the folder and its free space"
+                f"{self.path} cannot be used: {error}; check the folder and its free space"
             ) from error
         except (sqlite3.DatabaseError, TypeError, ValueError) as error:
             raise SweepError(
-                f"{self.path}: damaged ({error}); give --fresh to begin the sweep again"
+                f"{self.path} is damaged ({error}); pass --fresh to begin the sweep again"
             ) from error
         except OSError as error:
-            raise SweepError(f"{self.path}: cannot be written: {error.strerror}; check the path") from error
+            raise SweepError(f"{self.path} cannot be written: {error.strerror}; check the path") from error
 
 
 def forget(paths: Iterable[Path]) -> None:
@@ -116,4 +116,4 @@ def forget(paths: Iterable[Path]) -> None:
             try:
                 path.with_name(name).unlink(missing_ok=True)
             except OSError as error:
-                raise SweepError(f"{path}: cannot be removed: {error.strerror}; check the folder") from error
+                raise SweepError(f"{path} cannot be removed: {error.strerror}; check the folder") from error

@@ -68,7 +68,7 @@ class SweepJob:
             return self.run.at(point)
         if point:
             raise ConfigError(
-                f"{label(point)} cannot be set: the job is one trace, as it was recorded",
+                f"{label(point)} cannot be set: the job is a single trace",
                 "remove the dimension",
             )
         return self.run

@@ -153,7 +153,7 @@ def _named_tensors(trace: Trace) -> tuple[NDArray[np.uint8], NDArray[np.int64], 
             np.array(tensors.time_ns, np.int64),
         )
         if any(column.shape != columns[0].shape for column in columns):
-            raise ValueError("columns of different length")
+            raise ValueError("the columns have different lengths")
         return columns
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise TraceError(

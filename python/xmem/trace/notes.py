@@ -274,11 +274,11 @@ def _require_columns(tensors: NamedTensors) -> None:
     for column, kind in kinds.items():
         values = getattr(tensors, column)
         if values and not all(type(value) is kind for value in values):
-            raise ValueError(f"tensors.{column}: expected {'texts' if kind is str else 'whole numbers'} only")
+            raise ValueError(f"tensors.{column} must hold only {'text' if kind is str else 'whole numbers'}")
     for column in (*kinds, "shape", "group"):
         values = getattr(tensors, column)
         if (values or column in _EVER) and len(values) != len(tensors.role):
-            raise ValueError(f"tensors.{column}: expected {len(tensors.role)} rows, not {len(values)}")
+            raise ValueError(f"tensors.{column} must have {len(tensors.role)} rows, not {len(values)}")
 
 
 NO_NOTES = CaptureNotes()

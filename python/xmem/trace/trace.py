@@ -214,7 +214,7 @@ class Trace:
             ) from None
         if not isinstance(metadata, dict) or metadata.get("format") != FORMAT:
             raise TraceError(
-                "the metadata under the key 'xmem' is of a format that this version does not know; "
+                "the metadata under the key 'xmem' has a format that this version does not know; "
                 "capture again, or use a newer xmem-fast",
                 self.path,
             )

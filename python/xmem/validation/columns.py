@@ -26,10 +26,10 @@ def unpack(packed: Mapping[str, Any]) -> dict[str, Int64]:
     try:
         raw = lzma.decompress(base64.b85decode(packed["data"]))
     except (lzma.LZMAError, ValueError) as error:
-        raise ValueError(f"damaged columns ({error})") from None
+        raise ValueError(f"the columns are damaged ({error})") from None
     width = np.dtype(np.int64).itemsize
     if len(raw) != len(names) * rows * width:
-        raise ValueError(f"{len(raw)} bytes of columns, not {len(names)} x {rows} x {width}")
+        raise ValueError(f"the columns have {len(raw)} bytes, not {len(names)} x {rows} x {width}")
     planes = np.frombuffer(raw, np.uint8).reshape(len(names), width, rows)
     differences = np.ascontiguousarray(planes.transpose(0, 2, 1)).view("<i8")[:, :, 0]
     columns = np.cumsum(differences, axis=1, dtype=np.int64)

@@ -69,13 +69,13 @@ def _json_rows(path: str | os.PathLike[str]) -> Iterable[TableRow]:
     except OSError as error:
         raise ConfigError(f"{os.fspath(path)} cannot be read ({error.strerror})") from error
     except ValueError as error:
-        raise TraceError(f"no JSON ({error}); write it again", path) from error
+        raise TraceError(f"not JSON ({error}); write it again", path) from error
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise TraceError("no list of objects; write one object a run and way", path)
+        raise TraceError("not a list of objects; write one object for each run and way", path)
     for number, row in enumerate(rows, 1):
         missing = [column for column in _REQUIRED if column not in row]
         if missing:
-            raise TraceError(f"object {number}: no key {', '.join(missing)}; write it again", path)
+            raise TraceError(f"object {number} has no key {', '.join(missing)}; write it again", path)
         yield TableRow(path, number, {name: _cell(value) for name, value in row.items()})
 
 
@@ -89,7 +89,7 @@ def _estimate(row: TableRow) -> RowEstimate:
     def size(column: str) -> int | None:
         value = row.number(column)
         if value is not None and value <= 0:
-            row.refuse(column, repr(value), "a positive number of bytes, or nothing")
+            row.refuse(column, repr(value), "a positive number of bytes or empty")
         return None if value is None else round(value)
 
     return RowEstimate(
@@ -111,7 +111,7 @@ def _policies(row: TableRow) -> dict[str, int]:
         found = json.loads(text) if text else {}
         return {str(name): int(size) for name, size in found.items()}
     except (ValueError, TypeError, AttributeError):
-        row.refuse("policies", repr(text), "a JSON object of bytes by policy, or nothing")
+        row.refuse("policies", repr(text), "a JSON object of bytes by policy, or empty")
 
 
 def published_estimate(method: str, run: MeasuredRun) -> RowEstimate | None:

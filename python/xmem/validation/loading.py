@@ -49,7 +49,9 @@ def load_measurements(folder: str | os.PathLike[str] = DEFAULT_FOLDER) -> tuple[
     """
     root = Path(folder)
     if not root.is_dir():
-        raise ConfigError(f"there is no folder {root}", "name a folder with results of bench/gpu/measure.py")
+        raise ConfigError(
+            f"the folder {root} does not exist", "name a folder with results of bench/gpu/measure.py"
+        )
     found: dict[str, Measurement] = {}
     for path in sorted(root.rglob("*.jsonl")):
         for measurement in _measurements(path):
@@ -75,9 +77,9 @@ class _Record:
         try:
             self._fields: Any = json.loads(line)
         except json.JSONDecodeError as error:
-            self._refuse(f"no JSON ({error})")
+            self._refuse(f"not JSON ({error})")
         if not isinstance(self._fields, dict):
-            self._refuse("no JSON object")
+            self._refuse("not a JSON object")
 
     def measurement(self) -> Measurement:
         """Return the line as the type of its part.
@@ -86,23 +88,23 @@ class _Record:
             TraceError: The line does not follow the schema.
         """
         if self._fields.get("schema") != _SCHEMA:
-            self._refuse(f"schema {self._fields.get('schema')!r}; this xmem reads {_SCHEMA}")
+            self._refuse(f"the schema is {self._fields.get('schema')!r}, but this xMem reads {_SCHEMA}")
         try:
             common = self._common()
             part = common["part"]
             if part not in _PARTS:
-                self._refuse(f"part {part!r}, expected one of {', '.join(_PARTS)}")
+                self._refuse(f"part must be one of {', '.join(_PARTS)}, not {part!r}")
             holds_result = common["outcome"] == "done" or "iterations" in self._fields
             return _PARTS[part](common, self._fields) if holds_result else Measurement(**common)
         except KeyError as error:
-            self._refuse(f"no {error.args[0]!r}")
+            self._refuse(f"the key {error.args[0]!r} is missing")
         except (TypeError, ValueError, OverflowError, AttributeError) as error:
             self._refuse(str(error))
 
     def _common(self) -> dict[str, Any]:
         fields = self._fields
         if fields["outcome"] not in get_args(Outcome):
-            self._refuse(f"outcome {fields['outcome']!r}, expected one of {', '.join(get_args(Outcome))}")
+            self._refuse(f"outcome must be one of {', '.join(get_args(Outcome))}, not {fields['outcome']!r}")
         return {
             "where": f"{self._path}:{self._number}",
             "key": _text(fields["key"]),
@@ -237,25 +239,25 @@ def _device_memory(fields: Any) -> DeviceMemory | None:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r} where a text was expected")
+        raise TypeError(f"{value!r} must be text")
     return value
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise TypeError(f"{value!r} where an object was expected")
+        raise TypeError(f"{value!r} must be an object")
     return cast(Mapping[str, Any], value)
 
 
 def _count(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ValueError(f"{value!r} where a whole number of at least 0 was expected")
+        raise ValueError(f"{value!r} must be a whole number of at least 0")
     return value
 
 
 def _numbers(values: Sequence[Any]) -> Int64:
     if not all(isinstance(value, int) for value in values):
-        raise ValueError(f"{values!r} where whole numbers were expected")
+        raise ValueError(f"{values!r} must be whole numbers")
     column = np.array(values, np.int64)
     column.flags.writeable = False
     return column

@@ -96,7 +96,7 @@ def read_runs(path: str | os.PathLike[str]) -> tuple[MeasuredRun, ...]:
     with read_table(path, _REQUIRED) as rows:
         runs = tuple(_run(row) for row in rows)
     if not runs:
-        raise TraceError("no runs: the file has a header and nothing else; give one row a run", path)
+        raise TraceError("the file has a header but no runs; write one row for each run", path)
     return runs
 
 
@@ -116,21 +116,21 @@ class TableRow:
             TraceError: The line ends before the column.
         """
         if column in self._cells and self._cells[column] is None:
-            self.refuse(column, "missing", "as many cells as the header")
+            self.refuse(column, "missing", "in every row")
         return (self._cells.get(column) or "").strip()
 
     def filled(self, column: str) -> str:
         """Return the cell, which must not be empty."""
         text = self.text(column)
         if not text:
-            self.refuse(column, "empty", "a value")
+            self.refuse(column, "empty", "filled in")
         return text
 
     def choice(self, column: str, known: tuple[str, ...]) -> str:
         """Return the cell, which must be one of the given choices."""
         text = self.text(column)
         if text not in known:
-            self.refuse(column, repr(text), " or ".join(name or "nothing" for name in known))
+            self.refuse(column, repr(text), " or ".join(name or "empty" for name in known))
         return text
 
     def count(self, column: str) -> int:
@@ -150,14 +150,14 @@ class TableRow:
         except ValueError:
             value = float("nan")
         if not abs(value) < float("inf"):
-            self.refuse(column, repr(text), "a number, or nothing")
+            self.refuse(column, repr(text), "a number or empty")
         return value
 
     def truth(self, column: str) -> bool | None:
         """Return the cell as true or false, None where it is empty."""
         text = self.text(column).lower()
         if text not in ("", "true", "false"):
-            self.refuse(column, repr(text), "true, false or nothing")
+            self.refuse(column, repr(text), "true, false or empty")
         return None if not text else text == "true"
 
     def refuse(self, column: str, found: str, expected: str) -> NoReturn:
@@ -167,7 +167,7 @@ class TableRow:
             TraceError: Always.
         """
         raise TraceError(
-            f"line {self._line}, column {column}: {found}, expected {expected}; correct or remove the line",
+            f"line {self._line}, column {column} must be {expected}, not {found}; correct or remove the line",
             self._path,
         )
 
@@ -187,7 +187,7 @@ def read_table(path: str | os.PathLike[str], required: tuple[str, ...]) -> Itera
             missing = [column for column in required if column not in header]
             if missing:
                 raise TraceError(
-                    f"line 1: no column {', '.join(missing)}; the header must name at least "
+                    f"line 1: the header has no column {', '.join(missing)}; it must name at least "
                     f"{', '.join(required)}",
                     path,
                 )
@@ -195,7 +195,7 @@ def read_table(path: str | os.PathLike[str], required: tuple[str, ...]) -> Itera
     except OSError as error:
         raise ConfigError(f"{os.fspath(path)} cannot be read ({error.strerror})") from error
     except (UnicodeDecodeError, csv.Error) as error:
-        raise TraceError(f"no comma-separated text ({error}); save it as CSV in UTF-8", path) from error
+        raise TraceError(f"not comma-separated text ({error}); save it as CSV in UTF-8", path) from error
 
 
 def _run(row: TableRow) -> MeasuredRun:

@@ -38,7 +38,9 @@ class Accumulation:
         if self.count == 1:
             return run
         if len(run.steps) < 2:
-            raise run.refusal("one iteration does not tell what lives on into the next; capture at least two")
+            raise run.refusal(
+                "it has one iteration, which does not show what the next one reuses; capture at least two"
+            )
         batches = [_MicroBatch.of(run, index) for index in range(len(run.steps))]
         carried = [_carried(batch, after) for batch, after in pairwise(batches)]
         carried.append(_like_the_one_before(run, batches[-2], batches[-1], carried[-1]))

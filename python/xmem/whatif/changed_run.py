@@ -124,9 +124,9 @@ class ChangedRun:
             if not outermost or span.begin_ns >= outermost[-1].end_ns:
                 outermost.append(span)
         if not outermost:
-            raise self.refusal("the trace marks no step of an optimizer (Optimizer.step#...)")
+            raise self.refusal("it has no optimizer step (Optimizer.step#...)")
         if any(self.engine_nodes(step) for step in outermost):
-            raise self.refusal("a backward pass runs inside of a step of the optimizer (a closure)")
+            raise self.refusal("a backward pass runs inside an optimizer step (a closure)")
         return outermost
 
     @cached_property
@@ -147,7 +147,7 @@ class ChangedRun:
         for step in self.steps:
             own = [node for node in nodes if after_ns <= node.begin_ns < step.begin_ns]
             if not own:
-                raise self.refusal("a step of the optimizer has no backward pass before it")
+                raise self.refusal("an optimizer step has no backward pass before it")
             begin_ns = own[0].begin_ns
             seed = max((seed.begin_ns for seed in seeds if seed.end_ns <= begin_ns), default=-1)
             rows = self.workload.alloc_ns
@@ -186,7 +186,7 @@ class ChangedRun:
 
             called = between(modules) if len(modules) else between(first)
             if len(called) == 0:
-                raise self.refusal("a step of the optimizer has no forward pass before it")
+                raise self.refusal("an optimizer step has no forward pass before it")
             begin_ns = int(called.min())
             arrived = between(inputs)
             found.append((begin_ns, min([begin_ns, *arrived.tolist()])))
@@ -227,11 +227,11 @@ class ChangedRun:
         tensors = self.recorded.notes.tensors
         if not tensors.role:
             raise self.refusal(
-                "it names no parameters and gradients, which takes a capture of ours: "
+                "it does not name parameters and gradients; record it with: "
                 "xmem-fast capture -o trace.json.gz -- python train.py"
             )
         if tensors.group is None or tensors.shape is None:
-            raise self.refusal("its capture did not note shapes and parameter groups; capture again")
+            raise self.refusal("it does not hold shapes and parameter groups; capture again")
         parameters: dict[str, int] = {}
         order: dict[str, int] = {}
         for row, (role, name) in enumerate(zip(tensors.role, tensors.name, strict=True)):

@@ -76,11 +76,11 @@ class Checkpoint:
             known = sorted({call.path for call in calls})
             if not known:
                 raise run.refusal(
-                    "it shows no calls of modules; record it with with_stack=True, or with: "
+                    "it has no module calls; record it with with_stack=True, or with: "
                     "xmem-fast capture -o trace.json.gz -- python train.py"
                 )
             some = ", ".join(known[:_SHOWN_MODULES]) + (", ..." if len(known) > _SHOWN_MODULES else "")
-            raise run.refusal(f"no module {self.pattern!r}; there are {some}")
+            raise run.refusal(f"it has no module {self.pattern!r}; its modules are {some}")
         rows = rows[np.argsort(events.begin_ns[rows], kind="stable")]
         begins, ends = run.clock(events.begin_ns[rows]), run.clock(events.end_ns[rows])
         found: list[Span] = []

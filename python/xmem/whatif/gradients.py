@@ -65,7 +65,7 @@ def arrivals(run: ChangedRun, backward: Span, parameters: Sequence[Parameter]) -
         left.remove(chosen)
         found.append(Arrival(chosen, node, bool(born[chosen.gradient] >= node.begin_ns)))
     if left:
-        raise run.refusal(f"the gradient of {left[0].name} is put in its place by no node it shows")
+        raise run.refusal(f"none of its nodes sets the gradient of {left[0].name}")
     return found
 
 

@@ -299,11 +299,11 @@ def _require_float32(run: ChangedRun) -> None:
     used = np.unique(trace.events.input_types)
     texts = [trace.names[int(name)] for name in used[used >= 0]]
     if not any("float" in text for text in texts):
-        raise run.refusal("it records no types of inputs; capture with --mode real")
+        raise run.refusal("it does not hold the types of inputs; capture with --mode real")
     if not run.named_gradients:
-        raise run.refusal("it names no gradients")
+        raise run.refusal("it does not name gradients")
     if any("c10::Half" in text or "c10::BFloat16" in text for text in texts):
-        raise run.refusal("part of it runs in half precision already")
+        raise run.refusal("part of it already runs in half precision")
 
 
 def _operator_name(run: ChangedRun, operator: int) -> str:

@@ -48,7 +48,7 @@ class Release:
             known = sorted(
                 {lines[line] for line in run.workload.source_line[kept.rows].tolist() if line >= 0}
             )
-            there_are = f"; tensors of these lines do: {', '.join(known)}" if known else ""
+            there_are = f"; tensors of these lines are: {', '.join(known)}" if known else ""
             raise run.refusal(f"no tensor made at {self.line} is kept beyond its last use{there_are}")
         free_ns = run.workload.free_ns.copy()
         free_ns[kept.rows[chosen]] = kept.last_use_ns[chosen]

@@ -91,9 +91,7 @@ def parse_set_to_none(text: str, value: str) -> SetToNone:
 
 def _require_let_go(run: ChangedRun, before: list[Parameter], after: list[Parameter]) -> None:
     if {each.gradient for each in before} & {each.gradient for each in after}:
-        raise run.refusal(
-            "gradients outlive their iteration; put set_to_none=true before the place of zero_grad"
-        )
+        raise run.refusal("gradients outlive their iteration; put set_to_none=true before zero_grad")
 
 
 def _keep(run: ChangedRun) -> ChangedRun:
@@ -128,7 +126,7 @@ def _let_go(run: ChangedRun) -> ChangedRun:
         arrivals(run, run.backwards[0], parameters[0]), key=lambda each: place[each.parameter.gradient]
     )
     if len(order) != len(kept):
-        raise run.refusal("gradients are older than the first iteration that it holds")
+        raise run.refusal("gradients are older than its first iteration")
     rows = [kept, *(_arrived(run, index, order) for index in range(1, len(steps)))]
     category, tensor, free_ns = (
         run.workload.category.copy(),
@@ -160,7 +158,7 @@ def _arrived(run: ChangedRun, index: int, order: list[Arrival]) -> list[int]:
         candidates = np.flatnonzero(came_in & (workload.alloc_ns < node.begin_ns))
         if len(candidates) == 0:
             raise run.refusal(
-                f"what is added to the gradient of {arrival.parameter.name} is not a block of its own"
+                f"what is added to the gradient of {arrival.parameter.name} has no block of its own"
             )
         found.append(int(candidates[-1]))
     return found
@@ -171,7 +169,7 @@ def _cleared_ns(run: ChangedRun, index: int) -> int:
     begin_ns, end_ns = run.steps[index].end_ns, run.steps[index + 1].begin_ns
     cleared = [clear.begin_ns for clear in run.clears if begin_ns <= clear.begin_ns < end_ns]
     if not cleared:
-        raise run.refusal("it marks no zero_grad of the optimizer between two steps")
+        raise run.refusal("it has no zero_grad of the optimizer between two steps")
     return cleared[0]
 
 

@@ -152,8 +152,10 @@ def test_values_that_decide_about_sizes(python, chosen, rows, tmp_path, monkeypa
         )
     assert f"rows {rows} {1 << 11}" in output.read_text()
     estimate = xmem.estimate(result.path)
-    assert any("train.py:8 selects by values" in assumption for assumption in estimate.assumptions)
-    assert any("train.py:16 decides by a value" in assumption for assumption in estimate.assumptions)
+    assert any(
+        "train.py:8 selects elements by GPU values" in assumption for assumption in estimate.assumptions
+    )
+    assert any("train.py:16 branches on a GPU value" in assumption for assumption in estimate.assumptions)
 
 
 @pytest.mark.parametrize("unique", ["torch.unique", "torch.Tensor.unique", "torch.Tensor.unique_consecutive"])
@@ -171,7 +173,9 @@ def test_unique_elements_and_their_counts_are_of_one_size(python, unique, tmp_pa
             optimizer.step()
     """
     _, estimate = run(python, tmp_path, script)
-    assert any("train.py:7 selects by values" in assumption for assumption in estimate.assumptions)
+    assert any(
+        "train.py:7 selects elements by GPU values" in assumption for assumption in estimate.assumptions
+    )
 
 
 def test_weights_are_not_initialized_unless_asked_for(python, tmp_path):

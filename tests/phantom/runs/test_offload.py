@@ -94,7 +94,7 @@ def test_an_optimizer_on_the_host_costs_no_memory_there(
     assert state == keys
     if name != "cpu adam":
         assert of_small != 1  # small parameters are trained: a script may look at them
-    assert any("optimizers on tensors of the host" in text for text in made.metadata["assumptions"])
+    assert any("optimizer arithmetic on host tensors" in text for text in made.metadata["assumptions"])
 
 
 def captured(python: str, folder: Path) -> Any:

@@ -119,7 +119,7 @@ def test_ranks_that_run_talk_and_the_others_hold_what_this_one_holds(launcher, t
     assert said.format(0, "3.0") in printed
     assert said.format(3, "3.0") in printed
     assert sorted(row["rank"] for row in notes["phantom"]["ranks"]) == [0, 3]
-    assert any("of 8 ranks, ranks 0 and 3 ran" in text for text in notes["assumptions"])
+    assert any("ranks 0 and 3 ran, out of 8" in text for text in notes["assumptions"])
     assert any("rank 5 does not run" in text for text in notes["assumptions"])
 
 
@@ -137,6 +137,15 @@ def test_a_chosen_world_runs_the_stages_that_differ(tmp_path) -> None:
     ]["world"] == {"size": 4, "ranks": [0, 1, 2, 3], "pipeline": [0, 1]}
 
 
-def test_a_rank_whose_peer_is_missing_says_which(tmp_path) -> None:
-    with pytest.raises(CaptureError, match=r"add 1 to --ranks"):
-        traced([str(EXAMPLES / "pipeline.py")], tmp_path / "run", None, World(2, (0,), 2))
+def test_a_rank_runs_with_the_peers_whose_objects_it_needs(tmp_path, capfd) -> None:
+    notes = traced([str(EXAMPLES / "pipeline.py")], tmp_path / "run", None, World(2, (0,), 2))
+    assert notes["phantom"]["ranks"][0]["rank"] == 0
+    assert notes["phantom"]["world"]["ranks"] == [0, 1]
+    assert "running again with ranks 0, 1" in capfd.readouterr().err
+
+
+def test_a_rank_that_fails_with_all_that_it_needs_says_why(tmp_path) -> None:
+    script = tmp_path / "fails.py"
+    script.write_text(TALKS.replace("halves = [", "raise ValueError('on its own')\nhalves = ["))
+    with pytest.raises(CaptureError, match="on its own"):
+        traced([str(script)], tmp_path / "run", None, World(8, (3,), 4))

@@ -71,7 +71,7 @@ def test_what_other_processes_hold_counts_until_they_end(tmp_path):
 def test_a_file_that_is_no_ledger_is_refused(tmp_path):
     path = tmp_path / "ledger"
     path.write_bytes(b"not a ledger at all, but long enough")
-    with pytest.raises(CaptureError, match="no ledger of this version"):
+    with pytest.raises(CaptureError, match="not a ledger of this version"):
         read_ledger(path)
 
 

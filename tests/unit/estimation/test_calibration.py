@@ -72,7 +72,7 @@ def test_what_the_estimate_leaves_open_widens_it() -> None:
     )
     assert found.high_bytes == math.ceil(12_000 * (1 + TEN.upper(0.99)))
     assert found.low_bytes == math.floor(9_000 * (1 + TEN.lower(0.99)))
-    assert "tail continued" in found.basis
+    assert "extrapolated tail" in found.basis
     assert "leaves open" in found.basis
 
 

@@ -140,26 +140,26 @@ def test_what_is_seen_in_a_console_leaves_out_tables_and_curves() -> None:
 @pytest.mark.parametrize(
     ("place", "value", "says"),
     [
-        (("peak_allocated_bytes",), "x", "peak_allocated_bytes: expected a whole number, not 'x'"),
-        (("peak_allocated_bytes",), True, "peak_allocated_bytes: expected a whole number, not True"),
-        (("peak", "phase"), None, "peak.phase: expected text, not None"),
-        (("verdict", "fits"), 1, "verdict.fits: expected true or false, not 1"),
-        (("breakdown",), None, "breakdown: expected an object, not None"),
-        (("breakdown", "category"), [1], r"breakdown.category: expected an object, not \[1\]"),
+        (("peak_allocated_bytes",), "x", "peak_allocated_bytes must be a whole number, not 'x'"),
+        (("peak_allocated_bytes",), True, "peak_allocated_bytes must be a whole number, not True"),
+        (("peak", "phase"), None, "peak.phase must be text, not None"),
+        (("verdict", "fits"), 1, "verdict.fits must be true or false, not 1"),
+        (("breakdown",), None, "breakdown must be an object, not None"),
+        (("breakdown", "category"), [1], r"breakdown.category must be an object, not \[1\]"),
         (
             ("breakdown", "category", "activation"),
             "1",
-            "breakdown.category.activation: expected a whole number",
+            "breakdown.category.activation must be a whole number",
         ),
         (
             ("breakdown", "paths", 0, "bytes"),
             1.5,
-            r"breakdown.paths\[0\].bytes: expected a whole number, not 1.5",
+            r"breakdown.paths\[0\].bytes must be a whole number, not 1.5",
         ),
-        (("policies",), {}, "policies: expected a list"),
-        (("trace", "source"), "elsewhere", "trace.source: expected capture or foreign, not 'elsewhere'"),
-        (("timings_s", "read"), "fast", "timings_s.read: expected a number, not 'fast'"),
-        (("peak", "surprise"), 1, "peak.surprise: not known"),
+        (("policies",), {}, "policies must be a list"),
+        (("trace", "source"), "elsewhere", "trace.source must be capture or foreign, not 'elsewhere'"),
+        (("timings_s", "read"), "fast", "timings_s.read must be a number, not 'fast'"),
+        (("peak", "surprise"), 1, "peak.surprise is not known"),
     ],
 )
 def test_values_of_another_kind_are_damage(place: tuple[str | int, ...], value: Any, says: str) -> None:

@@ -47,7 +47,7 @@ RAY = """\
 # Ray shares a GPU by this fraction and does not enforce it.
 @ray.remote(num_gpus=0.292)"""
 
-SKYPILOT = "# SkyPilot has no name for RTX 3060 12 GB that is known here."
+SKYPILOT = "# xMem does not know SkyPilot's name for RTX 3060 12 GB."
 
 
 def on(estimate: Estimate, name: str) -> Estimate:
@@ -110,7 +110,9 @@ def test_without_a_gpu_skypilot_is_asked_for_any_that_is_large_enough() -> None:
     large = replace(NO_GPU, context_bytes=0, peak_reserved_bytes=60 << 30)
     assert render(large, Scheduler.SKYPILOT).endswith("accelerators: {H100:1, A100-80GB:1, H200:1}")
     huge = replace(large, peak_reserved_bytes=1 << 40)
-    assert render(huge, Scheduler.SKYPILOT).endswith("# No GPU that is known here is large enough.")
+    assert render(huge, Scheduler.SKYPILOT).endswith(
+        "# None of the GPUs that xMem can name for SkyPilot is large enough."
+    )
 
 
 def test_a_size_alone_is_enough_memory_for_any_gpu_that_has_it() -> None:

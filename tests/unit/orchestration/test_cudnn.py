@@ -180,7 +180,7 @@ def test_each_problem_is_asked_about_once(tmp_path: Path, monkeypatch: pytest.Mo
         ('print(\'{"error": "too old"}\', flush=True)', "too old"),
         ("print('hello', flush=True)", "it wrote 'hello'"),
         ("print('[1]', flush=True)", "it wrote '\\[1\\]'"),
-        (ANSWERING + "sys.stdin.readline(); print('{\"plans\": 3}', flush=True)", "no list of plans"),
+        (ANSWERING + "sys.stdin.readline(); print('{\"plans\": 3}', flush=True)", "not a list of plans"),
         (ANSWERING + "sys.stdin.readline(); sys.exit(3)", "status 3"),
     ],
 )
@@ -338,5 +338,5 @@ def test_without_a_helper_nothing_is_planned(tmp_path: Path, monkeypatch: pytest
     library = tmp_path / "libcudnn.so.9"
     library.touch()
     monkeypatch.setattr(planner, "helper_program", lambda: None)
-    with pytest.raises(PlannerError, match="built on Linux only"):
+    with pytest.raises(PlannerError, match="built only on Linux"):
         Planner.for_device(library_at(library), RTX_3060).plans([VGG], tmp_path / "cache")

@@ -129,7 +129,7 @@ def test_no_blocks_at_all() -> None:
     ("columns", "message"),
     [
         (([0], [1], [-5]), "block 0 has an invalid size of -5 bytes"),
-        (([0, 7], [1, 3], [8, 8]), "block 1 is allocated at 7 ns and freed before, at 3 ns"),
+        (([0, 7], [1, 3], [8, 8]), "block 1 is allocated at 7 ns and freed before that, at 3 ns"),
         (([0, 1], [1], [8]), "one allocation time"),
         (([0.5], [1], [8]), "one integer for each block"),
         (([[0]], [1], [8]), "one integer for each block"),

@@ -40,14 +40,14 @@ def test_the_busiest_device_is_that_of_the_first_rank() -> None:
 @pytest.mark.parametrize(
     ("entries", "says"),
     [
-        ({"iterations": "3"}, "iterations: expected a whole number"),
-        ({"argv": [1]}, r"argv\[0\]: expected text"),
+        ({"iterations": "3"}, "iterations must be a whole number"),
+        ({"argv": [1]}, r"argv\[0\] must be text"),
         ({"tensors": {"role": ["parameter"], "name": []}, "iterations": 3}, None),
-        ({"tensors": {"role": ["parameter"], "name": [{"a": 1}]}}, "tensors.name: expected texts only"),
-        ({"tensors": {"role": ["parameter"], "name": ["a", "b"]}}, "tensors.name: expected 1 rows, not 2"),
-        ({"tensors": {"role": 3}}, "tensors.role: expected a list"),
+        ({"tensors": {"role": ["parameter"], "name": [{"a": 1}]}}, "tensors.name must hold only text"),
+        ({"tensors": {"role": ["parameter"], "name": ["a", "b"]}}, "tensors.name must have 1 rows, not 2"),
+        ({"tensors": {"role": 3}}, "tensors.role must be a list"),
         ({"phantom": {"cards": [{**CARD, "peak_bytes": 1 << 70}]}}, "at most 64 bits"),
-        ({"phantom": {"ranks": [{"rank": 0, "devices": [{"device": 0}]}]}}, "peak_reserved_bytes: missing"),
+        ({"phantom": {"ranks": [{"rank": 0, "devices": [{"device": 0}]}]}}, "peak_reserved_bytes is missing"),
     ],
 )
 def test_damaged_notes_are_refused_with_their_place(entries: dict[str, Any], says: str | None) -> None:

@@ -239,7 +239,7 @@ def test_a_file_that_changes_while_it_is_read(codec: str, grow: bool, tmp_path: 
             else:
                 file.truncate(20)
 
-    with pytest.raises(TraceError, match="the file changed while it was read"):
+    with pytest.raises(TraceError, match="the file changed while it was being read"):
         read_trace(path, progress=change)
 
 
@@ -283,7 +283,7 @@ def test_a_url_of_an_unknown_kind() -> None:
     error = failure("gopher3://host/trace.json")
     assert error.path == "gopher3://host/trace.json"
     assert "gopher3" in error.message
-    assert "give a path or a URL" in error.message
+    assert "pass a path or a URL" in error.message
 
 
 def test_a_url_of_no_file() -> None:
@@ -326,7 +326,7 @@ def test_what_is_not_installed(
 
 def test_standard_input_that_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", None)
-    assert "give a path" in failure("-").message
+    assert "pass a path" in failure("-").message
 
 
 # How far a read has come, and who else may work meanwhile.

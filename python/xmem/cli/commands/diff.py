@@ -59,7 +59,7 @@ def diff(
     from xmem.gate.limits import parse_growth
 
     if before == after == "-":
-        raise ConfigError("- cannot stand for both runs", "read at most one from standard input")
+        raise ConfigError("- cannot be used for both runs", "read at most one from standard input")
     limit = None if fail_on_growth is None else parse_growth(fail_on_growth)
     question = options.question(gpu, capacity, alloc_conf, torch_version, cudnn)
     estimates = [job.estimate_in(source) for source in (before, after)]
@@ -67,7 +67,7 @@ def diff(
         given is not None for given in (gpu, capacity, alloc_conf, torch_version)
     ):
         raise ConfigError(
-            "two estimates cannot be compared for another target: each has its own",
+            "two estimates cannot be compared for a different target: each already has its own",
             "pass the traces that they were made from",
         )
     sides = [

@@ -112,7 +112,7 @@ def _format(given: str | None, file: Path | None) -> ReportFormat:
     if found is None:
         endings = [ending for each in FORMATS for ending in each.endings]
         raise ConfigError(
-            f"-o {file} does not tell the format",
+            f"-o {file} does not name a known format",
             f"pass --format, or a name that ends in one of {', '.join(endings)}",
         )
     return found

@@ -78,7 +78,7 @@ def sweep(
                 read_spec(spec), results, executor=chosen, capture=_capture, fresh=fresh, watch=watch
             )
     except KeyboardInterrupt:
-        output.note("finished rows are kept; the same command goes on from them")
+        output.note("finished rows are kept; run the same command again to continue")
         raise
     if as_json:
         fields = asdict(summary) | {"results": str(summary.results), "state": str(summary.state)}

@@ -94,7 +94,7 @@ def read_call(inputs: Inputs | None, dtype: str, *, backward: bool) -> Call | No
 
 def _read(dtype: str, inputs: Inputs, *, backward: bool) -> Call:
     if dtype not in FLOATS:
-        raise ValueError(f"no convolution of {dtype}")
+        raise ValueError(f"not a convolution dtype: {dtype}")
     concrete = inputs.values
     tensors = [_tensor(inputs.shapes[i], inputs.stride(i)) for i in range(3 if backward else 2)]
     first = 4 if backward else 3
@@ -218,7 +218,7 @@ class _Shape:
 
 def _tensor(sizes: Sequence[int], strides: Sequence[int]) -> Tensor:
     if len(sizes) not in (3, 4, 5) or not all(type(size) is int and size > 0 for size in sizes):
-        raise ValueError(f"no tensor of a convolution: {sizes}")
+        raise ValueError(f"not the shape of a convolution tensor: {sizes}")
     given = list(strides)
     if len(given) != len(sizes):
         given = [prod(sizes[i + 1 :]) for i in range(len(sizes))]

@@ -147,7 +147,7 @@ class RecognizeCublasWorkspaces:
     frees."""
 
     name = "recognize_cublas_workspaces"
-    description = "blocks that matrix products allocate for cuBLAS are told from their results"
+    description = "blocks that matrix products allocate for cuBLAS are told apart from their results"
 
     def __call__(self, workload: Workload, context: Context) -> Workload:
         """Give them their category."""

@@ -409,7 +409,7 @@ def _by_rank(parameters: Sequence[Parameter]) -> list[list[Parameter]]:
 def _shape(parameter: Parameter) -> tuple[int, ...]:
     if parameter.shape is None:
         raise TraceError(
-            f"Adafactor's state cannot be told: the shape of {parameter.name} at this size is not recorded; "
+            f"Adafactor's state cannot be sized: the shape of {parameter.name} at this size is not recorded; "
             "capture the script at this size"
         )
     return parameter.shape

@@ -44,7 +44,7 @@ def headline(difference: Difference) -> Headline:
     if change == 0:
         allocated = difference.size("peak_allocated").change_bytes
         more = "more" if allocated > 0 else "less"
-        part = f", of which {format_bytes(abs(allocated))} {more} is allocated" if allocated else ""
+        part = f", with {format_bytes(abs(allocated))} {more} allocated" if allocated else ""
         return Headline("Same peak", f"{after} of GPU memory in both runs{part}{verdict}", "same")
     share = f" ({change / device.before_bytes:+.1%})" if device.before_bytes else ""
     return Headline(
@@ -92,7 +92,7 @@ def place(peak: AllocatedPeak | Instant) -> str:
 def instant_in_words(instant: Instant) -> str:
     """Describe what both runs held at the place of one run's peak."""
     which = "first" if instant.peak_of == "before" else "second"
-    found = "" if instant.found_by == "path" else f", the other run at the like {instant.found_by}"
+    found = "" if instant.found_by == "path" else f", the other run at the same {instant.found_by}"
     before, after = format_bytes(instant.before_bytes), format_bytes(instant.after_bytes)
     return f"where the {which} run peaks{found}: {before} allocated before, {after} after"
 

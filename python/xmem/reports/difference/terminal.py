@@ -42,14 +42,14 @@ def render(difference: Difference, console: Console) -> None:
     _print_changed("Source lines", difference.source_line, console)
     _print_blocks(difference, console)
     _print_moved(difference, console)
-    _print_list("Aligned under another name", renamed_in_words(difference), console)
+    _print_list("Matched under a different name", renamed_in_words(difference), console)
     _print_list("Note", difference.notes, console)
 
 
 def _print_settings(difference: Difference, console: Console) -> None:
     if not difference.settings:
         return
-    table = _table("What differs in the question")
+    table = _table("Different settings")
     for side in ("before", "after"):
         table.add_column(side, overflow="fold")
     for setting in difference.settings:

@@ -204,7 +204,7 @@ def _parts(names: Sequence[str], bytes_: NDArray[np.int64]) -> list[Part]:
 def _capacity_text(analysis: Analysis) -> str:
     assert analysis.device is not None
     device = analysis.device
-    return f"{device.name}: {format_bytes(device.usable_bytes)} beside the context"
+    return f"{device.name}: {format_bytes(device.usable_bytes)} without the CUDA context"
 
 
 def _bricks_text(bricks: Bricks) -> str:

@@ -81,16 +81,14 @@ def _lead(estimate: Estimate) -> str:
     verdict, oom = estimate.verdict, estimate.simulation.oom
     peak = format_bytes(estimate.device_peak_bytes)
     if verdict is None:
-        return "No GPU was named: this is what the job takes on a device without limit, without a context."
+        return "No GPU was named: this is what the job takes with unlimited memory, without a CUDA context."
     if verdict.fits:
         share = estimate.device_peak_bytes / verdict.capacity_bytes
         return (
             f"The job takes {peak} of {format_bytes(verdict.capacity_bytes)} ({share:.0%}); "
             f"{format_bytes(verdict.margin_bytes)} stay free."
         )
-    text = (
-        f"The job takes {peak} where memory has no end; the GPU has {format_bytes(verdict.capacity_bytes)}."
-    )
+    text = f"The job takes {peak} with unlimited memory; the GPU has {format_bytes(verdict.capacity_bytes)}."
     if oom is None:
         return text
     where = " at ".join(filter(None, (oom.operator, oom.source_line)))
@@ -142,8 +140,8 @@ def _slack_text(estimate: Estimate) -> str | None:
     if not slack:
         return None
     return (
-        f"Bytes are those of whole blocks. {format_bytes(slack)} of them at the peak are slack, of blocks "
-        "that the allocator did not split; the estimate counts it as a category of its own."
+        f"Sizes are those of whole blocks. {format_bytes(slack)} at the peak is slack in blocks that the "
+        "allocator did not split; the estimate counts it as a category of its own."
     )
 
 

@@ -38,7 +38,7 @@ def _rules(comparison: Comparison) -> str:
     text = f"of torch {rules.torch_version}: among free blocks of one size, {_TIES[rules.tie_break]}"
     if rules.given:
         return text
-    which = "the first that agree" if comparison.agrees else "those that agree longest; none agrees"
+    which = "the first that agree" if comparison.agrees else "none agrees; these agree longest"
     others = ", ".join(_label(other) for other in comparison.rejected)
     return f"{text}; {which}" + (f" (also tried: {others})" if others else "")
 
@@ -57,11 +57,9 @@ def _print_device(device: DeviceComparison, console: Console) -> None:
     if device.difference is None:
         return
     at = device.difference.event
-    console.print(Text(f"  part at event {at:,}"))
+    console.print(Text(f"  differ from event {at:,}"))
     console.print(Text(f"    recorded     {_event(device.difference.recorded, 'the end of the trace')}"))
-    console.print(
-        Text(f"    simulated    {_event(device.difference.simulated, 'nothing that this could be')}")
-    )
+    console.print(Text(f"    simulated    {_event(device.difference.simulated, 'no matching event')}"))
     console.print(Text("  recorded events around it"))
     for index, event in device.around.items():
         mark = ">" if index == at else " "
@@ -73,7 +71,7 @@ def _event(event: Event | None, otherwise: str) -> str:
         return otherwise
     name = event.action.name.lower()
     if event.action is RecordedAction.OTHER:
-        return "an event that says nothing about memory"
+        return "an event that does not concern memory"
     if event.action is RecordedAction.OOM:
         return f"{name:<14} {event.size_bytes:,} bytes, {event.address:,} free, stream {event.stream}"
     return f"{name:<14} {event.size_bytes:,} bytes at {event.address:#x}, stream {event.stream}"

@@ -16,10 +16,10 @@ _SHOWN = 10
 _BAR_WIDTH = 40
 
 _MEANING = {
-    "unfitted": "no polynomial gives their size",
+    "unfitted": "no polynomial fits their size",
     "missing": "not in every run",
-    "extra": "only in another run than the largest",
-    "lifetime": "freed at another place in another run",
+    "extra": "in a smaller run, but not in the largest",
+    "lifetime": "freed at a different place in another run",
 }
 
 
@@ -85,7 +85,7 @@ def _remark(largest: Largest) -> str:
     if not largest.smaller_misfits:
         return ""
     misfits = ", ".join(f"{value:,}" for value in largest.smaller_misfits[:5])
-    return f" (but not {misfits}: caches lie worse there)"
+    return f" (but not {misfits}: cached memory fits worse there)"
 
 
 def _print_curve(dimension: str, curve: Sequence[CurvePoint], console: Console) -> None:

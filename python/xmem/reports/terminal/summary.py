@@ -171,7 +171,7 @@ def _measured(estimate: Estimate) -> str | None:
         return None
     text = f"{format_bytes(measured.peak_reserved_bytes)} reserved by PyTorch's own allocator"
     if measured.replay_agrees is not None:
-        text += ", which the replay " + ("equals" if measured.replay_agrees else "does not reach exactly")
+        text += ", which the replay " + ("equals" if measured.replay_agrees else "does not match exactly")
     return text
 
 
@@ -199,7 +199,7 @@ def _print_ranks(estimate: Estimate, console: Console) -> None:
         )
     console.print(table)
     if len(ranks) > _MOST_RANKS:
-        console.print(f"  {len(ranks) - _MOST_RANKS} more held no more than these")
+        console.print(f"  {len(ranks) - _MOST_RANKS} more ranks held no more than these")
     console.print()
 
 

@@ -85,5 +85,5 @@ def _table(outcomes: Sequence[SettingsOutcome]) -> list[Text]:
         aligned = "  ".join(text.rjust(width) for text, width in zip(figures, widths, strict=True))
         lines.append(Text(f"{aligned}  {setting}", "bold" if number == 0 else ""))
     if not all(outcome.fits for outcome in outcomes):
-        lines.append(Text("* does not fit: what it would take on a GPU without limit", "dim"))
+        lines.append(Text("* does not fit: the size is for a GPU with unlimited memory", "dim"))
     return lines

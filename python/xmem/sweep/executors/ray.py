@@ -57,7 +57,7 @@ class RayExecutor:
         except ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, XmemError):
                 raise error.cause from None
-            raise SweepError(f"a worker of Ray failed: {error.cause}; finished rows are kept") from error
+            raise SweepError(f"a Ray worker failed: {error.cause}; finished rows are kept") from error
         except ray.exceptions.RayError as error:
             raise SweepError(f"Ray failed: {error}; finished rows are kept") from error
         finally:
@@ -78,7 +78,7 @@ class RayExecutor:
                 **({} if self.address else own),
             )
         except (ConnectionError, ValueError, RuntimeError, ray.exceptions.RaySystemError) as error:
-            cluster = f"--address {self.address}" if self.address else "a Ray cluster of this machine"
+            cluster = f"--address {self.address}" if self.address else "a Ray cluster on this machine"
             raise ConfigError(f"{cluster} cannot be used ({error})", "name a running Ray cluster") from error
 
 

@@ -58,7 +58,7 @@ class SlurmExecutor:
                 running.remove(done)
                 yield done.result()
         except (submitit.core.utils.FailedJobError, submitit.core.utils.UncompletedJobError) as error:
-            raise SweepError(f"a job of Slurm failed: {error}; finished rows are kept") from error
+            raise SweepError(f"a Slurm job failed: {error}; finished rows are kept") from error
         finally:
             for left in running:
                 left.cancel()

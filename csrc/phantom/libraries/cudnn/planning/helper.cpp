@@ -110,7 +110,7 @@ Helper::Helper(const std::string& library) {
 void Helper::start(const std::string& library) {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
-    failure_ = "no socket for the helper process";
+    failure_ = "cannot make a socket for the helper process";
     return;
   }
   const std::string program = own_folder() + "/" + kProgram;

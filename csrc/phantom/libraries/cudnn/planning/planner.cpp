@@ -81,7 +81,7 @@ bool describe_devices(Helper& helper, Choice& choice) {
     helper.set(properties, kDeviceJson, kCharType, static_cast<std::int64_t>(device.cudnn.size() + 1),
                device.cudnn.c_str());
     if (helper.finalize(properties) != kSuccess) {
-      add_reason(choice, "the description of " + device.name + " is refused: " + helper.last_error());
+      add_reason(choice, "the description of " + device.name + " was refused: " + helper.last_error());
       return false;
     }
     made.push_back(properties);

@@ -176,8 +176,8 @@ class Session(RunNotes):
         if not lines or failures.noted():  # what was raised says more
             return None
         return (
-            "the script built an optimizer and ended without a training step. It read values from the GPU "
-            f"that the phantom does not know, as zero or false, at {', '.join(lines)}; if that is the cause, "
+            "the script built an optimizer and ended without a training step. It read GPU values that the "
+            f"phantom does not know, and got zero or false, at {', '.join(lines)}; if that is the cause, "
             f"set them with --value {lines[0]}=NUMBER"
         )
 
@@ -227,8 +227,9 @@ class Session(RunNotes):
     def _require_one_thread(self) -> None:
         if threading.get_native_id() != self.thread:
             self.fail(
-                "the script trains in another thread than the one that first used the GPU, and the profiler "
-                "follows one; capture a script that builds its model and trains in the same thread"
+                "the script trains in a different thread from the one that first used the GPU, and the "
+                "profiler follows only one thread; capture a script that builds its model and trains in the "
+                "same thread"
             )
 
     def _takes_part(self) -> bool:
@@ -294,7 +295,7 @@ class Session(RunNotes):
             self._claim()
         if self.state is State.RECORDING:
             if asked:
-                self.assume("the time was up: what the script does later was not seen")
+                self.assume("the time limit was reached: what the script does later was not recorded")
             self._finish(script_ended=False)
             self._unwind()
 
@@ -404,7 +405,7 @@ class Session(RunNotes):
     def _metadata(self, iterations: int, base_ns: int, script_ended: bool) -> dict[str, Any]:
         wanted = self.settings.extent.iterations
         if script_ended and self.iterations.kind != "call" and iterations < wanted:
-            self.assume(f"the script made {iterations} of the {wanted} iterations asked for")
+            self.assume(f"the script ran only {iterations} of the {wanted} requested iterations")
         if not script_ended:
             self.assume(self._extent.unseen())
             for text in self._lengths.unseen():

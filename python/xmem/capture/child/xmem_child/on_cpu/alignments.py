@@ -18,15 +18,15 @@ from ..watching.device_memory import usage
 
 _SAVED_MASK = "F.dropout keeps a bool mask, as CUDA does, instead of noise in the input's dtype"
 _FUSED_ATTENTION = (
-    "attention dropout is left out, so that the CPU takes its flash kernel and saves what CUDA saves"
+    "attention dropout is left out, so that the CPU uses its flash kernel and saves what CUDA saves"
 )
-_FLASH_FOR_EFFICIENT = (
-    "the CPU's flash kernel stands for CUDA's memory-efficient one, which the script selects"
+_FLASH_FOR_EFFICIENT = "the CPU's flash kernel replaces CUDA's memory-efficient one, which the script selects"
+_ATTENTION_LAYOUT = "fused attention lays out its result as CUDA's kernels do: by position, then by head"
+_FLAT_WEIGHTS = "recurrent layers on the GPU keep their weights in one block, as cuDNN needs them"
+_FOREACH = "optimizers take the foreach path, the default on CUDA; the script itself trains on the CPU"
+_EAGER_COMPILE = (
+    "torch.compile was skipped and the model ran eagerly; compiled code usually keeps less memory"
 )
-_ATTENTION_LAYOUT = "fused attention lays its result out as CUDA's kernels do: by position, then by head"
-_FLAT_WEIGHTS = "recurrent layers on the GPU have their weights in one block, as cuDNN takes them"
-_FOREACH = "optimizers take the foreach path that is the default on CUDA; the script itself trains on the CPU"
-_EAGER_COMPILE = "torch.compile was skipped: the model ran eagerly, compiled code usually keeps less"
 
 _FLASH = "_scaled_dot_product_flash_attention_for_cpu"
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd

@@ -261,7 +261,7 @@ def _random_answers() -> dict[str, Any]:
     }
 
 
-_NOT_COUNTED = "the script asked how much GPU memory is in use and was told: none"
+_NOT_COUNTED = "the script asked how much GPU memory is in use, and the answer was 0"
 
 
 def _counted(value: Any, session: Session) -> Callable[..., Any]:
@@ -362,7 +362,7 @@ def _limit_distributed(session: Session) -> None:
         if distributed.get_world_size() > 1:
             session.fail(
                 f"the script trains with {distributed.get_world_size()} processes, which a capture on the "
-                "CPU cannot stand for; capture it with one process"
+                "CPU cannot imitate; capture it with one process"
             )
         session.assume("torch.distributed ran with one process over gloo")
 

@@ -63,4 +63,4 @@ def _warn(dtype: str, assume: Callable[[str], None]) -> None:
         file=sys.stderr,
         flush=True,
     )
-    assume(f"the script computed in {dtype}, which this CPU does slowly")
+    assume(f"the script computed in {dtype}, which is slow on this CPU")

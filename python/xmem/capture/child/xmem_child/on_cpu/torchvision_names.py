@@ -33,6 +33,6 @@ def follow_import(assume: Callable[[str], None]) -> None:
         for schema in missing:
             library.define(schema)
         _kept.append(library)
-        assume("torchvision's compiled operators do not load beside this torch; the script ran without them")
+        assume("torchvision's compiled operators do not load with this torch; the script ran without them")
 
     after_import("torchvision.extension", define_missing)

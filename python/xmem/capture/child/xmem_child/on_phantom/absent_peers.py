@@ -106,9 +106,9 @@ class AbsentPeers:
         """Tell the reader of the estimate which ranks ran."""
         ran = sorted(self.running)
         named = f"rank {ran[0]} ran" if len(ran) == 1 else f"ranks {_in_words(ran)} ran"
-        self._assume(
-            f"of {self.size} ranks, {named}; the others were not run, and are taken to hold what these hold"
-        )
+        self._assume(f"only {named}, out of {self.size}; the others are taken to hold as much as these do")
+        if self.size > int(os.environ["LOCAL_WORLD_SIZE"]):
+            self._assume("NCCL's buffers for ranks on other nodes are not modelled; leave some room for them")
 
     # Launchers: the process that would start all ranks of a node starts the one that this one stands for.
 
@@ -302,8 +302,8 @@ class AbsentPeers:
         # What this rank goes on with may not do. The parent may run the source, too.
         self._settings.want_ranks({source, *self.pipeline})
         self._assume(
-            f"rank {source} does not run, and what it sends with {name} is unknown: the objects that rank "
-            f"{dist.get_rank()} had were kept; add {source} to --ranks to have them sent"
+            f"rank {source} does not run, so what it sends with {name} is unknown: rank {dist.get_rank()} "
+            f"kept its own objects; add {source} to --ranks to receive the real ones"
         )
 
     def _ranks_or_none(self, group: Any) -> list[int] | None:

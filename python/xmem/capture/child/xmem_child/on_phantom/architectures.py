@@ -36,7 +36,7 @@ def refusal() -> str | None:
         return None
     return (
         f"torch {torch.__version__} has no code for the {name} (compute capability {_dotted(capability)}): "
-        f"it is built for {', '.join(built_for)}, and no kernel of it would run there; "
+        f"it is built for {', '.join(built_for)}, so none of its kernels would run there; "
         f"{_way_out(capability)}, or choose another GPU with --gpu"
     )
 

@@ -30,10 +30,10 @@ _TUNING = (
 _FAILED = [float("inf")] * 3  # the time of a configuration that does not compile
 
 _INDUCTOR_NOTE = (
-    "torch.compile was asked to tune kernels (max_autotune), which needs a GPU: its untuned choices were "
-    "taken (ATen for products of matrices); tuned ones may fuse more and take other workspaces"
+    "torch.compile was asked to tune kernels (max_autotune), which needs a GPU: its default choices "
+    "were used (ATen for matrix products); tuned kernels may fuse more and use other workspaces"
 )
-_TRITON_NOTE = "of kernels under triton.autotune the first configuration that compiles was taken"
+_TRITON_NOTE = "for kernels under triton.autotune, the first configuration that compiles was used"
 
 
 def take_first_choices(assume: Callable[[str], None]) -> None:

@@ -30,7 +30,7 @@ _OFFLOADING = (
     ("deepspeed.runtime.zero.stage_1_and_2", "DeepSpeedZeroOptimizer"),
     ("deepspeed.runtime.zero.stage3", "DeepSpeedZeroOptimizer_Stage3"),
 )
-_NOTE = "arithmetic of optimizers on tensors of the host was skipped: it takes no GPU memory"
+_NOTE = "optimizer arithmetic on host tensors was skipped: it takes no GPU memory"
 
 
 class HostWork(TorchDispatchMode):  # type: ignore[misc]
@@ -43,7 +43,7 @@ class HostWork(TorchDispatchMode):  # type: ignore[misc]
         kwargs = kwargs or {}
         if FakeTensor in types:
             return func(*args, **kwargs)
-        if types:
+        if any(hasattr(kind, "__tensor_flatten__") for kind in types):
             return NotImplemented  # a DTensor or the like: it calls operators on what it wraps
         name = func._schema.name.partition("::")[2]
         if name in _ZEROS:

@@ -143,7 +143,7 @@ class AllocatorRecord:
         @functools.wraps(self._record)
         def go_on(*_args: Any, **_options: Any) -> None:
             self._assume(
-                "the script's own settings of the allocator's history were left out: it is on anyway"
+                "the script's own settings for the allocator's history were ignored: the history is on anyway"
             )
 
         torch.cuda.memory._record_memory_history = go_on

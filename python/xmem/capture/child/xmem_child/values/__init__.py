@@ -43,7 +43,7 @@ class Values:
         self._contents = Contents(settings.known_elements)
         engine = Engine(self._contents)
         running = settings.world and RunningPeers(
-            frozenset(settings.world.ranks), settings.workspace / "values"
+            frozenset(settings.world.ranks), settings.workspace / "values", settings.want_ranks
         )
         collectives = Collectives(engine, self._reads, assume, running)
         rules = Rules(engine, self._reads, _written(), _answering(), collectives.kernels)
@@ -69,7 +69,8 @@ class Values:
         if name not in self._failed:
             self._failed.add(name)
             self._assume(
-                f"the values of {name} were not followed, for an error of xMem: {error!r}; please report it"
+                f"the values of {name} were not followed because of a bug in xMem: {error!r}; "
+                "please report it"
             )
 
     def not_written(self, tensor: torch.Tensor) -> None:

@@ -256,6 +256,7 @@ class Collectives:
     ) -> list[Values]:
         """Return what the root rank put in; a guess if that rank is not a real process."""
         if not group.reaches(root) and root != group.rank:
+            group.want(root)
             self._reads.unknown("numbers", "broadcast", 0)
         return self._of(group, channel, root, form, own, count)
 
@@ -279,8 +280,8 @@ class Collectives:
             content = bytes(group.store.get(key))
         except RuntimeError:  # a peer that came later, or not at all
             self._assume(
-                "values of another rank did not come in time, and are unknown: the ranks run different code, "
-                "or one has ended"
+                "values of another rank did not arrive in time and are unknown: the ranks run different "
+                "code, or one has ended"
             )
             return [None] * count
         if content[:1] == b"0":
@@ -295,9 +296,11 @@ class RunningPeers:
     Args:
         ranks: Their global ranks.
         file: Where they meet.
+        want: Takes ranks that do not run and have something to say.
     """
 
-    def __init__(self, ranks: frozenset[int], file: Path) -> None:
+    def __init__(self, ranks: frozenset[int], file: Path, want: Callable[[set[int]], None]) -> None:
+        self.want = want
         self._ranks = ranks
         self._file = file
 
@@ -336,9 +339,16 @@ class _Group:
         self.rank, self.size, self.name = group.rank(), group.size(), str(group.group_name)
         backend, store = c10d._world.pg_map.get(group, ("", None))
         self.store = None if self.size == 1 or backend == "fake" else store
-        self._reached = None if running is None else running.places_in(c10d._world.pg_group_ranks[group])
+        self._running = running
+        self._places = {} if running is None else c10d._world.pg_group_ranks[group]
+        self._reached = None if running is None else running.places_in(self._places)
         if running is not None:
             self.store = running.store if len(self._reached or ()) > 1 else None
+
+    def want(self, rank: int) -> None:
+        """Note that a rank of the group which does not run has something to say."""
+        if self._running is not None:
+            self._running.want({number for number, place in self._places.items() if place == rank})
 
     def reaches(self, rank: int) -> bool:
         """Return whether a rank of the group is a process that takes part."""

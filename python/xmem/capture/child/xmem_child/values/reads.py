@@ -181,7 +181,7 @@ class Reads:
             where = name or "a line of a library"
             self._assume(
                 f"{where} read the same unknown condition {most:,} times between two training steps "
-                f"({function}): it was false, and is taken as true from then on; set it with --value"
+                f"({function}): it was false, and is true from then on; set it with --value"
             )
         return not value
 

@@ -46,8 +46,8 @@ class DataLengths:
     def unseen(self) -> list[str]:
         """Return a sentence for each data set whose longest items were in no batch so far."""
         return [
-            f"the longest item of a data set has length {max(lengths)}, the longest in the batches recorded "
-            f"{served}: a batch of longer ones needs more; record one with --longest-batch"
+            f"the longest item of a data set has length {max(lengths)}, but the longest in the recorded "
+            f"batches has {served}: a batch of longer items needs more; record one with --longest-batch"
             for loader, served in self._served.items()
             if (lengths := self._lengths.get(loader)) and max(lengths) > served
         ]

@@ -66,14 +66,14 @@ class Recording:
         """Describe what the script may still do after a recording that was ended, and how to see it."""
         extent, run = self._extent, self._iterations
         count = len(run.ends_ns())
-        what = {"step": "iterations", "backward": "backward passes", "call": "calls of the model"}[run.kind]
+        what = {"step": "iterations", "backward": "backward passes", "call": "model calls"}[run.kind]
         later, options = "larger batches", ["--until-steady", "--until-end"]
         if run.kind == "call":
             options = ["--calls", "--until-end"]
         elif not extent.with_eval:
             later, options = f"evaluation, generation and {later}", ["--with-eval", *options]
         more = f"{', '.join(options[:-1])} or {options[-1]}"
-        return f"{count} {what} were recorded; {later} that come later were not seen: record more with {more}"
+        return f"{count} {what} were recorded; {later} after that were not seen: record more with {more}"
 
     def _trained(self) -> bool:
         extent, run = self._extent, self._iterations
@@ -91,7 +91,7 @@ class Recording:
         if ended > _STEADY_ITERATIONS and len(set(self._peaks[-1 - _STEADY_ITERATIONS :])) == 1:
             return True
         if ended >= _MOST_UNTIL_STEADY:
-            self._assume(f"the memory still grew after {ended} iterations, where the recording was ended")
+            self._assume(f"memory was still growing after {ended} iterations, when the recording stopped")
             return True
         return False
 
@@ -105,8 +105,8 @@ class Recording:
             return
         self._warned = True
         print(
-            f"xmem: {run.backwards} backward passes and no optimizer step yet; recording goes on until there "
-            "is one or the script ends",
+            f"xmem: {run.backwards} backward passes and no optimizer step yet; recording continues until "
+            "there is one or the script ends",
             file=sys.stderr,
             flush=True,
         )
