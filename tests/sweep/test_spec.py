@@ -65,6 +65,14 @@ def test_a_single_value_is_a_list_of_one_and_what_is_left_out_is_the_recorded_ru
     assert (only.what_if, only.alloc_conf, only.torch_version, only.gpu) == ("", None, None, None)
 
 
+def test_a_command_of_which_some_ranks_run(write_spec) -> None:
+    world = "world_size = 1024\nranks = [0, 127]\ngpus_per_node = 4"
+    command = COMMAND + "fit = { batch = [2, 3], seq = [1, 2] }\n" + world
+    job = read_spec(write_spec("[grid]\nbatch = 2\nseq = 2", command)).job
+    assert isinstance(job, CommandJob)
+    assert (job.world_size, job.ranks, job.gpus_per_node) == (1024, "0,127", 4)
+
+
 def test_a_command_with_the_points_of_its_fit(write_spec) -> None:
     job = COMMAND + "fit = { batch = [2, 3], seq = [64, 96] }\niterations = 2\nmode = 'real'"
     spec = read_spec(write_spec("[grid]\nbatch = 9\nseq = 128", job))
@@ -123,6 +131,8 @@ def test_what_is_invalid_is_named(write_spec, tables: str, says: str) -> None:
         (COMMAND + "fit = { batch = [2, 3], seq = [1, 2] }\niterations = 0", "iterations = 0"),
         (COMMAND + "fit = { batch = [2, 3], seq = [1, 2] }\ntimeout_s = -1", "timeout_s = -1"),
         (COMMAND + "fit = { batch = [2, 3], seq = [1, 2] }", "but fit has batch, seq"),
+        (COMMAND + "fit = { batch = [2, 3] }\nworld_size = 0", "world_size = 0"),
+        (COMMAND + "fit = { batch = [2, 3] }\nranks = ['first']", "ranks = ['first']"),
     ],
 )
 def test_an_invalid_job_is_named(write_spec, job: str, says: str) -> None:

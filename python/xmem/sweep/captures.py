@@ -27,6 +27,9 @@ class CommandJob:
         iterations: Optimizer steps to record.
         mode: ``auto``, ``phantom`` or ``real``, as for ``xmem-fast capture``.
         timeout_s: Timeout in seconds.
+        world_size: Number of ranks of a job of which only some run.
+        ranks: Those that run, as ``--ranks`` takes them.
+        gpus_per_node: GPUs of each of its nodes.
     """
 
     command: tuple[str, ...]
@@ -34,6 +37,9 @@ class CommandJob:
     iterations: int
     mode: str
     timeout_s: float | None
+    world_size: int | None = None
+    ranks: str | None = None
+    gpus_per_node: int | None = None
 
     @property
     def dimensions(self) -> tuple[str, ...]:
@@ -106,6 +112,7 @@ def _digest(job: CommandJob, command: Sequence[str]) -> str:
         "files": {argument: _content(Path(argument)) for argument in command},
         "iterations": job.iterations,
         "mode": job.mode,
+        "world": [job.world_size, job.ranks, job.gpus_per_node],
         "xmem": own_version(),
     }
     return _sha256(json.dumps(content, sort_keys=True).encode())

@@ -28,7 +28,9 @@ _AXES = ("what_if", "alloc_conf", "torch", "gpu")
 _COLUMNS = frozenset(
     ("configuration", "capacity_bytes", *_AXES, *(column.name for column in fields(ConfigurationOutcome)))
 )
-_COMMAND_KEYS = frozenset(("command", "fit", "iterations", "mode", "timeout_s"))
+_COMMAND_KEYS = frozenset(
+    ("command", "fit", "iterations", "mode", "timeout_s", "world_size", "ranks", "gpus_per_node")
+)
 
 
 @dataclass(frozen=True)
@@ -124,9 +126,19 @@ class _SweepFile:
             self._refuse(f"[job] mode = {mode!r} is invalid", f"use one of {', '.join(MODES)}")
         if timeout_s is not None and (type(timeout_s) not in (int, float) or timeout_s <= 0):
             self._refuse(f"[job] timeout_s = {timeout_s!r} is invalid", "use a number of seconds above 0")
-        return CommandJob(
-            tuple(command), self._fit_points(table.get("fit", {}), command), iterations, mode, timeout_s
-        )
+        points = self._fit_points(table.get("fit", {}), command)
+        return CommandJob(tuple(command), points, iterations, mode, timeout_s, *self._world(table))
+
+    def _world(self, table: Mapping[str, Any]) -> tuple[int | None, str | None, int | None]:
+        size, ranks, per_node = (table.get(key) for key in ("world_size", "ranks", "gpus_per_node"))
+        for key, number in (("world_size", size), ("gpus_per_node", per_node)):
+            if number is not None and (type(number) is not int or number < 1):
+                self._refuse(f"[job] {key} = {number!r} is invalid", "use a whole number above 0")
+        if isinstance(ranks, list) and all(type(rank) is int for rank in ranks):
+            ranks = ",".join(map(str, ranks))
+        if ranks is not None and not isinstance(ranks, str):
+            self._refuse(f"[job] ranks = {ranks!r} is invalid", 'use "auto" or a list such as [0, 127, 1023]')
+        return size, ranks, per_node
 
     def _fit_points(self, fit: object, command: Sequence[str]) -> tuple[Mapping[str, int], ...]:
         if not isinstance(fit, dict):

@@ -63,6 +63,10 @@ def fit(
     value: options.Values = None,
     cudnn: options.Cudnn = None,
     iterations: options.Iterations = 3,
+    rank: options.Rank = None,
+    world_size: options.WorldSize = None,
+    ranks: options.Ranks = None,
+    gpus_per_node: options.GpusPerNode = None,
     timeout: options.Timeout = None,
     as_json: options.Json = False,
 ) -> None:
@@ -81,6 +85,10 @@ def fit(
         values=tuple(value or ()),
         cudnn=cudnn,
         extent=Extent(iterations),
+        rank=rank,
+        world_size=world_size,
+        ranks=ranks,
+        gpus_per_node=gpus_per_node,
         timeout=timeout,
     )
     with tempfile.TemporaryDirectory(prefix="xmem-") as folder:

@@ -140,7 +140,12 @@ def _capture(command: Sequence[str], trace: Path, job: CommandJob) -> None:
     from xmem.capture import Extent
 
     settings = CaptureSettings(
-        mode=CaptureMode(job.mode), extent=Extent(job.iterations), timeout=job.timeout_s
+        mode=CaptureMode(job.mode),
+        extent=Extent(job.iterations),
+        timeout=job.timeout_s,
+        world_size=job.world_size,
+        ranks=job.ranks,
+        gpus_per_node=job.gpus_per_node,
     )
     output.note(f"capturing {' '.join(command)}")
     # The script must not print into the results.
