@@ -79,6 +79,28 @@ def test_a_rank_alone_asks_for_what_it_asks_for_among_real_peers(
     assert requests(alone) == requests(real)
 
 
+LEAVES = """
+import os, torch, torch.distributed as dist
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+dist.init_process_group("nccl")
+if dist.get_rank() == 1:
+    os._exit(0)
+layer = torch.nn.Linear(8, 8).cuda()
+optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+for _ in range(3):
+    layer(torch.ones(1, 8, device="cuda")).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_a_rank_that_says_nothing_is_named(tmp_path) -> None:
+    script = tmp_path / "leaves.py"
+    script.write_text(LEAVES)
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    notes = traced([*launcher, str(script)], tmp_path / "run", 0, None)
+    assert "1 of 2 ranks did not report their memory" in notes["assumptions"]
+
+
 TALKS = """
 import os, sys, torch, torch.distributed as dist
 torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))

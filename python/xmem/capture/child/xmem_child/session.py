@@ -410,9 +410,11 @@ class Session(RunNotes):
             self.assume(self._extent.unseen())
             for text in self._lengths.unseen():
                 self.assume(text)
+        # First, for what it assumes of ranks that say nothing.
+        phantom = {} if self.allocator is None else {"phantom": self._phantom_metadata()}
         notes = self.metadata(self.settings.mode, self.settings.xmem_version, iterations, base_ns)
         notes["script_ended"] = script_ended
-        return notes if self.allocator is None else notes | {"phantom": self._phantom_metadata()}
+        return notes | phantom
 
     def _unwind(self) -> None:
         """Leave the script; one that catches everything is left again at its next step, then for good."""
