@@ -145,6 +145,34 @@ def test_ranks_that_run_talk_and_the_others_hold_what_this_one_holds(launcher, t
     assert any("rank 5 does not run" in text for text in notes["assumptions"])
 
 
+SAVES = """
+import os, sys, torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.fsdp import fully_shard
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+dist.init_process_group("nccl")
+layer = fully_shard(torch.nn.Linear(64, 64).cuda())
+optimizer = torch.optim.AdamW(layer.parameters())
+for step in range(4):
+    layer(torch.ones(1, 64, device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    if step == 0:
+        weights, moments = get_state_dict(layer, optimizer)
+        dcp.save({"weights": weights, "moments": moments}, checkpoint_id=sys.argv[1])
+        dcp.load({"weights": weights, "moments": moments}, checkpoint_id=sys.argv[1])
+        set_state_dict(layer, optimizer, model_state_dict=weights, optim_state_dict=moments)
+"""
+
+
+def test_a_distributed_checkpoint_is_saved_and_loaded(tmp_path) -> None:
+    script = tmp_path / "saves.py"
+    script.write_text(SAVES)
+    notes = traced([str(script), str(tmp_path / "saved")], tmp_path / "run", None, World(8, (3,), 8))
+    assert notes["iterations"] == 3
+    assert notes["phantom"]["world"]["ranks"] == [0, 3]
+
+
 def test_a_world_of_thousands_starts_at_once(tmp_path) -> None:
     command = [str(EXAMPLES / "data_parallel.py"), "--style", "hsdp", "--replicas", "512"]
     notes = traced(command, tmp_path / "run", None, World(4096, (4095,), 8))

@@ -15,6 +15,7 @@ Sources: ``torch.distributed.distributed_c10d`` and ``ProcessGroupNCCL.cpp`` of 
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import functools
 import hashlib
 import os
@@ -71,6 +72,7 @@ class AbsentPeers:
         self._note_what_does_not_run()
         after_import("torch.distributed.launcher.api", self._follow_torchrun)
         after_import("deepspeed.launcher.runner", self._follow_deepspeed)
+        after_import("torch.distributed.checkpoint.default_planner", _accept_partial_checkpoints)
         if not (dist.is_available() and dist.is_nccl_available() and dist.is_gloo_available()):
             return
         for name in ("TCPStore", "FileStore"):
@@ -253,7 +255,7 @@ class AbsentPeers:
     def _gathered(self, ranks: list[int], group: Any, value: Any, only: int | None = None) -> list[Any]:
         """Return what each rank of a group gives; what a rank gives that does not run is this one's."""
         found = self._exchange(ranks, group, value, senders=ranks, receiver=only)
-        return [pickle.loads(pickle.dumps(value)) if other is _ABSENT else other for other in found]
+        return [_of_absent_rank(value) if other is _ABSENT else other for other in found]
 
     def _exchange(
         self, ranks: list[int], group: Any, value: Any, *, senders: list[int], receiver: int | None = None
@@ -314,12 +316,26 @@ class AbsentPeers:
 _ABSENT = object()
 
 
+def _of_absent_rank(value: Any) -> Any:
+    """Return what a rank gives that does not run: what this one gives, but no share of a checkpoint. What is
+    alike on several ranks is saved by one of them, which has to be one that runs."""
+    if type(value).__name__ in ("SavePlan", "LoadPlan"):
+        return dataclasses.replace(value, items=[])
+    return pickle.loads(pickle.dumps(value))
+
+
 def _global(ranks: list[int], rank: int | None, group_rank: int | None) -> int:
     return ranks[group_rank or 0] if rank is None else rank
 
 
 def _in_words(ranks: list[int]) -> str:
     return ", ".join(map(str, ranks[:-1])) + f" and {ranks[-1]}"
+
+
+def _accept_partial_checkpoints(module: ModuleType) -> None:
+    """Save the shares of the ranks that run: the plan of all ranks, which others would complete, is valid."""
+    validate, nothing = module._validate_global_plan, module.Metadata({})
+    module._validate_global_plan = lambda _plan, _metadata: validate([], nothing)  # type: ignore[attr-defined]
 
 
 def _launch_one(config: Any, entrypoint: Any, args: list[Any]) -> dict[int, Any]:
