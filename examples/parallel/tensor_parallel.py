@@ -52,7 +52,8 @@ def main() -> None:
         for block in model.blocks:
             fully_shard(block, mesh=mesh["dp"])
         fully_shard(model, mesh=mesh["dp"])
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    # Parameters are tensors and DTensors, which kernels for all of them at once refuse in older releases.
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=False)
     for _ in range(args.steps):
         tokens = batch_of(args.batch_size, args.length)
         loss_of(model(tokens), tokens).backward()

@@ -8,7 +8,7 @@ memory), ``spans``, ``tensor_names``, ``flat_memory``, ``script_settings``, ``pr
 ``allocator_record``, ``unseen_memory``, ``card_record``, ``peers`` and ``values`` (what the phantom GPU
 adds), ``session`` (when it begins and ends) and ``modules``; then either ``redirect``, ``cuda_answers``,
 ``autocast``, ``alignments``, ``torchvision_names`` and ``slow_dtypes`` (how the CPU stands for the GPU), or
-``architectures``, ``observe``, ``initialisation``, ``host_work``, ``autotuning``, ``absent_peers`` and
+``architectures``, ``observe``, ``initialisation``, ``host_work``, ``autotuning``, ``absent`` and
 ``phantom_distributed``
 (how a script runs on the phantom GPU). ``block`` records a part of a process that runs anyway
 (``xmem.record``), in place of a session. A module imports only from those before it.
@@ -95,7 +95,6 @@ def _install_real(settings: Settings) -> None:
 
 def _install_phantom(settings: Settings) -> None:
     from .on_phantom import observe, phantom_distributed
-    from .on_phantom.absent_peers import AbsentPeers
     from .on_phantom.autotuning import take_first_choices
     from .on_phantom.host_work import skip_host_work
     from .on_phantom.initialisation import skip_initialisation
@@ -114,11 +113,13 @@ def _install_phantom(settings: Settings) -> None:
     if not settings.keep_init:
         skip_initialisation(session.values.not_written)
         skip_host_work(session.assume)
-    absent = None if settings.world is None else AbsentPeers(settings, session.assume)
-    phantom_distributed.install(absent)
-    if absent is not None:
-        absent.install()
-        session.absent = absent
+    if settings.world is not None:
+        from .on_phantom.absent import AbsentPeers
+
+        session.absent = AbsentPeers(settings, session.assume)
+    phantom_distributed.install(session.absent)
+    if session.absent is not None:
+        session.absent.install()
     take_first_choices(session.assume)
     name_flat_memory(session.names)
     _follow_training(session, patches, session)

@@ -11,12 +11,11 @@ import threading
 import warnings
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.optim.optimizer import Optimizer
 
-from .on_phantom.absent_peers import AbsentPeers
 from .on_phantom.peers import rank_here, stands_for, wait_for_peers, world_size
 from .records import failures
 from .records.allocator_history import Requests
@@ -33,6 +32,9 @@ from .watching.data_lengths import DataLengths
 from .watching.device_memory import running, usage
 from .watching.extent import Recording
 from .watching.spans import now_ns
+
+if TYPE_CHECKING:
+    from .on_phantom.absent import AbsentPeers
 
 _STOPS_BEFORE_EXIT = 3
 

@@ -30,7 +30,7 @@ from torch.distributed import distributed_c10d as c10d
 from torch.nn.parallel import DistributedDataParallel
 
 if TYPE_CHECKING:
-    from .absent_peers import AbsentPeers
+    from .absent import AbsentPeers
 
 _LEFT = "xmem_phantom/left"
 _PATIENCE_SECONDS = 20.0

@@ -1,0 +1,131 @@
+"""A rank of a job most of whose ranks do not run: it starts as if all were there, and goes on alone.
+
+What a process says to its peers on the way to training goes through a store, over Gloo, and through NCCL's
+collectives. NCCL's are the phantom's, which move nothing. The others would wait for ranks that never come;
+here they end at once, and each rank that does not run is taken to hold what this one holds:
+
+- The store of the job is in the process. What a peer would have written there is not waited for.
+- Gloo's groups are fakes: a gather finds the own contribution once for each rank.
+- Objects come from the ranks that run, through files. A rank that does not run sends what this one has.
+- Barriers are passed, and a communicator that is split knows its ranks from the group that PyTorch makes.
+
+Sources: ``torch.distributed.distributed_c10d`` and ``ProcessGroupNCCL.cpp`` of torch 2.6 to 2.13.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import torch.distributed as dist
+
+from ...following_imports import after_import
+from ...settings import Settings
+from .exports import replace, wrap
+from .gloo import FakeGloo, fake_backend
+from .launchers import follow_launchers
+from .objects import Objects, members
+from .store import own_rendezvous, own_store
+
+_PIPELINE = re.compile(r"(^|_|\b)(pp|pipe|pipeline|stages?)(_|\b|$)|pipeline", re.IGNORECASE)
+
+
+class AbsentPeers:
+    """The ranks of the job, of which some run.
+
+    Args:
+        settings: Settings of the capture, whose ``world`` is set.
+        assume: Takes a sentence that a reader of the estimate should know.
+
+    Attributes:
+        size: Number of ranks that the script believes in.
+        running: Those that run.
+        pipeline: The ranks of the largest pipeline that this one is in.
+    """
+
+    def __init__(self, settings: Settings, assume: Callable[[str], None]) -> None:
+        assert settings.world is not None
+        self.size = settings.world.size
+        self.running = frozenset(settings.world.ranks)
+        self.pipeline: list[int] = []
+        self._settings = settings
+        self._assume = assume
+
+    def install(self) -> None:
+        """Patch ``torch.distributed``; called once, right after ``import torch``."""
+        # Its thread would look at the store, which is Python's, while the interpreter ends.
+        os.environ["TORCH_NCCL_ENABLE_MONITORING"] = "0"
+        self._note_what_does_not_run()
+        follow_launchers()
+        after_import("torch.distributed.checkpoint.default_planner", _accept_partial_checkpoints)
+        for name in ("TCPStore", "FileStore"):
+            replace(name, own_store)
+        replace("rendezvous", own_rendezvous)
+        replace("_store_based_barrier", lambda *_, **__: None)
+        replace("monitored_barrier", lambda *_, **__: None)
+        replace("ProcessGroupGloo", FakeGloo)
+        wrap("_process_group_color", _told_color)
+        wrap("new_group", self._new_group)
+        objects = Objects(self.running, self._settings.workspace / "ranks", self._is_missing, self._assume)
+        for collective in (
+            objects.broadcast_object_list,
+            objects.scatter_object_list,
+            objects.all_gather_object,
+            objects.gather_object,
+            objects.send_object_list,
+            objects.recv_object_list,
+        ):
+            replace(collective.__name__, collective)
+
+    def cpu_backend(self, rank: int, size: int) -> Any:
+        """Return the backend for CPU tensors of a group."""
+        return fake_backend(rank, size)
+
+    def _note_what_does_not_run(self) -> None:
+        """Tell the reader of the estimate which ranks ran."""
+        ran = sorted(self.running)
+        named = f"rank {ran[0]} ran" if len(ran) == 1 else f"ranks {_in_words(ran)} ran"
+        self._assume(f"only {named}, out of {self.size}; the others are taken to hold as much as these do")
+        if self.size > int(os.environ["LOCAL_WORLD_SIZE"]):
+            self._assume("NCCL's buffers for ranks on other nodes are not modelled; leave some room for them")
+
+    def _new_group(self, original: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        """Make a group; one whose name says that it is a pipeline tells which ranks differ."""
+        group = original(*arguments, **named)
+        ranks = members(group) if _PIPELINE.search(str(named.get("group_desc") or "")) else []
+        if len(ranks) > len(self.pipeline):
+            self.pipeline = ranks
+        return group
+
+    def _is_missing(self, rank: int, name: str) -> None:
+        """Note that a rank which does not run should have sent something. The parent may run it, too."""
+        self._settings.want_ranks({rank, *self.pipeline})
+        self._assume(
+            f"rank {rank} does not run, so what it sends with {name} is unknown: rank {dist.get_rank()} "
+            f"kept its own objects; add {rank} to --ranks to receive the real ones"
+        )
+
+
+def _told_color(original: Callable[..., int], ranks: list[int]) -> int:
+    """Tell the phantom's NCCL which ranks a communicator will have that is split off by this colour."""
+    color, own = original(ranks), dist.get_rank()
+    if own in ranks:
+        tell = ctypes.CDLL(None).xmem_phantom_group_of_color
+        tell.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int]
+        tell.restype = None
+        tell(color, ranks.index(own), len(ranks))
+    return color
+
+
+def _in_words(ranks: list[int]) -> str:
+    return ", ".join(map(str, ranks[:-1])) + f" and {ranks[-1]}"
+
+
+def _accept_partial_checkpoints(module: ModuleType) -> None:
+    """Save the shares of the ranks that run: the plan of all ranks, which others would complete, is valid."""
+    validate, nothing = module._validate_global_plan, module.Metadata({})
+    module._validate_global_plan = lambda _plan, _metadata: validate([], nothing)  # type: ignore[attr-defined]
