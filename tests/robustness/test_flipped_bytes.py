@@ -16,7 +16,7 @@ VALUES = b'"\\{}[],: \n0-e\x00\x1f\x7f\x80\xc3\xff'
 """What is special to JSON, to UTF-8 or to numbers."""
 
 EVENTS = 6
-ADVICE = re.compile("record|copy|check|give|read it again|capture", re.IGNORECASE)
+ADVICE = re.compile("record|copy|check|give|pass|read it again|capture", re.IGNORECASE)
 
 
 def trace() -> TraceBuilder:

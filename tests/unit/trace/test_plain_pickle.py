@@ -69,5 +69,5 @@ def test_rows_are_dicts(count: int) -> None:
 
 
 def test_what_is_not_plain_is_refused() -> None:
-    with pytest.raises(TypeError, match="no plain data"):
+    with pytest.raises(TypeError, match="not plain data"):
         PlainPickle(io.BytesIO()).value(1.5)
