@@ -132,7 +132,7 @@ def test_without_a_library_that_plans_no_workspace_is_taken(phantom, monkeypatch
     assert planner is not None
     assert (planner.planned_by, planner.version) == ("none", 0)
     old = bundled_version(phantom.python) < FIRST_DEVICELESS
-    assert ("cannot plan without a device" if old else "is refused") in planner.reason
+    assert ("cannot plan without a device" if old else "was refused") in planner.reason
 
 
 def test_a_library_that_cannot_be_loaded_is_named(phantom):
