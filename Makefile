@@ -75,8 +75,8 @@ test-cpp: $(STAMPS)/build  ## Build and run the C++ tests
 test-sanitized: $(STAMPS)/build  ## The same under the address and undefined-behaviour sanitizers
 	cmake --workflow --preset asan
 
-fuzz: $(STAMPS)/build  ## Fuzz the reader and the allocators for FUZZ_SECONDS in all
-	sh tools/fuzz.sh $(FUZZ_SECONDS)
+fuzz: $(STAMPS)/build  ## Fuzz the reader and the allocators for FUZZ_SECONDS in all, or the same FUZZ_RUNS inputs each
+	sh tools/fuzz.sh $(if $(FUZZ_RUNS),runs $(FUZZ_RUNS),seconds $(FUZZ_SECONDS))
 
 test-python: $(STAMPS)/xmem $(STAMPS)/develop $(STAMPS)/models  ## Run the Python tests
 	$(PYTEST)
@@ -92,7 +92,8 @@ test-stacks: $(STAMPS)/xmem $(STAMPS)/develop  ## Run popular training stacks, o
 	$(if $(STACKS),,cd tests && python -m stacks.page)
 	XMEM_STACKS='$(STACKS)' pytest -q tests/stacks
 
-test-nightly: test-stacks $(STAMPS)/xmem $(STAMPS)/develop .venv-cuda13/ready .venv-cuda12/ready  ## Stacks, and long runs of the allocator's tests
+test-nightly: test-stacks $(STAMPS)/xmem $(STAMPS)/develop .venv-cuda13/ready .venv-cuda12/ready  ## Stacks, fuzzing, and long runs of the allocator's tests
+	$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=1200
 	$(PHANTOM_PYTEST) -m nightly tests/phantom
 	cd tests && python -m property.long_run --programs 100000
 	XMEM_HYPOTHESIS_EXAMPLES=10000 pytest -q tests/property/test_allocator_against_reference.py

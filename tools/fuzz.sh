@@ -1,12 +1,17 @@
 #!/bin/sh
-# Fuzzes every target for an equal share of SECONDS: with libFuzzer where a clang has it, else with the driver of
-# tests/fuzz/standalone_main.cpp. What breaks a target is kept in build/fuzz/findings, what covers new code in
-# build/fuzz/corpus.
+# Fuzzes every target: with libFuzzer where a clang has it, else with the driver of tests/fuzz/standalone_main.cpp. What
+# breaks a target is kept in build/fuzz/findings, what covers new code in build/fuzz/corpus.
 #
-# Usage: tools/fuzz.sh SECONDS
+# Usage: tools/fuzz.sh seconds N    an equal share of N seconds for each target, with inputs that nobody has tried
+#        tools/fuzz.sh runs N       N inputs for each target, the same at every run from the same corpus
 set -eu
 cd "$(dirname "$0")/.."
-seconds=$1
+targets="event_splitter:traces read_trace:traces stages:traces replay:requests"
+case $1 in
+  seconds) bound="-max_total_time=$(($2 / $(echo "$targets" | wc -w) + 1))" ;;
+  runs) bound="-seed=1 -runs=$2" ;;
+  *) echo "usage: tools/fuzz.sh seconds|runs N" >&2; exit 2 ;;
+esac
 
 # The newest clang that can link libFuzzer and the sanitizers; empty where there is none.
 find_clang() {
@@ -33,13 +38,12 @@ fi
 cmake --preset "$preset" "$@" > /dev/null
 cmake --build --preset "$preset" --target fuzz_targets
 
-targets="event_splitter:traces read_trace:traces stages:traces replay:requests"
-each=$((seconds / $(echo "$targets" | wc -w)))
 mkdir -p build/fuzz/findings
 for target in $targets; do
   name=${target%:*}
   mkdir -p "build/fuzz/corpus/$name"
-  "build/$preset/tests/fuzz/fuzz_$name" "-max_total_time=$((each > 0 ? each : 1))" -timeout=20 -rss_limit_mb=2048 \
+  # shellcheck disable=SC2086  # the bound is one or two options
+  "build/$preset/tests/fuzz/fuzz_$name" $bound -timeout=20 -rss_limit_mb=2048 \
     -print_final_stats=1 -verbosity=0 "-artifact_prefix=build/fuzz/findings/$name-" \
     "build/fuzz/corpus/$name" "tests/fuzz/corpus/${target#*:}"
 done

@@ -239,17 +239,19 @@ simdjson::error_code read_fields(od::object object, Fields& fields, od::parser& 
     const simdjson::padded_string padded(deferred_args);
     od::document document;
     od::object args;
-    // Tokens must outlive the parser's buffer, so they are mapped back onto the original text.
+    // Tokens must outlive the parser's buffer, so they are mapped back onto the original text; those of a second "args"
+    // lie there already.
     Fields copy = fields;
     if (const auto error = deferred_parser.iterate(padded).get(document)) return error;
     if (document.get_object().get(args) != simdjson::SUCCESS) return simdjson::SUCCESS;
     if (const auto error = read_arguments(args, copy.args, needs_inputs(fields.name, with_inputs))) return error;
+    const std::uintptr_t first = reinterpret_cast<std::uintptr_t>(padded.data());
     for (std::string_view* token : {&copy.args.bytes, &copy.args.address, &copy.args.device_type, &copy.args.device_id,
                                     &copy.args.total_allocated, &copy.args.total_reserved, &copy.args.event_index,
                                     &copy.args.sequence_number, &copy.args.forward_thread, &copy.args.input_types,
                                     &copy.args.input_dims, &copy.args.input_strides, &copy.args.concrete_inputs}) {
-      if (!token->empty())
-        *token = deferred_args.substr(static_cast<std::size_t>(token->data() - padded.data()), token->size());
+      const std::uintptr_t at = reinterpret_cast<std::uintptr_t>(token->data()) - first;
+      if (!token->empty() && at < padded.size()) *token = deferred_args.substr(at, token->size());
     }
     fields = copy;
   }
@@ -289,12 +291,7 @@ std::size_t EventDecoder::decode_events(char* begin, std::size_t length, std::in
       const auto place = offset + (value.raw_json_token().data() - begin);
       od::object object;
       const auto type_error = value.get_object().get(object);
-      if (type_error == simdjson::INCORRECT_TYPE) {
-        fragment_.diagnostics.add(Problem::bad_event, place);
-        ++fragment_.event_count;
-        continue;
-      }
-      if (type_error) return type_error;
+      if (type_error) return type_error;  // also of a number or string, which the slow path counts
       Fields fields;
       if (const auto error = read_fields(object, fields, parser_->deferred, user_frames_, with_inputs_)) return error;
       keep(fields, place);
