@@ -258,6 +258,23 @@ simdjson::error_code read_fields(od::object object, Fields& fields, od::parser& 
   return simdjson::SUCCESS;
 }
 
+// Where the next event begins: the '{' that lies in no string and no other element, such as [{}]. A string or an array
+// without an end is damage, in which any '{' may begin an event.
+std::size_t next_event(std::string_view text) {
+  std::size_t depth = 0;
+  bool in_string = false;
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    const char byte = text[at];
+    if (in_string && byte == '\\') ++at;
+    if (byte == '"') in_string = !in_string;
+    if (in_string) continue;
+    if (byte == '{' && depth == 0) return at;
+    if (byte == '[') ++depth;
+    if (byte == ']' && depth-- == 0) return text.size();  // of the event array
+  }
+  return in_string || depth > 0 ? std::min(text.find('{'), text.size()) : text.size();
+}
+
 }  // namespace
 
 std::size_t EventDecoder::decode_window(const Window& window) {
@@ -311,7 +328,7 @@ std::size_t EventDecoder::decode_events(char* begin, std::size_t length, std::in
 std::size_t EventDecoder::decode_one_by_one(std::string_view window, std::int64_t offset) {
   std::size_t taken = 0;
   for (;;) {
-    const std::size_t at = std::min(window.find('{', taken), window.size());
+    const std::size_t at = taken + next_event(window.substr(taken));
     const std::string_view between = window.substr(taken, at - taken);
     const std::size_t array_end = EventSplitter().scan(between).array_end;
     count_other_elements(between.substr(0, array_end), offset + static_cast<std::int64_t>(taken));

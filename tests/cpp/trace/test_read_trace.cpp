@@ -70,6 +70,14 @@ TEST(arguments_may_stand_before_the_fields_that_say_what_the_event_is) {
   CHECK_EQUAL(trace.memory.address[0], 16);
 }
 
+TEST(arguments_that_stand_twice_are_those_of_either_place) {
+  const Trace trace = read(R"([{"args": {"Bytes": 64}, "ph": "i", "cat": "cpu_instant_event", "name": "[memory]",
+      "ts": 1, "tid": 1, "pid": 1, "args": {"Bytes": 128, "Addr": 4096}}])");
+  CHECK_EQUAL(trace.memory.size(), 1U);
+  CHECK_EQUAL(trace.memory.bytes[0], 128);
+  CHECK_EQUAL(trace.memory.address[0], 4096);
+}
+
 TEST(a_bad_event_costs_only_itself) {
   const std::string bad = R"({"ph": "X", "cat": "cpu_op", "name": nonsense here, "ts": 1})";
   const Trace trace = read("[" + kOperator + "," + bad + "," + kMemory + "]");
@@ -127,6 +135,26 @@ TEST(elements_that_are_no_events_are_counted) {
   CHECK_EQUAL(trace.memory.size(), 1U);
   CHECK_EQUAL(trace.event_count, 5);
   CHECK_EQUAL(trace.diagnostics.all()[0].count, 4);
+}
+
+TEST(what_stands_between_events_is_judged_alike_in_pieces_of_any_size) {
+  const std::string zeros(3, '\0');
+  for (const std::string& between :
+       {zeros, std::string("null"), std::string("\x01 7"), std::string("[{}, [\"]{\"]]"), std::string("\"{\"")}) {
+    const std::string text = "[" + kOperator + "," + between + "," + kMemory + "]";
+    const auto expected = read(text).diagnostics.all();
+    CHECK_EQUAL(expected.size(), 1U);
+    for (std::size_t piece = 1; piece <= text.size(); piece += piece < 70 ? 1 : 29) {
+      const Trace trace = read_in_pieces(text, piece);
+      CHECK_EQUAL(trace.events.size(), 1U);
+      CHECK_EQUAL(trace.memory.size(), 1U);
+      const auto& problems = trace.diagnostics.all();
+      CHECK_EQUAL(problems.size(), 1U);
+      CHECK(problems[0].problem == expected[0].problem);
+      CHECK_EQUAL(problems[0].count, expected[0].count);
+      CHECK_EQUAL(problems[0].first_offset, expected[0].first_offset);
+    }
+  }
 }
 
 TEST(spaces_between_events_do_not_fill_memory) {
