@@ -454,6 +454,15 @@ class Estimate:
         return None if self.verdict is None else self.verdict.fits
 
     @property
+    def doubt(self) -> str | None:
+        """Sentence for a job that fits by the estimate and may not fit by its interval; None for others."""
+        if self.verdict is None or self.interval is None or not self.verdict.fits:
+            return None
+        if self.interval.high_bytes <= self.verdict.capacity_bytes:
+            return None
+        return f"It may not fit: the interval reaches {format_bytes(self.interval.high_bytes)}"
+
+    @property
     def outside_bytes(self) -> int:
         """Memory that the card holds beside the context and the reserved memory of PyTorch's allocator."""
         return max(self.device_peak_bytes - self.context_bytes - self.peak_reserved_bytes, 0)

@@ -11,6 +11,9 @@ from xmem.estimation.open_sizes import left_open
 from xmem.estimation.verdict import Judged
 from xmem.run.recorded import Origin
 
+# What a log or a measurement of a real machine showed was between half and all of what the model says.
+_UNKNOWN_SHARE_OF_NCCL = 0.5
+
 
 def interval_of(stages: Stages, verdict: Judged, bounds: Bounds, spread_bytes: int) -> Interval:
     """Return the interval of the device peak, based on the measured need of runs estimated in the same way.
@@ -42,10 +45,25 @@ def interval_of(stages: Stages, verdict: Judged, bounds: Bounds, spread_bytes: i
         most_bytes=most_bytes,
         bounds=bounds,
     )
-    return replace(
+    between = replace(
         between,
         low_bytes=min(between.low_bytes, verdict.need_bytes),
         high_bytes=max(stages.unreplayed.fullest.of(between.high_bytes), verdict.need_bytes),
+    )
+    return _with_nccl(between, verdict)
+
+
+def _with_nccl(between: Interval, verdict: Judged) -> Interval:
+    """Widen an interval by what is not known of NCCL's buffers: the number of its channels."""
+    nccl_bytes = sum(part.bytes for part in verdict.unreplayed.outside if part.name == "nccl")
+    if not nccl_bytes:
+        return between
+    unknown_bytes = int(_UNKNOWN_SHARE_OF_NCCL * nccl_bytes)
+    return replace(
+        between,
+        low_bytes=between.low_bytes - unknown_bytes,
+        high_bytes=between.high_bytes + unknown_bytes,
+        basis=f"{between.basis}, plus half of NCCL's buffers, which depend on the machine",
     )
 
 

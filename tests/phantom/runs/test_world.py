@@ -173,6 +173,62 @@ def test_a_distributed_checkpoint_is_saved_and_loaded(tmp_path) -> None:
     assert notes["phantom"]["world"]["ranks"] == [0, 3]
 
 
+BUFFERS = """
+import os, json, torch, torch.distributed as dist
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+dist.init_process_group("nccl")
+def beside():
+    free, total = torch.cuda.mem_get_info()
+    return total - free - torch.cuda.memory_reserved()
+near, far = dist.new_group(range(8)), dist.new_group(range(0, 32, 8))
+number, out = torch.ones(32, device="cuda"), torch.ones(32 * 32, device="cuda")
+taken = {}
+for name, call in {
+    "near ring": lambda: dist.all_gather_into_tensor(out[: 8 * 32], number, group=near),
+    "near again": lambda: dist.broadcast(number, 0, group=near),
+    "near tree": lambda: dist.all_reduce(number, group=near),
+    "near peers": lambda: dist.all_to_all_single(number.clone(), number, group=near),
+    "far ring": lambda: dist.all_gather_into_tensor(out[: 4 * 32], number, group=far),
+    "far peers": lambda: dist.all_to_all_single(number.clone(), number, group=far),
+    "all ring": lambda: dist.all_gather_into_tensor(out, number),
+    "all peers": lambda: dist.all_to_all_single(number.clone(), number),
+    "send near": lambda: dist.send(number, 1),
+    "send far": lambda: dist.send(number, 8),
+}.items():
+    number.clone()
+    before = beside()
+    call()
+    taken[name] = (beside() - before) >> 20
+print("taken", json.dumps(taken))
+layer = torch.nn.Linear(8, 8).cuda()
+optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+for _ in range(3):
+    layer(torch.ones(1, 8, device="cuda")).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_nccl_takes_memory_by_what_a_group_does_and_where_its_ranks_are(tmp_path, capfd) -> None:
+    """MiB by hand: 12 for a connection within a server, 10 for each direction to another; Hopper has 24 channels
+    within a server, 2 rings for each rank on it between servers, and at least 4."""
+    script = tmp_path / "buffers.py"
+    script.write_text(BUFFERS)
+    traced([str(script)], tmp_path / "run", None, World(32, (0,), 8))
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("taken ")]
+    assert json.loads(line.removeprefix("taken ")) == {
+        "near ring": 24 * 12,
+        "near again": 0,
+        "near tree": 24 * 12 + 16 * 2 * 8,  # with buffers of the switch: channels, directions, ranks
+        "near peers": 7 * 32 * 12,
+        "far ring": 4 * 20,
+        "far peers": 4 * 2 * 2,
+        "all ring": 14 * 12 + 2 * 20,
+        "all peers": 7 * 2 * 12 + 16 * 2 * 2,
+        "send near": 32 * 12,
+        "send far": 4 * 2 * 2,
+    }
+
+
 def test_a_world_of_thousands_starts_at_once(tmp_path) -> None:
     command = [str(EXAMPLES / "data_parallel.py"), "--style", "hsdp", "--replicas", "512"]
     notes = traced(command, tmp_path / "run", None, World(4096, (4095,), 8))

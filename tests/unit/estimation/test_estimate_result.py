@@ -10,7 +10,8 @@ import pytest
 
 from estimate_samples import DOES_NOT_FIT, FITS, NO_GPU
 from xmem.errors import TraceError
-from xmem.estimation.estimate import Curve, Estimate, Measured, RankPeak
+from xmem.estimation.estimate import Curve, Estimate, Interval, Measured, RankPeak
+from xmem.text.units import format_bytes
 
 
 def test_json_keys_in_order() -> None:
@@ -170,3 +171,16 @@ def test_values_of_another_kind_are_damage(place: tuple[str | int, ...], value: 
     inner[place[-1]] = value
     with pytest.raises(TraceError, match=says):
         Estimate.from_json(data)
+
+
+def test_a_job_that_fits_may_not_fit_by_its_interval() -> None:
+    assert FITS.verdict is not None
+    capacity = FITS.verdict.capacity_bytes
+    sure = Interval(0.9, 1, capacity, "measured runs")
+    assert replace(FITS, interval=sure).doubt is None
+    assert replace(FITS, interval=None).doubt is None
+    unsure = replace(sure, high_bytes=capacity + (1 << 30))
+    assert replace(DOES_NOT_FIT, interval=unsure).doubt is None
+    assert replace(NO_GPU, interval=unsure).doubt is None
+    doubt = replace(FITS, interval=unsure).doubt
+    assert doubt == f"It may not fit: the interval reaches {format_bytes(capacity + (1 << 30))}"

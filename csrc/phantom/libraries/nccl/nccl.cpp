@@ -18,13 +18,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <mutex>
+#include <memory>
 #include <optional>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
-#include "libraries/nccl/nccl_buffers.hpp"
+#include "libraries/nccl/communicator.hpp"
 #include "machine/calls.hpp"
 #include "machine/machine.hpp"
 #include "memory/contents.hpp"
@@ -48,22 +47,9 @@ constexpr int kNoColor = -1;
 constexpr int kBuiltInReductions = 5;                                                     // ncclNumOps
 constexpr std::array<std::size_t, 12> kTypeBytes = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};  // by ncclDataType_t
 
-struct UniqueId {
-  unsigned char bytes[128];
-};
-
 // Host code of NCCL's device API takes and returns these by value.
 struct Team {
   int ranks, rank, stride;
-};
-
-struct Communicator {
-  UniqueId id;
-  int rank;
-  int size;
-  int device;
-  std::uint64_t buffer_bytes;
-  std::atomic<unsigned> splits{0};
 };
 
 Communicator& communicator_of(void* handle) {
@@ -81,22 +67,88 @@ UniqueId random_id() {
   return id;
 }
 
-int create(void** handle, const UniqueId& id, int rank, int size, int device) {
+int find_nccl(dl_phdr_info* info, std::size_t, void* path) {
+  if (std::strstr(info->dlpi_name, "libnccl.so") == nullptr) return 0;
+  *static_cast<const char**>(path) = info->dlpi_name;
+  return 1;
+}
+
+// What the NCCL that this process has loaded says of itself; it needs no GPU for that.
+int version_of_loaded_nccl() {
+  constexpr int kOldest = 22105;
+  const char* path = nullptr;
+  dl_iterate_phdr(find_nccl, &path);
+  void* library = path == nullptr ? nullptr : dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
+  if (library == nullptr) return kOldest;
+  using GetVersion = int (*)(int*);
+  int version = kOldest;
+  if (auto get = reinterpret_cast<GetVersion>(dlsym(library, "ncclGetVersion"))) get(&version);
+  dlclose(library);
+  return version;
+}
+
+constexpr int kConnectsLater = 22203;  // the first version that does
+
+// Versions before connect everything for collectives at once.
+bool connect_first(Communicator& made) {
+  if (!made.connect(NcclPart::table)) return false;
+  if (version_of_loaded_nccl() >= kConnectsLater) return true;
+  return made.connect(NcclPart::ring) && made.connect(NcclPart::tree) && made.connect(NcclPart::multicast);
+}
+
+int create(void** handle, const UniqueId& id, int rank, NcclRanks ranks, int device) {
   *handle = nullptr;
-  if (rank < 0 || rank >= size || !machine().has(device)) return kNcclInvalidArgument;
-  const std::uint64_t bytes = nccl_buffer_bytes(machine().device(device), size);
+  if (rank < 0 || rank >= ranks.all || !machine().has(device)) return kNcclInvalidArgument;
   ensure_context(device);
-  if (bytes > 0 && take_pages(device, bytes, Use::kNccl) != kSuccess) return kNcclUnhandledCudaError;
-  *handle = new Communicator{id, rank, size, device, bytes};
+  auto made = std::make_unique<Communicator>(id, rank, ranks, device);
+  if (!connect_first(*made)) {
+    made->disconnect();
+    return kNcclUnhandledCudaError;
+  }
+  *handle = made.release();
   return kNcclSuccess;
+}
+
+// All ranks are on this server, unless xmem_child has said otherwise.
+int create(void** handle, const UniqueId& id, int rank, int size, int device) {
+  return create(handle, id, rank, NcclRanks{size, std::clamp(ranks_here_of(id).value_or(size), 1, std::max(size, 1))},
+                device);
 }
 
 int destroy(void* handle) {
   if (handle == nullptr) return kNcclSuccess;
-  const auto* gone = static_cast<Communicator*>(handle);
-  if (gone->buffer_bytes > 0) give_pages(gone->device, gone->buffer_bytes, Use::kNccl);
-  delete gone;
+  communicator_of(handle).disconnect();
+  delete &communicator_of(handle);
   return kNcclSuccess;
+}
+
+// What a collective needs is there from its first call on, also of one that is captured into a graph.
+int connect(void* communicator, NcclPart part) {
+  return communicator_of(communicator).connect(part) ? kNcclSuccess : kNcclUnhandledCudaError;
+}
+
+int connect_for_all_reduce(void* communicator) {
+  for (const NcclPart part : {NcclPart::ring, NcclPart::tree, NcclPart::multicast}) {
+    if (const int error = connect(communicator, part)) return error;
+  }
+  return kNcclSuccess;
+}
+
+int connect_peer(void* communicator, int peer) {
+  return communicator_of(communicator).connect_peer(peer) ? kNcclSuccess : kNcclUnhandledCudaError;
+}
+
+int connect_all_peers(void* communicator) {
+  for (int peer = 0; peer < communicator_of(communicator).size; ++peer) {
+    if (const int error = connect_peer(communicator, peer)) return error;
+  }
+  return kNcclSuccess;
+}
+
+// Of a collective with a root that sends to each of its peers, or receives from them.
+int connect_root(void* communicator, int root) {
+  return communicator_of(communicator).rank == root ? connect_all_peers(communicator)
+                                                    : connect_peer(communicator, root);
 }
 
 // What one rank said when it split a communicator.
@@ -143,19 +195,6 @@ UniqueId child_id(const UniqueId& parent, std::uint64_t number) {
   digits = (digits ^ number) * 0x9e3779b97f4a7c15;
   std::memcpy(id.bytes, &digits, sizeof digits);
   return id;
-}
-
-// The place of this process in communicators that are split off by a colour, where its peers do not run (XMEM_RANKS).
-struct Place {
-  int rank, size;
-};
-std::mutex places_mutex;
-std::unordered_map<int, Place> places_by_color;
-
-std::optional<Place> place_of_color(int color) {
-  const std::lock_guard lock(places_mutex);
-  const auto found = places_by_color.find(color);
-  return found == places_by_color.end() ? std::nullopt : std::optional(found->second);
 }
 
 // Work on a stream: true when it goes into a graph instead of being done.
@@ -219,34 +258,8 @@ void finish_group() {
   group_transfers.clear();
 }
 
-int find_nccl(dl_phdr_info* info, std::size_t, void* path) {
-  if (std::strstr(info->dlpi_name, "libnccl.so") == nullptr) return 0;
-  *static_cast<const char**>(path) = info->dlpi_name;
-  return 1;
-}
-
-// What the NCCL that this process has loaded says of itself; it needs no GPU for that.
-int version_of_loaded_nccl() {
-  constexpr int kOldest = 22105;
-  const char* path = nullptr;
-  dl_iterate_phdr(find_nccl, &path);
-  void* library = path == nullptr ? nullptr : dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
-  if (library == nullptr) return kOldest;
-  using GetVersion = int (*)(int*);
-  int version = kOldest;
-  if (auto get = reinterpret_cast<GetVersion>(dlsym(library, "ncclGetVersion"))) get(&version);
-  dlclose(library);
-  return version;
-}
-
 }  // namespace
 }  // namespace xmem::phantom
-
-// For xmem_child, before PyTorch splits a communicator: how many ranks get this colour, and which this process is.
-PHANTOM_EXPORT void xmem_phantom_group_of_color(int color, int rank, int size) {
-  const std::lock_guard lock(places_mutex);
-  places_by_color[color] = {rank, size};
-}
 
 PHANTOM_EXPORT int ncclGetVersion(int* version) {
   note(Function::ncclGetVersion);
@@ -327,7 +340,7 @@ PHANTOM_EXPORT int ncclCommSplit(void* communicator, int color, int key, void** 
   const bool alone = std::getenv("XMEM_RANKS") != nullptr;
   const bool complete = !alone && exchange_choices(parent, split, {1, color, key}, choices);
   if (color == kNoColor) return kNcclSuccess;
-  int rank = place ? place->rank : parent.rank, size = place ? place->size : parent.size;
+  int rank = place ? place->rank : parent.rank, size = place ? place->ranks.all : parent.size;
   if (complete) {
     rank = size = 0;
     for (int other = 0; other < parent.size; ++other) {
@@ -338,7 +351,7 @@ PHANTOM_EXPORT int ncclCommSplit(void* communicator, int color, int key, void** 
     }
   }
   const std::uint64_t number = (std::uint64_t{split} + 1) << 32 | static_cast<std::uint32_t>(color);
-  return create(made, child_id(parent.id, number), rank, size, parent.device);
+  return create(made, child_id(parent.id, number), rank, {size, place ? place->ranks.here : size}, parent.device);
 }
 
 PHANTOM_EXPORT int ncclCommShrink(void* communicator, const int* excluded, int count, void** made, void*, int) {
@@ -397,7 +410,7 @@ PHANTOM_EXPORT int ncclCommMemStats(void* communicator, int statistic, std::uint
   note(Function::ncclCommMemStats);
   constexpr int kSuspendable = 0, kTotal = 3;
   const bool asked = statistic == kSuspendable || statistic == kTotal;
-  *value = asked ? communicator_of(communicator).buffer_bytes : 0;
+  *value = asked ? communicator_of(communicator).buffer_bytes.load() : 0;
   return kNcclSuccess;
 }
 
@@ -436,22 +449,25 @@ PHANTOM_EXPORT int ncclRedOpCreatePreMulSum(int* operation, void*, int, int, voi
   return kNcclSuccess;
 }
 
-PHANTOM_EXPORT int ncclBroadcast(const void* sent, void* received, std::size_t count, int type, int, void*,
+PHANTOM_EXPORT int ncclBroadcast(const void* sent, void* received, std::size_t count, int type, int, void* communicator,
                                  void* stream) {
   note(Function::ncclBroadcast);
+  if (const int error = connect(communicator, NcclPart::ring)) return error;
   if (!captured(stream)) keep(received, sent, bytes_of(count, type));
   return kNcclSuccess;
 }
 
-PHANTOM_EXPORT int ncclBcast(void*, std::size_t, int, int, void*, void* stream) {
+PHANTOM_EXPORT int ncclBcast(void*, std::size_t, int, int, void* communicator, void* stream) {
   note(Function::ncclBcast);
+  if (const int error = connect(communicator, NcclPart::ring)) return error;
   captured(stream);
   return kNcclSuccess;
 }
 
-PHANTOM_EXPORT int ncclAllReduce(const void* sent, void* received, std::size_t count, int type, int, void*,
+PHANTOM_EXPORT int ncclAllReduce(const void* sent, void* received, std::size_t count, int type, int, void* communicator,
                                  void* stream) {
   note(Function::ncclAllReduce);
+  if (const int error = connect_for_all_reduce(communicator)) return error;
   if (!captured(stream)) keep(received, sent, bytes_of(count, type));
   return kNcclSuccess;
 }
@@ -459,6 +475,7 @@ PHANTOM_EXPORT int ncclAllReduce(const void* sent, void* received, std::size_t c
 PHANTOM_EXPORT int ncclReduce(const void* sent, void* received, std::size_t count, int type, int, int root,
                               void* communicator, void* stream) {
   note(Function::ncclReduce);
+  if (const int error = connect(communicator, NcclPart::ring)) return error;
   if (!captured(stream) && communicator_of(communicator).rank == root) keep(received, sent, bytes_of(count, type));
   return kNcclSuccess;
 }
@@ -466,6 +483,7 @@ PHANTOM_EXPORT int ncclReduce(const void* sent, void* received, std::size_t coun
 PHANTOM_EXPORT int ncclReduceScatter(const void* sent, void* received, std::size_t count, int type, int,
                                      void* communicator, void* stream) {
   note(Function::ncclReduceScatter);
+  if (const int error = connect(communicator, NcclPart::ring)) return error;
   const std::size_t bytes = bytes_of(count, type);
   if (!captured(stream)) keep(received, part(sent, bytes, communicator_of(communicator).rank), bytes);
   return kNcclSuccess;
@@ -474,6 +492,7 @@ PHANTOM_EXPORT int ncclReduceScatter(const void* sent, void* received, std::size
 PHANTOM_EXPORT int ncclAllGather(const void* sent, void* received, std::size_t count, int type, void* communicator,
                                  void* stream) {
   note(Function::ncclAllGather);
+  if (const int error = connect(communicator, NcclPart::ring)) return error;
   if (!captured(stream)) gather_own(received, sent, bytes_of(count, type), communicator_of(communicator).size);
   return kNcclSuccess;
 }
@@ -481,6 +500,7 @@ PHANTOM_EXPORT int ncclAllGather(const void* sent, void* received, std::size_t c
 PHANTOM_EXPORT int ncclGather(const void* sent, void* received, std::size_t count, int type, int root,
                               void* communicator, void* stream) {
   note(Function::ncclGather);
+  if (const int error = connect_root(communicator, root)) return error;
   const Communicator& ranks = communicator_of(communicator);
   if (!captured(stream) && ranks.rank == root) gather_own(received, sent, bytes_of(count, type), ranks.size);
   return kNcclSuccess;
@@ -489,6 +509,7 @@ PHANTOM_EXPORT int ncclGather(const void* sent, void* received, std::size_t coun
 PHANTOM_EXPORT int ncclScatter(const void* sent, void* received, std::size_t count, int type, int root,
                                void* communicator, void* stream) {
   note(Function::ncclScatter);
+  if (const int error = connect_root(communicator, root)) return error;
   if (!captured(stream) && communicator_of(communicator).rank == root) {
     const std::size_t bytes = bytes_of(count, type);
     keep(received, part(sent, bytes, root), bytes);
@@ -499,6 +520,7 @@ PHANTOM_EXPORT int ncclScatter(const void* sent, void* received, std::size_t cou
 PHANTOM_EXPORT int ncclAlltoAll(const void* sent, void* received, std::size_t count, int type, void* communicator,
                                 void* stream) {
   note(Function::ncclAlltoAll);
+  if (const int error = connect_all_peers(communicator)) return error;
   const auto ranks = static_cast<unsigned>(communicator_of(communicator).size);
   if (!captured(stream)) keep(received, sent, bytes_of(count, type) * ranks);
   return kNcclSuccess;
@@ -506,11 +528,13 @@ PHANTOM_EXPORT int ncclAlltoAll(const void* sent, void* received, std::size_t co
 
 PHANTOM_EXPORT int ncclSend(const void* sent, std::size_t count, int type, int peer, void* communicator, void* stream) {
   note(Function::ncclSend);
+  if (const int error = connect_peer(communicator, peer)) return error;
   return transfer({communicator, peer, sent, nullptr, bytes_of(count, type)}, stream);
 }
 
 PHANTOM_EXPORT int ncclRecv(void* received, std::size_t count, int type, int peer, void* communicator, void* stream) {
   note(Function::ncclRecv);
+  if (const int error = connect_peer(communicator, peer)) return error;
   return transfer({communicator, peer, nullptr, received, bytes_of(count, type)}, stream);
 }
 

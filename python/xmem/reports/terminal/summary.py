@@ -38,6 +38,8 @@ def render(estimate: Estimate, console: Console, *, explain: bool = False) -> No
         explain: Show what each policy changed at the peak, in place of the short list of corrections.
     """
     _print_hanging(Text(), _headline(estimate), console)
+    if estimate.doubt:
+        _print_hanging(Text(), Text(estimate.doubt, "yellow"), console)
     console.print()
     _print_peak(estimate, console)
     _print_ranks(estimate, console)

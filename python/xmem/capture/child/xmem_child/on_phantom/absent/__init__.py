@@ -14,7 +14,6 @@ Sources: ``torch.distributed.distributed_c10d`` and ``ProcessGroupNCCL.cpp`` of 
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 from collections.abc import Callable
@@ -29,6 +28,7 @@ from .exports import replace, wrap
 from .gloo import FakeGloo, fake_backend
 from .launchers import follow_launchers
 from .objects import Objects, members
+from .servers import told_color
 from .store import own_rendezvous, own_store
 
 _PIPELINE = re.compile(r"(^|_|\b)(pp|pipe|pipeline|stages?)(_|\b|$)|pipeline", re.IGNORECASE)
@@ -68,7 +68,7 @@ class AbsentPeers:
         replace("_store_based_barrier", lambda *_, **__: None)
         replace("monitored_barrier", lambda *_, **__: None)
         replace("ProcessGroupGloo", FakeGloo)
-        wrap("_process_group_color", _told_color)
+        wrap("_process_group_color", told_color)
         wrap("new_group", self._new_group)
         objects = Objects(self.running, self._settings.workspace / "ranks", self._is_missing, self._assume)
         for collective in (
@@ -91,7 +91,10 @@ class AbsentPeers:
         named = f"rank {ran[0]} ran" if len(ran) == 1 else f"ranks {_in_words(ran)} ran"
         self._assume(f"only {named}, out of {self.size}; the others are taken to hold as much as these do")
         if self.size > int(os.environ["LOCAL_WORLD_SIZE"]):
-            self._assume("NCCL's buffers for ranks on other nodes are not modelled; leave some room for them")
+            self._assume(
+                "NCCL's buffers for ranks on other nodes are those of InfiniBand with GPUDirect RDMA, one network "
+                "card for each GPU"
+            )
 
     def _new_group(self, original: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         """Make a group; one whose name says that it is a pipeline tells which ranks differ."""
@@ -108,17 +111,6 @@ class AbsentPeers:
             f"rank {rank} does not run, so what it sends with {name} is unknown: rank {dist.get_rank()} "
             f"kept its own objects; add {rank} to --ranks to receive the real ones"
         )
-
-
-def _told_color(original: Callable[..., int], ranks: list[int]) -> int:
-    """Tell the phantom's NCCL which ranks a communicator will have that is split off by this colour."""
-    color, own = original(ranks), dist.get_rank()
-    if own in ranks:
-        tell = ctypes.CDLL(None).xmem_phantom_group_of_color
-        tell.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int]
-        tell.restype = None
-        tell(color, ranks.index(own), len(ranks))
-    return color
 
 
 def _in_words(ranks: list[int]) -> str:

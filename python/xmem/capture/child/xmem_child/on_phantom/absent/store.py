@@ -12,6 +12,8 @@ from typing import Any
 
 import torch.distributed as dist
 
+from .servers import tell_ranks_of_id
+
 # Keys of a communicator's number: its place among those of its group, two ranks, or one of many roots.
 _NCCL_ID = re.compile(r"(^|/)(\d+(:\d+)?|UniqueNCCLID:\d+)$")
 _NCCL_ID_BYTES = 128
@@ -28,10 +30,12 @@ class _OwnStore(dist.Store):  # type: ignore[misc]
 
     def set(self, key: str, value: str | bytes) -> None:
         self._kept[key] = value.encode() if isinstance(value, str) else bytes(value)
+        if _NCCL_ID.search(key):
+            tell_ranks_of_id(key, self._kept[key])
 
     def get(self, key: str) -> bytes:
         if key not in self._kept and _NCCL_ID.search(key):
-            return hashlib.shake_128(key.encode()).digest(_NCCL_ID_BYTES)
+            self.set(key, hashlib.shake_128(key.encode()).digest(_NCCL_ID_BYTES))
         return self._kept.get(key, b"")
 
     def add(self, key: str, value: int) -> int:

@@ -1,0 +1,79 @@
+#include "libraries/nccl/communicator.hpp"
+
+#include <string>
+#include <unordered_map>
+
+#include "machine/calls.hpp"
+#include "memory/device_memory.hpp"
+
+namespace xmem::phantom {
+namespace {
+
+struct Told {
+  std::mutex mutex;
+  std::unordered_map<std::string, int> ranks_here;
+  std::unordered_map<int, Place> places;
+};
+
+Told& told() {
+  static Told facts;
+  return facts;
+}
+
+std::string key_of(const unsigned char* id) {
+  return {reinterpret_cast<const char*>(id), sizeof(UniqueId)};
+}
+
+}  // namespace
+
+bool Communicator::connect(NcclPart part) {
+  const std::lock_guard lock(mutex_);
+  return parts_.count(part) > 0 || (take(part) && parts_.insert(part).second);
+}
+
+bool Communicator::connect_peer(int peer) {
+  if (peer == rank || ranks.here < 1) return true;
+  if (peer / ranks.here != rank / ranks.here) return connect(NcclPart::far_peers);
+  const std::lock_guard lock(mutex_);
+  return near_peers_.count(peer) > 0 || (take(NcclPart::near_peer) && near_peers_.insert(peer).second);
+}
+
+void Communicator::disconnect() {
+  if (const std::uint64_t bytes = buffer_bytes.exchange(0)) give_pages(device, bytes, Use::kNccl);
+}
+
+bool Communicator::take(NcclPart part) {
+  const std::uint64_t bytes = nccl_bytes(machine().device(device), ranks, part);
+  if (bytes > 0 && take_pages(device, bytes, Use::kNccl) != kSuccess) return false;
+  buffer_bytes += bytes;
+  return true;
+}
+
+std::optional<int> ranks_here_of(const UniqueId& id) {
+  const std::lock_guard lock(told().mutex);
+  const auto found = told().ranks_here.find(key_of(id.bytes));
+  return found == told().ranks_here.end() ? std::nullopt : std::optional(found->second);
+}
+
+std::optional<Place> place_of_color(int color) {
+  const std::lock_guard lock(told().mutex);
+  const auto found = told().places.find(color);
+  return found == told().places.end() ? std::nullopt : std::optional(found->second);
+}
+
+}  // namespace xmem::phantom
+
+using namespace xmem::phantom;  // NOLINT: what follows is C
+
+// For xmem_child, before PyTorch makes a communicator from this id: how many of its ranks are on this server.
+PHANTOM_EXPORT void xmem_phantom_group_of_id(const unsigned char* id, int here) {
+  const std::lock_guard lock(told().mutex);
+  told().ranks_here[key_of(id)] = here;
+}
+
+// For xmem_child, before PyTorch splits a communicator: how many ranks get this colour, how many of them are on this
+// server, and which this process is.
+PHANTOM_EXPORT void xmem_phantom_group_of_color(int color, int rank, int size, int here) {
+  const std::lock_guard lock(told().mutex);
+  told().places[color] = {rank, {size, here}};
+}
