@@ -210,6 +210,7 @@ def _capture_rank(asked: _Asked, target: Path, rank: int) -> CaptureResult:
                 "keep_init": machine.keep_init,
                 "values": dict(machine.values),
                 "known_elements": machine.known_elements,
+                "imbalance": machine.imbalance,
                 "xmem_version": own_version(),
                 "gpu": asdict(asked.gpu or DescribedGpu()),
             }

@@ -33,6 +33,7 @@ class PhantomMachine:
         values: What reads of GPU memory give, by ``FILE:LINE`` of the script.
         known_elements: Tensors of up to this many elements keep values that follow from what the host wrote;
             0 keeps none.
+        imbalance: Tokens that experts of a rank get, over their share of what an unknown router sends.
         cudnn_library: The ``libcudnn.so.9`` that plans convolutions, for the CUDA of the script's
             environment; None for that environment's own.
         snapshot: Where the allocator's own snapshot goes, for ``xmem-fast replay`` and PyTorch's viewer.
@@ -45,6 +46,7 @@ class PhantomMachine:
     keep_init: bool = False
     values: Mapping[str, float] = field(default_factory=dict)
     known_elements: int = 1 << 20
+    imbalance: float = 1.0
     cudnn_library: Path | None = None
     snapshot: Path | None = None
 

@@ -32,6 +32,7 @@ class CaptureSettings:
         strict_capacity: Whether phantom memory ends where the GPU's does.
         keep_init: Whether weights are initialized in phantom mode.
         known_elements: Largest number of elements of a tensor that keeps its values in phantom mode.
+        imbalance: The imbalance of experts, as text.
         values: ``FILE:LINE=NUMBER``, the values that reads of GPU memory return.
         cudnn: A newer cuDNN for planning.
         snapshot: File to write the allocator's snapshot to.
@@ -51,6 +52,7 @@ class CaptureSettings:
     strict_capacity: bool = False
     keep_init: bool = False
     known_elements: int = options.KNOWN_ELEMENTS
+    imbalance: str | None = None
     values: tuple[str, ...] = ()
     cudnn: Path | None = None
     snapshot: Path | None = None
@@ -146,6 +148,7 @@ def _phantom_build(
 
 def _machine(settings: CaptureSettings, device: Device) -> PhantomMachine:
     from xmem.capture import PhantomMachine
+    from xmem.capture.imbalance import imbalance_of
 
     return PhantomMachine(
         device=device,
@@ -153,6 +156,7 @@ def _machine(settings: CaptureSettings, device: Device) -> PhantomMachine:
         strict_capacity=settings.strict_capacity,
         keep_init=settings.keep_init,
         known_elements=settings.known_elements,
+        imbalance=imbalance_of(settings.imbalance),
         values=dict(_value(text) for text in settings.values),
         cudnn_library=settings.cudnn,
         snapshot=settings.snapshot,

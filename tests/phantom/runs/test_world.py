@@ -21,7 +21,14 @@ NEWEST = str(PYTHONS[0]) if PYTHONS else ""
 nightly = pytest.mark.nightly
 
 
-def traced(command: list[str], folder: Path, rank: int | None, world: World | None, gpus: int = 2) -> Any:
+def traced(
+    command: list[str],
+    folder: Path,
+    rank: int | None,
+    world: World | None,
+    gpus: int = 2,
+    imbalance: float = 1.0,
+) -> Any:
     """Return what the phantom noted of a run, the traced rank first."""
     folder.mkdir(exist_ok=True)
     result = capture(
@@ -29,7 +36,7 @@ def traced(command: list[str], folder: Path, rank: int | None, world: World | No
         folder / "trace.json",
         rank=rank,
         mode="phantom",
-        machine=PhantomMachine(device=find_device("h100"), count=gpus),
+        machine=PhantomMachine(device=find_device("h100"), count=gpus, imbalance=imbalance),
         world=world,
         env=dict(os.environ),
         stdout=2,
@@ -227,6 +234,62 @@ def test_nccl_takes_memory_by_what_a_group_does_and_where_its_ranks_are(tmp_path
         "send near": 32 * 12,
         "send far": 4 * 2 * 2,
     }
+
+
+ROUTES = """
+import os, json, torch, torch.distributed as dist
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+dist.init_process_group("nccl")
+layer = torch.nn.Linear(16, 16).cuda()
+scores = layer(torch.ones(1000, 16, device="cuda"))
+chosen = scores.topk(2, dim=-1).indices
+counts = torch.bincount(chosen.flatten(), minlength=16)
+by_rank, by_map = torch.empty_like(counts), torch.empty(4 * 16, dtype=torch.int64, device="cuda")
+dist.all_to_all_single(by_rank, counts)
+routes = torch.zeros_like(scores, dtype=torch.bool).scatter(1, chosen, True)
+dist.all_gather_into_tensor(by_map, routes.sum(0).to(torch.int64))
+known = torch.full((4,), 7, device="cuda")
+dist.all_to_all_single(torch.empty_like(known), known)
+print("routes", json.dumps([counts.tolist(), by_rank.view(4, 4).sum(1).tolist(),
+    by_map.view(4, 16)[:, 4:8].sum(1).tolist(), known.tolist()]))
+optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+for _ in range(3):
+    layer(torch.ones(1, 16, device="cuda")).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_experts_of_a_rank_get_more_than_their_share(tmp_path, capfd) -> None:
+    """1,000 tokens with 2 choices each on 4 ranks: 500 from each rank, and 1.5 times 2,000 in all."""
+    script = tmp_path / "routes.py"
+    script.write_text(ROUTES)
+
+    def told(imbalance: float) -> list[Any]:
+        folder = tmp_path / str(imbalance)
+        notes = traced([str(script)], folder, None, World(4, (1,), 4), imbalance=imbalance)
+        said = [text for text in notes["assumptions"] if "--imbalance" in text]
+        assert said == (
+            []
+            if imbalance == 1
+            else [f"experts of this rank get {imbalance:g} times their share of tokens (--imbalance)"]
+        )
+        (line,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("routes ")]
+        found: list[Any] = json.loads(line.removeprefix("routes "))
+        return found
+
+    even = [[125] * 16, [500] * 4, [500] * 4, [7] * 4]
+    assert told(1.0) == even
+    sent, received, gathered, known = told(1.5)
+    assert (sent, known) == (even[0], even[3])
+    assert received == gathered
+    assert received[1] == 500
+    assert abs(sum(received) - 3000) < 16
+
+
+def test_an_imbalance_without_routes_says_that_it_changed_nothing(tmp_path) -> None:
+    command = [str(EXAMPLES / "data_parallel.py"), "--style", "ddp"]
+    notes = traced(command, tmp_path / "run", None, World(2, (0,), 2), imbalance=2.0)
+    assert any("--imbalance 2 changed nothing" in text for text in notes["assumptions"])
 
 
 def test_a_world_of_thousands_starts_at_once(tmp_path) -> None:

@@ -382,6 +382,8 @@ class Session(RunNotes):
         missing = wait_for_peers(self.settings)
         if missing:
             self.assume(f"{missing} of {world_size()} ranks did not report their memory")
+        if self.values is not None:
+            self.values.ended()
         return {
             **self._world(),
             "alloc_conf": allocator_settings(),

@@ -73,6 +73,7 @@ class Settings(NamedTuple):
         keep_init: Whether weights are initialized (phantom).
         values: The value that reads of GPU memory give, by source line (phantom).
         known_elements: Tensors with more elements have no values (phantom).
+        imbalance: Tokens that experts of a rank get, over their share (phantom).
         gpu: What ``torch.cuda`` describes (real).
     """
 
@@ -87,6 +88,7 @@ class Settings(NamedTuple):
     keep_init: bool
     values: dict[str, float]
     known_elements: int
+    imbalance: float
     xmem_version: str
     gpu: Gpu
 

@@ -4,7 +4,7 @@ Read in this order: ``operators`` (which operators are followed, and how), ``ins
 subclasses of tensors call), ``contents`` (what is known of memory), ``draws`` (random numbers of the GPU),
 ``engine`` (operators run on the host with known values), ``reads`` (reads of unknown values), ``outcomes``
 (conditions that must hold), ``rules`` (the values assumed for unknown ones), ``collectives`` (what ranks tell
-each other) and ``triton`` (kernels that scripts write themselves).
+each other), ``imbalance`` (tokens of experts) and ``triton`` (kernels that scripts write themselves).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from ..watching.spans import SpanRecorder
 from .collectives import Collectives, RunningPeers, note_reductions
 from .contents import Contents
 from .engine import Engine
+from .imbalance import Imbalance
 from .inside import follow_inside
 from .operators import Registry, follow_this_thread
 from .reads import Reads
@@ -45,7 +46,8 @@ class Values:
         running = settings.world and RunningPeers(
             frozenset(settings.world.ranks), settings.workspace / "values", settings.want_ranks
         )
-        collectives = Collectives(engine, self._reads, assume, running)
+        self._imbalance = Imbalance(settings.imbalance, self._contents, assume)
+        collectives = Collectives(engine, self._reads, assume, self._imbalance, running)
         rules = Rules(engine, self._reads, _written(), _answering(), collectives.kernels)
         self._registry = Registry(
             rules.kernel_of,
@@ -88,6 +90,10 @@ class Values:
     def deciding_lines(self) -> list[str]:
         """Return the lines that made numbers or conditions of unknown values."""
         return self._reads.deciding_lines()
+
+    def ended(self) -> None:
+        """Note that the run has ended, before its assumptions are read."""
+        self._imbalance.note_unused()
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the reads of unknown values: see ``Reads.rows``."""

@@ -20,6 +20,7 @@ import torch
 
 from .contents import Contents
 from .engine import Args, Engine, Kwargs
+from .imbalance import Imbalance
 from .operators import Operator, unfollowed
 from .reads import Reads
 
@@ -29,6 +30,7 @@ _PREFIX = "xmem_phantom/values"
 
 Values: TypeAlias = "torch.Tensor | None"
 """Of one rank; None where it does not know them."""
+Told: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Collectives:
@@ -38,12 +40,19 @@ class Collectives:
         engine: Gives the known values.
         reads: Takes note of guesses.
         assume: Takes a sentence that a reader of the estimate should know.
+        imbalance: What peers tell of tokens that they send here.
         peers: The ranks that run, where not all of them do.
     """
 
     def __init__(
-        self, engine: Engine, reads: Reads, assume: Callable[[str], None], peers: RunningPeers | None = None
+        self,
+        engine: Engine,
+        reads: Reads,
+        assume: Callable[[str], None],
+        imbalance: Imbalance,
+        peers: RunningPeers | None = None,
     ) -> None:
+        self._imbalance = imbalance
         self._engine = engine
         self._running = peers
         self._reads = reads
@@ -128,8 +137,9 @@ class Collectives:
         form = _form(tensor)
         if not channel:
             return []
+        told = self._imbalance.of_peers(tensor, group.size)
         return [
-            (output, lambda rank=rank: self._of(group, channel, rank, form, post)[0])
+            (output, lambda rank=rank: self._told(group, channel, rank, form, post, told))
             for rank, output in enumerate(outputs)
         ]
 
@@ -152,8 +162,10 @@ class Collectives:
         if not channel:
             return []
 
+        told = self._imbalance.of_peers(tensor, group.size)
+
         def own() -> Values:
-            parts = self._parts(group, channel, form, post)
+            parts = self._parts(group, channel, form, post, told)
             return (
                 None
                 if parts is None
@@ -192,8 +204,10 @@ class Collectives:
         if not channel:
             return []
 
+        told = self._imbalance.of_peers(tensor, group.size)
+
         def all_of_them() -> Values:
-            parts = self._parts(group, channel, form, post)
+            parts = self._parts(group, channel, form, post, told)
             return None if parts is None else torch.cat([part.flatten() for part in parts])
 
         return [(output, all_of_them)]
@@ -244,12 +258,19 @@ class Collectives:
         return None if values is None else values.clone()
 
     def _parts(
-        self, group: _Group, channel: str, form: _Form, own: list[Values]
+        self, group: _Group, channel: str, form: _Form, own: list[Values], told: Told | None = None
     ) -> list[torch.Tensor] | None:
         """Return what each rank put in; None where one does not know it."""
-        parts = [self._of(group, channel, rank, form, own)[0] for rank in range(group.size)]
+        parts = [self._told(group, channel, rank, form, own, told) for rank in range(group.size)]
         known = [part for part in parts if part is not None]
         return known if len(known) == len(parts) else None
+
+    def _told(
+        self, group: _Group, channel: str, rank: int, form: _Form, own: list[Values], told: Told | None
+    ) -> Values:
+        """Return what a rank put in; ``told`` changes what others did."""
+        (values,) = self._of(group, channel, rank, form, own)
+        return values if values is None or told is None or rank == group.rank else told(values)
 
     def _of_root(
         self, group: _Group, channel: str, root: int, form: _Form, own: list[Values], count: int = 1

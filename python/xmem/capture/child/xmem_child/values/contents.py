@@ -8,7 +8,7 @@ something unknown into it.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,13 @@ Number = bool | int | float | complex
 
 
 class Fact:
-    """What is known about one storage: one of ``bytes``, ``later``, ``number``, ``share`` and ``among``."""
+    """What is known about one storage: one of ``bytes``, ``later``, ``number``, ``share`` and ``among``.
 
-    __slots__ = ("among", "bytes", "dtype", "later", "number", "share", "watched", "weak")
+    Attributes:
+        is_even: Whether it counts something unknown that was spread evenly (tokens of experts).
+    """
+
+    __slots__ = ("among", "bytes", "dtype", "is_even", "later", "number", "share", "watched", "weak")
 
     def __init__(self, weak: int, watched: int) -> None:
         self.weak = weak
@@ -34,6 +38,7 @@ class Fact:
         self.dtype = torch.uint8  # of number
         self.share: float | None = None
         self.among: torch.Tensor | None = None
+        self.is_even = False
 
     @property
     def gives_values(self) -> bool:
@@ -63,6 +68,7 @@ class Contents:
         self._sweep_at = _SWEEP_AT_LEAST
         self._unwritten: dict[int, int] = {}  # weak references to storages of the host, by their addresses
         self._watch = _Watch()
+        self._has_even = False
 
     def is_small(self, tensor: torch.Tensor) -> bool:
         """Return whether a tensor may be kept element by element."""
@@ -196,6 +202,22 @@ class Contents:
         """Note that the values are unknown, but that each is one of these distinct, ascending numbers."""
         if is_whole(tensor):
             self._new_fact(tensor).among = numbers
+
+    def note_even(self, counts: torch.Tensor) -> None:
+        """Note that the values count something unknown, spread evenly."""
+        fact = self._fact(counts)
+        if fact is not None:
+            fact.is_even = self._has_even = True
+
+    def is_even(self, tensor: torch.Tensor) -> bool:
+        """Return whether the values follow from counts of something that was spread evenly."""
+        fact = self._fact(tensor) if self._has_even else None
+        return fact is not None and fact.is_even
+
+    def follow_even(self, result: torch.Tensor, inputs: Iterable[int]) -> None:
+        """Note a result that follows from such counts among the storages with these addresses."""
+        if self._has_even and any((fact := self._facts.get(a)) is not None and fact.is_even for a in inputs):
+            self.note_even(result)
 
     def note_unwritten(self, tensor: torch.Tensor) -> None:
         """Note that a write of the host to one of its own tensors was skipped: its values are unknown."""

@@ -197,6 +197,7 @@ class Engine:
         else:
             alias = values._is_view() or torch._C._storage_address(values) in inputs
             self.contents.set(result, values.clone() if alias else values, fresh=True)
+        self.contents.follow_even(result, inputs)
 
     def _host(self, value: Any, to_write: bool) -> Any:
         if isinstance(value, torch.Tensor):

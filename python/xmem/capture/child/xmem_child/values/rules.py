@@ -142,6 +142,12 @@ class Rules:
         """Keep what a copy into a GPU or host tensor makes known; ``values`` are those of the source."""
         if target.layout is not torch.strided:
             return
+        even = source.is_cuda and self._contents.is_even(source)
+        self._keep_copy_of(target, source, values)
+        if even and target.is_cuda:
+            self._contents.note_even(target)
+
+    def _keep_copy_of(self, target: torch.Tensor, source: torch.Tensor, values: torch.Tensor | None) -> None:
         if not target.is_cuda:
             if values is not None:
                 target.copy_(values)
@@ -438,6 +444,7 @@ class Rules:
             if isinstance(result, torch.Tensor) and result.numel():
                 each = mask.numel() * share / result.numel()
                 self._contents.fill(result, _as(result.dtype, round(each)))
+                self._contents.note_even(result)
         return result
 
     def _histogram(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -447,6 +454,7 @@ class Rules:
         if not known and result.numel():
             with unfollowed():
                 self._contents.set(result, _even(args[0].numel(), result.numel()).to(result.dtype))
+                self._contents.note_even(result)
         return result
 
     def _scatter(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:

@@ -92,8 +92,8 @@ class AbsentPeers:
         self._assume(f"only {named}, out of {self.size}; the others are taken to hold as much as these do")
         if self.size > int(os.environ["LOCAL_WORLD_SIZE"]):
             self._assume(
-                "NCCL's buffers for ranks on other nodes are those of InfiniBand with GPUDirect RDMA, one network "
-                "card for each GPU"
+                "NCCL's buffers for ranks on other nodes are those of InfiniBand with GPUDirect RDMA, and "
+                "one network card for each GPU"
             )
 
     def _new_group(self, original: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
