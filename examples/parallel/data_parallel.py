@@ -28,6 +28,7 @@ def main() -> None:
     )
     parser.add_argument("--offload", action="store_true", help="keep parameters on the host (fsdp1, fsdp2)")
     parser.add_argument("--bfloat16", action="store_true", help="compute in bfloat16 (fsdp1, fsdp2, hsdp)")
+    parser.add_argument("--bind", action="store_true", help="bind groups to the GPU: NCCL connects at once")
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--batch-size", type=int, default=2)
     parser.add_argument("--length", type=int, default=256)
@@ -35,8 +36,10 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=512)
     args = parser.parse_args()
 
-    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group("cpu:gloo,cuda:nccl" if args.offload else "nccl")
+    gpu = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(gpu)
+    backend = "cpu:gloo,cuda:nccl" if args.offload else "nccl"
+    dist.init_process_group(backend, device_id=gpu if args.bind else None)
     model = LanguageModel(args.layers, args.width).cuda()
     if args.checkpoint:
         apply_activation_checkpointing(

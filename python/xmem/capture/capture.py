@@ -21,7 +21,7 @@ from xmem.capture.notes import note
 from xmem.capture.phantom import PhantomMachine, last_calls, read_processes, refused_calls
 from xmem.capture.process import Ended, run_process
 from xmem.capture.ranks import rank_that_needs_most
-from xmem.capture.world import World
+from xmem.capture.world import MOST_RANKS, World
 from xmem.errors import CaptureError, ConfigError
 from xmem.phantom.ledger import ProcessRecord
 from xmem.text.units import format_bytes
@@ -29,7 +29,6 @@ from xmem.text.units import format_bytes
 Mode = Literal["real", "phantom"]
 
 _CHILD = Path(__file__).parent / "child"
-_MOST_RANKS = 16  # processes of one world that are added without being asked for
 
 
 @dataclass(frozen=True)
@@ -153,12 +152,12 @@ def _capture_in_world(asked: _Asked, target: Path, first: int) -> tuple[_Asked, 
         assert asked.world is not None
         try:
             result = _capture_rank(asked, target, first)
-            wider = asked.world.with_stages(result.metadata["phantom"])
-            reason = "the job is a pipeline"
+            wider = asked.world.with_unlike(result.metadata["phantom"])
+            reason = "some ranks may need more"
             wall_s += result.wall_s
         except _MissingRanksError as error:
             wider = asked.world.with_ranks(error.ranks)
-            if len(wider.ranks) > _MOST_RANKS:
+            if len(wider.ranks) > MOST_RANKS:
                 raise
             reason = f"the script needs what ranks send that did not run ({error.failure})"
         if wider == asked.world:

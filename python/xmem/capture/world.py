@@ -15,6 +15,7 @@ from xmem.errors import ConfigError
 
 GPUS_PER_NODE = 8
 _MOST_CARDS = 120
+MOST_RANKS = 16  # that xMem adds by itself
 _ALL_STAGES = 4  # pipelines of up to this many stages run all of them
 _STARTER = Path(__file__).parent / "child" / "start_ranks.py"
 
@@ -66,6 +67,10 @@ class World:
     def _nodes(self) -> list[int]:
         return sorted({rank // self.gpus_per_node for rank in self.ranks})
 
+    def cards_with(self, rank: int) -> int:
+        """Return how many GPUs the nodes would have if one more rank ran."""
+        return len({*self._nodes, rank // self.gpus_per_node}) * self.gpus_per_node
+
     @property
     def cards(self) -> int:
         """GPUs of the nodes that have a rank that runs."""
@@ -111,21 +116,27 @@ class World:
         """Return the world in which these ranks run, too."""
         return replace(self, ranks=tuple(sorted({*self.ranks, *ranks})))
 
-    def with_stages(self, notes: Mapping[str, Any]) -> World:
-        """Return the world with a rank of each pipeline stage that may differ from the others.
+    def with_unlike(self, notes: Mapping[str, Any]) -> World:
+        """Return the world with ranks that may hold more than those that ran.
 
-        Of long pipelines these are the first, the second and the last stage: those between hold the layers of
-        the second, and fewer micro-batches.
+        Of pipelines, a rank of each stage; of long ones the first, the second and the last: those between
+        hold the layers of the second, and fewer micro-batches. Of experts, and of groups whose name tells
+        nothing, the last rank.
 
         Args:
             notes: The ``phantom`` object of a trace's metadata.
         """
         if not self.is_chosen:
             return self
-        stages = [int(rank) for rank in notes.get("world", {}).get("pipeline", [])]
+        world = notes.get("world", {})
+        stages = [int(rank) for rank in world.get("pipeline", [])]
         if len(stages) > _ALL_STAGES:
             stages = [*stages[:2], stages[-1]]
-        return self.with_ranks(stages)
+        wider = self.with_ranks(stages)
+        for rank in map(int, world.get("ends", [])):
+            if len(wider.ranks) < MOST_RANKS and wider.cards_with(rank) <= _MOST_CARDS:
+                wider = wider.with_ranks([rank])
+        return wider
 
 
 def world_of(

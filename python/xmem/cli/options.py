@@ -217,8 +217,8 @@ Imbalance = Annotated[
     typer.Option(
         "--imbalance",
         metavar="FACTOR",
-        help="In phantom mode, the tokens that experts of the traced rank get, over their share: a number such "
-        "as 1.5, or a quantile of a log-normal distribution, such as lognormal:0.3@0.99.",
+        help="In phantom mode, the tokens that experts of the traced rank get, over their share: a number "
+        "such as 1.5, or a quantile of a log-normal distribution, such as lognormal:0.3@0.99.",
         show_default="1, balanced",
     ),
 ]

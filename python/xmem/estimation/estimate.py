@@ -286,6 +286,7 @@ class RankPeak:
         device: Index of the GPU in the process.
         card_peak_bytes: Most memory that all processes held on this GPU at once, including contexts and all
             memory outside of PyTorch's allocator; -1 where that is unknown.
+        place: Place of the rank in the groups of the job, such as ``pp 0/16, tp 3/8``; empty if unknown.
     """
 
     rank: int
@@ -293,6 +294,7 @@ class RankPeak:
     peak_reserved_bytes: int
     peak_allocated_bytes: int
     card_peak_bytes: int = -1
+    place: str = ""
 
 
 @dataclass(frozen=True)

@@ -373,6 +373,7 @@ def measured(recorded: Recorded, replayed: Replay, options: AllocatorOptions) ->
             peak_reserved_bytes=row.peak_reserved_bytes,
             peak_allocated_bytes=row.peak_allocated_bytes,
             card_peak_bytes=-1 if row.card is None else cards.get(row.card, -1),
+            place=", ".join(f"{place.name} {place.index}/{place.size}" for place in rank.place),
         )
         for rank in notes.ranks
         for row in rank.devices

@@ -86,16 +86,33 @@ class DevicePeaks:
 
 
 @dataclass(frozen=True)
+class PlaceNote:
+    """Where a rank is in one of its groups.
+
+    Attributes:
+        name: What the script calls the group, such as ``pp`` or ``tp``.
+        index: Of the rank in it.
+        size: Number of its ranks.
+    """
+
+    name: str
+    index: int
+    size: int
+
+
+@dataclass(frozen=True)
 class RankNote:
     """A process of the job.
 
     Attributes:
         rank: Rank in its process group.
         devices: Devices that it used.
+        place: Its place in the groups that have a name, where only some ranks ran.
     """
 
     rank: int = 0
     devices: tuple[DevicePeaks, ...] = ()
+    place: tuple[PlaceNote, ...] = ()
 
 
 @dataclass(frozen=True)

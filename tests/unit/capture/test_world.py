@@ -65,6 +65,13 @@ def test_ranks_of_one_node_share_its_gpus_and_those_of_two_do_not() -> None:
 
 def test_the_stages_that_differ_run_too() -> None:
     world = World(64, (0, 63), 8, is_chosen=True)
-    assert world.with_stages({}) == world
-    assert world.with_stages({"world": {"pipeline": [0, 16, 32, 48]}}).ranks == (0, 16, 32, 48, 63)
-    assert world.with_stages({"world": {"pipeline": [*range(0, 64, 4)]}}).ranks == (0, 4, 60, 63)
+    assert world.with_unlike({}) == world
+    assert world.with_unlike({"world": {"pipeline": [0, 16, 32, 48]}}).ranks == (0, 16, 32, 48, 63)
+    assert world.with_unlike({"world": {"pipeline": [*range(0, 64, 4)]}}).ranks == (0, 4, 60, 63)
+    assert world.with_unlike({"world": {"pipeline": [0, 32], "ends": [7, 63]}}).ranks == (0, 7, 32, 63)
+    many = {"world": {"ends": [*range(1, 64)]}}
+    assert len(world.with_unlike(many).ranks) == 16
+    assert (
+        World(1024, (0, 1023), 8, is_chosen=True).with_unlike({"world": {"ends": [*range(8, 1024, 8)]}}).cards
+        <= 120
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from textwrap import wrap
 from typing import Literal
 
 from rich.console import Console
@@ -23,6 +24,7 @@ _SIZE_WIDTH = 12
 _SHARE_WIDTH = 8
 _BAR_WIDTH = 12
 _CARD_WIDTH = 22
+_PLACE_WIDTH = 36
 _WATERFALL_WIDTH = 32
 _MIN_WIDTH_FOR_BARS = 72
 _MIN_WIDTH_FOR_PASSES = 80
@@ -183,17 +185,17 @@ def _print_ranks(estimate: Estimate, console: Console) -> None:
     if len(ranks) < 2:
         return
     table = _table()
-    for title in ("Ranks", "GPU", "allocated", "reserved", "on the card"):
-        left = title == "Ranks"
+    widths = {"Ranks": _PLACE_WIDTH, "GPU": 3, "allocated": _SIZE_WIDTH, "reserved": _SIZE_WIDTH}
+    for title, width in {**widths, "on the card": _SIZE_WIDTH}.items():
         table.add_column(
-            Text(title, "bold not dim"),
-            justify="left" if left else "right",
-            width=_CARD_WIDTH if left else _SIZE_WIDTH,
+            Text(title, "bold not dim"), justify="left" if title == "Ranks" else "right", width=width
         )
     fullest = sorted(ranks[1:], key=lambda peak: (-peak.card_peak_bytes, -peak.peak_reserved_bytes))
     for peak in (ranks[0], *fullest[: _MOST_RANKS - 1]):
         table.add_row(
-            f"  rank {peak.rank}" + (", traced" if peak is ranks[0] else ""),
+            f"  rank {peak.rank}"
+            + (", traced" if peak is ranks[0] else "")
+            + "".join(f"\n    {line}" for line in wrap(peak.place, _PLACE_WIDTH - 4)),
             str(peak.device),
             format_bytes(peak.peak_allocated_bytes),
             format_bytes(peak.peak_reserved_bytes),

@@ -372,7 +372,8 @@ class Session(RunNotes):
         """Return what the allocators of this process held."""
         assert self.allocator is not None
         devices = [row | {"card": card_of(row["device"])} for row in self.allocator.peaks()]
-        return {"rank": rank_here(), "process": self._process, "devices": devices}
+        place = [] if self.absent is None else self.absent.groups.places()
+        return {"rank": rank_here(), "process": self._process, "devices": devices, "place": place}
 
     def _phantom_metadata(self) -> dict[str, Any]:
         assert self.allocator is not None
@@ -402,7 +403,8 @@ class Session(RunNotes):
             "world": {
                 "size": self.absent.size,
                 "ranks": sorted(self.absent.running),
-                "pipeline": self.absent.pipeline,
+                "pipeline": list(self.absent.groups.pipeline),
+                "ends": self.absent.groups.ends,
             }
         }
 

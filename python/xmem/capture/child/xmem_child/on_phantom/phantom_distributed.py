@@ -52,8 +52,11 @@ def install(absent: AbsentPeers | None = None) -> None:
     if not (dist.is_available() and dist.is_nccl_available() and dist.is_gloo_available()):
         return
     _wrap("_new_process_group_helper", functools.partial(_with_cpu_side, absent))
-    _wrap("split_group", functools.partial(_split_with_cpu_side, absent))
-    _wrap("_hash_ranks_to_str", _name_of_split)
+    if absent is None:
+        _wrap("split_group", _split_with_cpu_side)
+        _wrap("_hash_ranks_to_str", _name_of_split)
+    else:
+        _wrap("split_group", absent.split_group)
     _wrap("_get_object_coll_device", _object_device)
     _wrap("barrier", _waiting_barrier)
     for name in _WITH_DEVICE:
@@ -75,7 +78,7 @@ def _wrap(name: str, wrapper: Callable[..., Any]) -> None:
     def wrapped(*arguments: Any, **named: Any) -> Any:
         return wrapper(original, *arguments, **named)
 
-    for module in (c10d, dist):
+    for module in (c10d, dist, sys.modules.get("torch.distributed.device_mesh")):
         if getattr(module, name, None) is original:
             setattr(module, name, wrapped)
 
@@ -90,11 +93,7 @@ def _with_cpu_side(
 
 
 def _split_with_cpu_side(
-    absent: AbsentPeers | None,
-    original: Callable[..., Any],
-    parent_pg: Any = None,
-    *arguments: Any,
-    **named: Any,
+    original: Callable[..., Any], parent_pg: Any = None, *arguments: Any, **named: Any
 ) -> Any:
     parent = parent_pg or c10d._get_default_group()
     _splits[parent.group_name] += 1
@@ -104,7 +103,7 @@ def _split_with_cpu_side(
     finally:
         _in_split.name = None
     if isinstance(group, dist.ProcessGroup):
-        _add_cpu_side(group, c10d._world.pg_map[group][1], named.get("timeout"), absent)
+        _add_cpu_side(group, c10d._world.pg_map[group][1], named.get("timeout"), None)
     return group
 
 

@@ -1,8 +1,8 @@
 """Experts of this rank that get more tokens than their share.
 
-Where a router's choice is unknown, every expert gets as many tokens (``rules``), and peers send as many to this
-rank as it sends to each of them. With an imbalance, the counts that peers tell this rank are larger. What it
-sends itself stays even: a rank sends the tokens that it has.
+Where a router's choice is unknown, every expert gets as many tokens (``rules``), and peers send as many to
+this rank as it sends to each of them. With an imbalance, the counts that peers tell this rank are larger.
+What it sends itself stays even: a rank sends the tokens that it has.
 """
 
 from __future__ import annotations
@@ -52,6 +52,6 @@ class Imbalance:
         """Say that an imbalance changed nothing, once the run has ended."""
         if self._factor != 1 and not self.is_used:
             self._assume(
-                f"--imbalance {self._factor:g} changed nothing: ranks did not tell each other how many tokens "
-                "an unknown router sends; set what is read with --value"
+                f"--imbalance {self._factor:g} changed nothing: ranks did not tell each other how many "
+                "tokens an unknown router sends; set what is read with --value"
             )

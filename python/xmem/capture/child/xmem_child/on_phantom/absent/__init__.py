@@ -15,8 +15,7 @@ Sources: ``torch.distributed.distributed_c10d`` and ``ProcessGroupNCCL.cpp`` of 
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -26,12 +25,11 @@ from ...following_imports import after_import
 from ...settings import Settings
 from .exports import replace, wrap
 from .gloo import FakeGloo, fake_backend
+from .groups import Groups
 from .launchers import follow_launchers
 from .objects import Objects, members
 from .servers import told_color
 from .store import own_rendezvous, own_store
-
-_PIPELINE = re.compile(r"(^|_|\b)(pp|pipe|pipeline|stages?)(_|\b|$)|pipeline", re.IGNORECASE)
 
 
 class AbsentPeers:
@@ -44,14 +42,14 @@ class AbsentPeers:
     Attributes:
         size: Number of ranks that the script believes in.
         running: Those that run.
-        pipeline: The ranks of the largest pipeline that this one is in.
+        groups: Those that this rank is in.
     """
 
     def __init__(self, settings: Settings, assume: Callable[[str], None]) -> None:
         assert settings.world is not None
         self.size = settings.world.size
         self.running = frozenset(settings.world.ranks)
-        self.pipeline: list[int] = []
+        self.groups = Groups(int(os.environ["RANK"]), self.size)
         self._settings = settings
         self._assume = assume
 
@@ -85,6 +83,29 @@ class AbsentPeers:
         """Return the backend for CPU tensors of a group."""
         return fake_backend(rank, size)
 
+    def split_group(
+        self,
+        _original: Callable[..., Any],
+        parent_pg: Any = None,
+        split_ranks: Sequence[Sequence[int]] = (),
+        timeout: Any = None,
+        pg_options: Any = None,
+        group_desc: str | None = None,
+    ) -> Any:
+        """Stand in for ``split_group``: make the part that this rank is in as ``new_group`` does.
+
+        That splits NCCL's communicator as well. From torch 2.9 on, the original splits the CPU's backend too,
+        which fakes cannot.
+        """
+        global_ranks, own = members(parent_pg), dist.get_rank()
+        parts = [[global_ranks[place] for place in sorted(part)] for part in split_ranks]
+        mine = next((part for part in parts if own in part), None)
+        if mine is None:
+            return None
+        return dist.new_group(
+            mine, timeout, pg_options=pg_options, use_local_synchronization=True, group_desc=group_desc
+        )
+
     def _note_what_does_not_run(self) -> None:
         """Tell the reader of the estimate which ranks ran."""
         ran = sorted(self.running)
@@ -97,16 +118,14 @@ class AbsentPeers:
             )
 
     def _new_group(self, original: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        """Make a group; one whose name says that it is a pipeline tells which ranks differ."""
+        """Make a group, and note which ranks it has."""
         group = original(*arguments, **named)
-        ranks = members(group) if _PIPELINE.search(str(named.get("group_desc") or "")) else []
-        if len(ranks) > len(self.pipeline):
-            self.pipeline = ranks
+        self.groups.add(named.get("group_desc"), members(group))
         return group
 
     def _is_missing(self, rank: int, name: str) -> None:
         """Note that a rank which does not run should have sent something. The parent may run it, too."""
-        self._settings.want_ranks({rank, *self.pipeline})
+        self._settings.want_ranks({rank, *self.groups.pipeline})
         self._assume(
             f"rank {rank} does not run, so what it sends with {name} is unknown: rank {dist.get_rank()} "
             f"kept its own objects; add {rank} to --ranks to receive the real ones"

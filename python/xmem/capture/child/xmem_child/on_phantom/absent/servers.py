@@ -1,7 +1,8 @@
-"""Tells the phantom's NCCL which ranks of a communicator are on the server of this one: its buffers for others differ.
+"""Tells the phantom's NCCL which ranks of a communicator are on the server of this one.
 
-PyTorch names the groups; NCCL only sees the number of a communicator, which it takes from the store, or the colour by
-which it is split off. Source: ``ProcessGroupNCCL::broadcastUniqueNCCLID`` of torch 2.6 to 2.13.
+NCCL takes other buffers for ranks on other servers. PyTorch knows the ranks of a group; NCCL only sees the
+number of a communicator, which it takes from the store, or the colour by which it is split off. Source:
+``ProcessGroupNCCL::broadcastUniqueNCCLID`` of torch 2.6 to 2.13.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 _ID_BYTES = 128
-# default_pg/0//cuda//0 of the default group; default_pg/0//9//cuda//0 of group 9; cuda//0:1 of two ranks of a group
+# default_pg/0//cuda//0 of the default group, default_pg/0//9//cuda//0 of group 9, cuda//0:1 of two ranks
 _KEY = re.compile(r"^default_pg/\d+//((?P<group>.+)//)?cuda//(?P<members>\d+(:\d+)?)$")
 
 
