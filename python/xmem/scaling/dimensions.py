@@ -54,7 +54,7 @@ def grid(dimensions: Mapping[str, Sequence[int]]) -> list[dict[str, int]]:
     return [dict(zip(dimensions, values, strict=True)) for values in product(*dimensions.values())]
 
 
-def substitute(command: Sequence[str], point: Point) -> list[str]:
+def substitute(command: Sequence[str], point: Mapping[str, int | str]) -> list[str]:
     """Return the command with ``{name}`` replaced by the value of that dimension.
 
     Raises:

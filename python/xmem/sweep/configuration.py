@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeAlias
 
 from xmem.devices.gpus import Device
 from xmem.estimation.question import Question
+from xmem.sweep.layouts import Layout
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,7 @@ class Configuration:
 
     Attributes:
         number: Position in the sweep, from 0.
+        layout: How the job is divided; empty for one that is captured in one way.
         point: Value of each dimension of the model; empty for a job that has none.
         what_if: Changes to the job as the command line spells them, `;` between; empty for none.
         alloc_conf: ``PYTORCH_CUDA_ALLOC_CONF``; None for that of the recorded run.
@@ -32,6 +34,7 @@ class Configuration:
     torch_version: str | None
     gpu: str | None
     device: Device | None
+    layout: Layout = field(default_factory=dict)
 
     @cached_property
     def question(self) -> Question:
@@ -46,6 +49,7 @@ class Configuration:
         """Return the columns that identify a row."""
         return {
             "configuration": self.number,
+            **self.layout,
             **self.point,
             "what_if": self.what_if,
             "alloc_conf": self.alloc_conf,

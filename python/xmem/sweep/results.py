@@ -74,8 +74,11 @@ def _write_parquet(path: Path, columns: Sequence[str], rows: Iterable[Row]) -> N
     import pyarrow
     from pyarrow import parquet
 
+    rows = list(rows)
+    texts = {name for row in rows[:1] for name in columns if isinstance(row[name], str)}  # of layouts
+
     def type_of(name: str) -> Any:
-        if name in _TEXT:
+        if name in _TEXT or name in texts:
             return pyarrow.string()
         if name in _TRUTH:
             return pyarrow.bool_()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import product
 from math import prod
@@ -17,6 +17,7 @@ from xmem.errors import ConfigError
 from xmem.scaling.dimensions import grid, require_dimensions, substitute
 from xmem.sweep.captures import MODES, CommandJob
 from xmem.sweep.configuration import Configuration
+from xmem.sweep.layouts import Layout, job_at, layouts_of
 from xmem.sweep.outcome import ConfigurationOutcome
 from xmem.sweep.what_if import parse_changes
 from xmem.text.units import parse_bytes
@@ -40,12 +41,14 @@ class Spec:
     Attributes:
         path: The file.
         job: A fitted model or trace, or a command to capture.
+        layouts: Ways in which a command is captured; one empty layout for other jobs.
         dimensions: Dimensions that the configurations vary.
         configurations: Configurations in order: the last key of the grid changes fastest.
     """
 
     path: Path
     job: Path | CommandJob
+    layouts: tuple[Layout, ...]
     dimensions: tuple[str, ...]
     configurations: tuple[Configuration, ...]
 
@@ -74,10 +77,14 @@ class _SweepFile:
     path: Path
 
     def spec(self, content: Mapping[str, Any]) -> Spec:
-        unknown = set(content) - {"job", "grid", "zip", "list"}
+        unknown = set(content) - {"job", "layouts", "grid", "zip", "list"}
         if unknown:
-            self._refuse(f"unknown table [{min(unknown)}]", "use the tables job, grid, zip and list")
+            self._refuse(f"unknown table [{min(unknown)}]", "use the tables job, layouts, grid, zip and list")
+        layout_keys = content.get("layouts", {})
+        if not isinstance(layout_keys, dict):
+            self._refuse("layouts is not a table", "begin it with [layouts]")
         job = self._job(content.get("job"))
+        layouts = self._layouts(layout_keys, job)
         rows = self._rows(content)
         dimensions = tuple(name for name in (rows[0] if rows else {}) if name not in _AXES)
         if isinstance(job, CommandJob) and set(dimensions) != set(job.dimensions):
@@ -86,7 +93,22 @@ class _SweepFile:
                 f"the configurations set {', '.join(dimensions) or 'no dimension'}, but fit has {wanted}",
                 "set the same in both",
             )
-        return Spec(self.path, job, dimensions, self._configurations(rows, dimensions))
+        configurations = self._configurations(rows, dimensions, layouts)
+        return Spec(self.path, job, layouts, dimensions, configurations)
+
+    def _layouts(self, table: Mapping[str, Any], job: Path | CommandJob) -> tuple[Layout, ...]:
+        if table and not isinstance(job, CommandJob):
+            self._refuse("[layouts] needs a command to capture", "set command in [job]")
+        taken = set(table) & (
+            {*_AXES, *_COLUMNS} | set(job.dimensions if isinstance(job, CommandJob) else ())
+        )
+        if taken:
+            self._refuse(f"[layouts] {min(taken)} cannot be a key of a layout", "use another name")
+        size = job.world_size if isinstance(job, CommandJob) else None
+        layouts = layouts_of(table, size, self._refuse)
+        if isinstance(job, CommandJob):
+            self._checked("[layouts]", lambda: job_at(job, layouts[0]))
+        return layouts
 
     def _job(self, table: object) -> Path | CommandJob:
         kinds = ("model", "trace", "command")
@@ -238,10 +260,15 @@ class _SweepFile:
             self._refuse(f"{where} is invalid", "use whole numbers above 0")
 
     def _configurations(
-        self, rows: Iterable[Mapping[str, Any]], dimensions: Sequence[str]
+        self, rows: Sequence[Mapping[str, Any]], dimensions: Sequence[str], layouts: Sequence[Layout]
     ) -> tuple[Configuration, ...]:
         configurations = []
-        for number, row in enumerate(rows):
+        if len(layouts) * len(rows) > MOST_CONFIGURATIONS:
+            self._refuse(
+                f"{len(layouts) * len(rows):,} configurations are too many",
+                f"use at most {MOST_CONFIGURATIONS:,}",
+            )
+        for number, (layout, row) in enumerate(product(layouts, rows)):
             if row.keys() - set(_AXES) != set(dimensions):
                 self._refuse(
                     "the entries of [[list]] have different keys", "set the same keys in every entry"
@@ -256,6 +283,7 @@ class _SweepFile:
                     torch_version=row.get("torch"),
                     gpu=gpu,
                     device=device,
+                    layout=layout,
                 )
             )
         return tuple(configurations)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,6 +17,7 @@ from xmem.cli.capturing import CaptureSettings, capture_noting
 from xmem.cli.exit_codes import ExitCode
 from xmem.cli.options import CaptureMode
 from xmem.errors import ConfigError
+from xmem.text.units import format_bytes
 
 if TYPE_CHECKING:
     from xmem.sweep import SweepSummary
@@ -85,6 +86,8 @@ def sweep(
         output.print_json({"schema_version": 1, "executor": executor.value, **fields})
     else:
         typer.echo(_told(summary))
+        if summary.best:
+            _print_best(summary.best)
     raise typer.Exit(ExitCode.BAD_INPUT if summary.errors == summary.configurations else ExitCode.DONE)
 
 
@@ -97,6 +100,25 @@ def _told(summary: SweepSummary) -> str:
     if summary.reused:
         counts.append(f"{summary.reused:,} from an earlier run")
     return f"{summary.results}: {', '.join(counts)}; {summary.seconds:.1f} s"
+
+
+def _print_best(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print the configurations that fit, those whose fullest GPU needs least first."""
+    from rich.console import Console
+    from rich.table import Table
+
+    shown = [key for key in list(rows[0])[1 : list(rows[0]).index("capacity_bytes")] if _varies(rows, key)]
+    table = Table(box=None, header_style="dim")
+    for title in (*shown, "fullest GPU", "to spare"):
+        table.add_column(title, justify="right")
+    for row in rows:
+        spare = "-" if row["margin_bytes"] is None else format_bytes(row["margin_bytes"])
+        table.add_row(*(str(row[key]) for key in shown), format_bytes(row["device_peak_bytes"]), spare)
+    Console().print(table)
+
+
+def _varies(rows: Sequence[Mapping[str, Any]], key: str) -> bool:
+    return len({row[key] for row in rows}) > 1
 
 
 def _executor(
