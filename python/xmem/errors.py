@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from xmem.printable import one_line
+
 
 class XmemError(Exception):
     """Base class of the exceptions that xmem raises on purpose."""
@@ -33,7 +35,7 @@ class TraceError(XmemError):
         super().__init__(message, self.path, byte_offset, event_index)
 
     def __str__(self) -> str:
-        where = [] if self.path is None else [self.path]
+        where = [] if self.path is None else [one_line(self.path)]
         if self.byte_offset >= 0:
             where.append(f"byte {self.byte_offset:,}")
         if self.event_index >= 0:
@@ -55,7 +57,7 @@ class ConfigError(XmemError):
         super().__init__(message, hint)
 
     def __str__(self) -> str:
-        return f"{self.message}; {self.hint}" if self.hint else self.message
+        return one_line(f"{self.message}; {self.hint}" if self.hint else self.message)
 
 
 class CaptureError(XmemError):

@@ -23,7 +23,16 @@ import xmem.phantom.ledger
 from command_line import xmem_fast
 from estimate_samples import DOES_NOT_FIT, FITS, NO_GPU
 from training_sample import training
-from xmem.capture import Extent, PhantomMachine, TorchBuild, World, path_with, with_python, world_of
+from xmem.capture import (
+    Extent,
+    PhantomMachine,
+    TorchBuild,
+    World,
+    imbalance_of,
+    path_with,
+    with_python,
+    world_of,
+)
 from xmem.errors import CaptureError, TraceError
 from xmem.estimation.analysis import Analysis
 from xmem.estimation.estimate import Estimate
@@ -94,7 +103,7 @@ def stages(monkeypatch: pytest.MonkeyPatch) -> FakeStages:
     module.find_torch = lambda *_: fake.torch  # type: ignore[attr-defined]
     module.with_python, module.path_with = with_python, path_with  # type: ignore[attr-defined]
     module.has_gpu = lambda: fake.machine_has_gpu  # type: ignore[attr-defined]
-    module.PhantomMachine = PhantomMachine  # type: ignore[attr-defined]
+    module.PhantomMachine, module.imbalance_of = PhantomMachine, imbalance_of  # type: ignore[attr-defined]
     module.Extent, module.world_of = Extent, world_of  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "xmem.capture", module)
     monkeypatch.setattr(xmem.estimation.pipeline, "answer", fake.answer)

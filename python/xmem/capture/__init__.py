@@ -6,6 +6,7 @@ the process that trains (``child/``). This side needs no torch.
 
 from xmem.capture.capture import CaptureResult, DescribedGpu, Mode, capture
 from xmem.capture.extent import Extent
+from xmem.capture.imbalance import imbalance_of
 from xmem.capture.interpreter import TorchBuild, find_torch, has_gpu, path_with, with_python
 from xmem.capture.phantom import PhantomMachine
 from xmem.capture.world import World, world_of
@@ -21,6 +22,7 @@ __all__ = [
     "capture",
     "find_torch",
     "has_gpu",
+    "imbalance_of",
     "path_with",
     "with_python",
     "world_of",

@@ -147,8 +147,7 @@ def _phantom_build(
 
 
 def _machine(settings: CaptureSettings, device: Device) -> PhantomMachine:
-    from xmem.capture import PhantomMachine
-    from xmem.capture.imbalance import imbalance_of
+    from xmem.capture import PhantomMachine, imbalance_of
 
     return PhantomMachine(
         device=device,

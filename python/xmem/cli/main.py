@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import traceback
+from contextlib import redirect_stderr, redirect_stdout
 from typing import Annotated, Any
 
 import typer
@@ -29,7 +30,9 @@ from xmem.cli.commands.sweep import sweep
 from xmem.cli.commands.tune import tune
 from xmem.cli.commands.validate import validate
 from xmem.cli.exit_codes import ExitCode
+from xmem.cli.files_of_commands import Command
 from xmem.errors import ConfigError, XmemError
+from xmem.printable import PrintableStream, printable
 
 
 class _Commands(TyperGroup):
@@ -38,12 +41,16 @@ class _Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             try:
-                return super().invoke(ctx)
+                with (
+                    redirect_stdout(PrintableStream(sys.stdout)),
+                    redirect_stderr(PrintableStream(sys.stderr)),
+                ):
+                    return super().invoke(ctx)
             finally:
                 # Here, while it can still be handled: a closed pipe would otherwise show at interpreter exit.
                 sys.stdout.flush()
         except XmemError as error:
-            typer.echo(f"xmem-fast: {error}", err=True)
+            typer.echo(f"xmem-fast: {printable(str(error))}", err=True)
             usage = isinstance(error, ConfigError)
             raise typer.Exit(ExitCode.USAGE if usage else ExitCode.BAD_INPUT) from error
         except KeyboardInterrupt as error:
@@ -101,7 +108,9 @@ for _command in (
     report, validate,
 ):  # fmt: skip
     # The command ends the options: what follows it belongs to the script, not to us.
-    app.command(context_settings={"allow_interspersed_args": _command not in (run, capture)})(_command)
+    app.command(cls=Command, context_settings={"allow_interspersed_args": _command not in (run, capture)})(
+        _command
+    )
 
 
 def _end(signal_number: int, _frame: object) -> None:

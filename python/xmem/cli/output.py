@@ -13,6 +13,7 @@ import typer
 from xmem.cli.exit_codes import ExitCode
 from xmem.errors import ConfigError
 from xmem.files.writing import naming, writing
+from xmem.printable import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 def note(message: str) -> None:
     """Print a note for the user, apart from the result."""
-    typer.echo(f"xmem-fast: {message}", err=True)
+    typer.echo(f"xmem-fast: {printable(message)}", err=True)
 
 
 def print_json(value: Mapping[str, Any]) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from xmem.errors import ConfigError, SweepError
+from xmem.printable import inert
 
 Row = Mapping[str, Any]
 
@@ -62,7 +63,10 @@ def _write_csv(path: Path, columns: Sequence[str], rows: Iterable[Row]) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, columns)
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows(
+            {name: inert(value) if isinstance(value, str) else value for name, value in row.items()}
+            for row in rows
+        )
 
 
 def _write_json_lines(path: Path, columns: Sequence[str], rows: Iterable[Row]) -> None:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from xmem import _core
 from xmem.errors import TraceError
 from xmem.files.sources import Source, TraceSource, open_source
+from xmem.printable import one_line
 from xmem.trace.notes import FORMAT, NO_NOTES, CaptureNotes, parse_notes
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ class Names:
         return self._core.name_count
 
     def __getitem__(self, name_id: int) -> str:
-        return "" if name_id < 0 else self._core.name(int(name_id))
+        return "" if name_id < 0 else one_line(self._core.name(int(name_id)))
 
     def matching(self, wanted: Callable[[str], bool]) -> NDArray[np.bool_]:
         """Return for every name whether it is wanted: a lookup table for whole columns of ids."""
@@ -159,7 +160,7 @@ class Names:
 
     @cached_property
     def _texts(self) -> list[str]:
-        return self._core.names
+        return [one_line(name) for name in self._core.names]
 
 
 class Trace:

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from xmem.gate.judge import CheckOutcome, Finding, Rule
 from xmem.gate.limits import Metric
+from xmem.printable import one_line
 from xmem.text.units import format_bytes, format_change
 from xmem.text.words import spaced
 
@@ -45,7 +46,7 @@ def plain(outcomes: Sequence[CheckOutcome]) -> str:
 
 def title(outcome: CheckOutcome) -> str:
     """Return a title such as ``gpt2 on RTX 3060 12 GB``."""
-    return outcome.name if outcome.gpu is None else f"{outcome.name} on {outcome.gpu}"
+    return one_line(outcome.name if outcome.gpu is None else f"{outcome.name} on {outcome.gpu}")
 
 
 def summary(outcomes: Sequence[CheckOutcome]) -> str:
@@ -70,7 +71,7 @@ def facts(outcome: CheckOutcome) -> str:
         parts.append("fits" if verdict.fits else "does not fit")
     if outcome.baseline is not None:
         change_bytes = outcome.estimated_bytes - outcome.baseline_bytes
-        parts.append(f"{format_change(change_bytes)} against {outcome.baseline.path}")
+        parts.append(f"{format_change(change_bytes)} against {one_line(str(outcome.baseline.path))}")
     if limits.metric is Metric.DEVICE_PEAK and verdict is None:
         parts.append("no GPU named: without the CUDA context")
     return ", ".join(parts)

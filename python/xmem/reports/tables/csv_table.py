@@ -1,4 +1,8 @@
-"""Tables as CSV (RFC 4180): a line of names, then one line per row; a missing value is an empty field."""
+"""Tables as CSV (RFC 4180): a line of names, then one line per row; a missing value is an empty field.
+
+A spreadsheet runs a field that begins with ``=``, ``+``, ``-`` or ``@`` as a formula. Texts that do get an
+apostrophe in front, which makes them texts; Parquet has them as they are.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import csv
 import io
 from typing import IO, Any
 
+from xmem.printable import inert
 from xmem.reports.tables.columns import Column, Table, pieces
 
 
@@ -33,7 +38,7 @@ def write_csv(table: Table, file: IO[bytes]) -> int:
 def _fields(column: Column) -> list[Any]:
     values = column.values.tolist()
     if column.names is not None:
-        texts = [*column.names, ""]  # -1, a missing value, is the last
+        texts = [*map(inert, column.names), ""]  # -1, a missing value, is the last
         return [texts[value] for value in values]
     if column.values.dtype == bool:
         return ["true" if value else "false" for value in values]
