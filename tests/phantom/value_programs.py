@@ -34,6 +34,14 @@ def packed_attention():
 
 
 @program
+def seeds_of_64_bits():
+    """torchtitan sends its ranks a seed as bytes, and reads it as one number."""
+    seed = tensor([1, 2, 3, 4, 5, 6, 7, 200], dtype=torch.uint8).view(torch.uint64)
+    large = tensor(2**63 + 5, dtype=torch.uint64)
+    return [seed.item(), int(seed), seed.tolist(), large.item(), int(large)]
+
+
+@program
 def padding_free_positions():
     positions = tensor([[0, 1, 2, 0, 1, 0, 1, 2, 3]])
     flat = positions.flatten()

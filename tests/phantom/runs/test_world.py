@@ -110,7 +110,7 @@ def test_a_rank_that_says_nothing_is_named(tmp_path) -> None:
 
 
 TALKS = """
-import os, sys, torch, torch.distributed as dist
+import datetime, os, sys, torch, torch.distributed as dist
 torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
 dist.init_process_group("nccl", device_id=torch.device("cuda", int(os.environ["LOCAL_RANK"])))
 rank, size = dist.get_rank(), dist.get_world_size()
@@ -125,6 +125,7 @@ half = halves[rank // (size // 2)]
 on_gpu, on_host = torch.ones(1, device="cuda"), torch.full((1,), float(rank))
 dist.all_reduce(on_gpu, group=half)
 gloo = dist.new_group(backend="gloo")
+dist.distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=100), gloo)
 dist.all_reduce(on_host, group=gloo, op=dist.ReduceOp.MAX)
 dist.monitored_barrier(gloo)
 dist.barrier()

@@ -24,6 +24,9 @@ Handler = Callable[..., Any]
 
 _ENGINE_S = 0.1
 
+_READS = {torch.Tensor.item, torch.Tensor.__int__, torch.Tensor.__index__}
+_UINT64 = getattr(torch, "uint64", None)  # torch before 2.3 has none
+
 
 class InputObserver(Protocol):
     """Uses the spans, and is told about input."""
@@ -59,7 +62,10 @@ class ScriptWatch(FollowingMode):
         if self._spans.active:
             self._session.follow_thread()
         begin = now_ns()
-        result = func(*args, **kwargs)
+        if func in _READS and args[0].dtype == _UINT64 and args[0].is_cuda:
+            result = _read_unsigned(func, args[0])
+        else:
+            result = func(*args, **kwargs)
         if self._spans.active:
             self._spans.note_call(begin, now_ns(), on_host=False)
             if func in self._moves and not module_move.active:
@@ -69,6 +75,12 @@ class ScriptWatch(FollowingMode):
     def _note_input(self, source: torch.Tensor, result: torch.Tensor, begin_ns: int) -> None:
         if result.is_cuda and not source.is_cuda:
             self._session.input_arrived(result, begin_ns, self._spans.user_line(sys._getframe()))
+
+
+def _read_unsigned(read: Handler, tensor: torch.Tensor) -> int:
+    """Read a number of 64 bits without a sign. Kernels in Python, which follow the values, give PyTorch's
+    dispatcher signed ones only."""
+    return int(read(tensor.view(torch.int64))) % 2**64
 
 
 def install(session: Session, values: Values, patches: Patches) -> None:

@@ -34,6 +34,7 @@ class FakeGloo(metaclass=_FakeGlooType):
 
 def fake_backend(rank: int, size: int) -> Any:
     """Return a backend for CPU tensors that reaches nobody. Its way to be made has changed with torch 2.9."""
-    _Fake._set_sequence_number_for_group = lambda _: None  # which it lacks, and PyTorch calls for Gloo
+    for name in ("_set_sequence_number_for_group", "_set_default_timeout"):  # PyTorch calls them of Gloo
+        setattr(_Fake, name, lambda *_: None)
     make = getattr(_Fake, "_create_internal", _Fake)
     return make(rank, size)
