@@ -33,6 +33,7 @@ struct AllocatorOptions {
   std::optional<double> memory_fraction = std::nullopt;  // of the device's total; none = no limit of its own
   bool reject_over_capacity = false;                     // throw_on_cudamalloc_oom
   bool newest_scope_first = true;     // of several open private pools the one that serves: from 2.10 the last opened
+  bool sizes_with_slack = false;      // sizes are those of blocks: whatever is left of a larger block is split off
   bool every_scope_captures = false;  // up to 2.12 torch.cuda.use_mem_pool holds frees and caches as a capture does
 };
 
@@ -50,6 +51,7 @@ void for_each_option(AllocatorOptions& options, Visitor&& visit) {
   visit("throw_on_cudamalloc_oom", options.reject_over_capacity);
   visit("newest_scope_first", options.newest_scope_first);
   visit("every_scope_captures", options.every_scope_captures);
+  visit("sizes_with_slack", options.sizes_with_slack);
 }
 
 }  // namespace xmem::allocators

@@ -63,10 +63,10 @@ class Attributor {
       result_.iteration[block] = iterations_.at(blocks_.alloc_ns[block]);
     }
     sweep_stacks(events_, births, [&](std::uint32_t block, Stack stack) {
-      result_.phase[block] = phase_of(events_, roles_, stack);
+      result_.phase[block] = phase_of(events_, roles_, blocks_.thread[block], stack);
       result_.module[block] = module_of(stack);
       result_.source_line[block] = line_of(stack);
-      bool in_backward = false;
+      bool in_backward = roles_.is_engine_thread(blocks_.thread[block]);
       std::int32_t numbered = -1;  // innermost span with a sequence number
       for (const std::uint32_t row : stack) {
         if (events_.kind[row] == SpanKind::host) result_.host[block] = 1;
@@ -102,13 +102,17 @@ class Attributor {
     for (std::size_t block = 0; block < blocks_.size(); ++block) {
       if (blocks_.free_ns[block] == kNever) continue;
       result_.free_iteration[block] = iterations_.at(blocks_.free_ns[block]);
-      const std::int32_t event = blocks_.free_event[block];
-      const std::int32_t thread = event < 0 ? blocks_.thread[block] : memory.thread[static_cast<std::size_t>(event)];
-      deaths.push_back({thread, blocks_.free_ns[block], static_cast<std::uint32_t>(block)});
+      const auto row = static_cast<std::uint32_t>(block);
+      deaths.push_back({thread_of_free(memory, block), blocks_.free_ns[block], row});
     }
     sweep_stacks(events_, deaths, [&](std::uint32_t block, Stack stack) {
-      result_.free_phase[block] = phase_of(events_, roles_, stack);
+      result_.free_phase[block] = phase_of(events_, roles_, thread_of_free(memory, block), stack);
     });
+  }
+
+  std::int32_t thread_of_free(const trace::MemoryTable& memory, std::size_t block) const {
+    const std::int32_t event = blocks_.free_event[block];
+    return event < 0 ? blocks_.thread[block] : memory.thread[static_cast<std::size_t>(event)];
   }
 
   NameId module_of(Stack stack) {

@@ -16,7 +16,8 @@ ForwardLinks::ForwardLinks(const trace::EventTable& events, const SpanRoles& rol
       backward_until = std::numeric_limits<Nanoseconds>::min();
     }
     if (events.kind[row] != trace::SpanKind::operation) continue;
-    backward_[row] = roles[row] == Role::evaluate_function || events.begin_ns[row] < backward_until;
+    backward_[row] = roles[row] == Role::evaluate_function || events.begin_ns[row] < backward_until ||
+                     roles.is_engine_thread(thread);
     if (roles[row] == Role::evaluate_function) backward_until = std::max(backward_until, events.end_ns[row]);
     if (backward_[row] || events.sequence_number[row] < 0) continue;
     forward_.push_back({events.sequence_number[row], events.begin_ns[row], static_cast<std::int32_t>(row)});

@@ -8,6 +8,15 @@ namespace {
 
 using trace::SpanKind;
 
+constexpr std::string_view kEvaluates = "autograd::engine::evaluate_function";
+
+// A node of autograd's graph by its name, such as `AddmmBackward`, `ReluBackward1` or `torch::autograd::CopySlices`.
+bool is_node(std::string_view name) {
+  if (name.starts_with("torch::autograd::")) return true;
+  while (!name.empty() && name.back() >= '0' && name.back() <= '9') name.remove_suffix(1);
+  return name.ends_with("Backward") && !name.starts_with("aten::");
+}
+
 Role annotation_role(std::string_view name) {
   if (name.starts_with("Optimizer.step#")) return Role::optimizer_step;
   if (name.starts_with("Optimizer.zero_grad#")) return Role::zero_grad;
@@ -18,12 +27,24 @@ Role annotation_role(std::string_view name) {
 }  // namespace
 
 SpanRoles::SpanRoles(const trace::Trace& trace) : events_(trace.events) {
+  const auto name_of = [&](std::size_t id) { return trace.names[NameId{static_cast<std::int32_t>(id)}]; };
+  // torch up to 1.9 writes no spans of the engine: there the nodes stand for themselves.
+  bool has_engine = false;
+  for (std::size_t row = 0; row < events_.size() && !has_engine; ++row) {
+    has_engine = events_.kind[row] == SpanKind::operation && trace.names[events_.name[row]].starts_with(kEvaluates);
+  }
   for (std::size_t id = 0; id < trace.names.size(); ++id) {
-    const std::string_view name = trace.names[NameId{static_cast<std::int32_t>(id)}];
-    const bool evaluates = name.starts_with("autograd::engine::evaluate_function");
+    const std::string_view name = name_of(id);
+    const bool evaluates = has_engine ? name.starts_with(kEvaluates) : is_node(name);
     operator_role_.push_back(evaluates ? Role::evaluate_function : Role::none);
     annotation_role_.push_back(annotation_role(name));
     engine_.push_back(name.starts_with("autograd::engine::"));
+  }
+  if (has_engine) return;
+  std::set<std::int32_t> seen;
+  for (std::size_t row = 0; row < events_.size(); ++row) {  // by thread, then begin
+    if (events_.kind[row] != SpanKind::operation || !seen.insert(events_.thread[row]).second) continue;
+    if ((*this)[row] == Role::evaluate_function) engine_threads_.insert(events_.thread[row]);
   }
 }
 
@@ -37,8 +58,9 @@ bool SpanRoles::is_engine(std::size_t row) const {
   return engine_[static_cast<std::size_t>(events_.name[row].value)];
 }
 
-Phase phase_of(const trace::EventTable& events, const SpanRoles& roles, std::span<const std::uint32_t> stack) {
-  bool step = false, zero_grad = false, load = false, backward = false, forward = false;
+Phase phase_of(const trace::EventTable& events, const SpanRoles& roles, std::int32_t thread,
+               std::span<const std::uint32_t> stack) {
+  bool step = false, zero_grad = false, load = false, backward = roles.is_engine_thread(thread), forward = false;
   for (const std::uint32_t row : stack) {
     switch (roles[row]) {
       case Role::optimizer_step:

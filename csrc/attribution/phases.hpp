@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -20,14 +21,19 @@ class SpanRoles {
   explicit SpanRoles(const trace::Trace& trace);
   Role operator[](std::size_t row) const;
   bool is_engine(std::size_t row) const;  // an operator of the autograd engine itself
+  // Whether a thread is the engine's own, in a trace without spans of the engine: its first operator is a node. What
+  // the engine does between nodes, such as to let go of saved tensors, is in no span there.
+  bool is_engine_thread(std::int32_t thread) const { return engine_threads_.contains(thread); }
 
  private:
   const trace::EventTable& events_;
   std::vector<Role> operator_role_, annotation_role_;  // by name
   std::vector<bool> engine_;                           // by name
+  std::set<std::int32_t> engine_threads_;
 };
 
-Phase phase_of(const trace::EventTable& events, const SpanRoles& roles, std::span<const std::uint32_t> stack);
+Phase phase_of(const trace::EventTable& events, const SpanRoles& roles, std::int32_t thread,
+               std::span<const std::uint32_t> stack);
 
 // Iterations of the training loop: from the capture's own marks, else ProfilerStep#, else the ends of outermost
 // optimizer steps.

@@ -42,6 +42,8 @@ class Rewind {
       const auto state = static_cast<BlockState>(end.block_state[b]);
       if (state == BlockState::kFree) continue;
       live_[end.block_address[b]] = {end.block_size[b], end.block_requested[b], state, true};
+      const auto segment = segment_of(end.block_address[b]);
+      if (segment != segments_.end()) compare_rounding(live_[end.block_address[b]], segment->second);
     }
     requests_are_recorded_ =
         std::ranges::find(recording.action, number(RecordedAction::kFreeRequested)) != recording.action.end();
@@ -200,9 +202,21 @@ class Rewind {
 
   void require(bool holds, const char* what) const {
     if (holds) return;
-    throw TraceError(std::string("the trace does not lead to the segments of the snapshot: this event ") + what +
-                         "; take another snapshot, with a larger max_entries",
-                     -1, static_cast<std::int64_t>(event_));
+    throw TraceError(
+        std::string("the trace does not lead to the segments of the snapshot: this event ") + what + "; " + advice_, -1,
+        static_cast<std::int64_t>(event_));
+  }
+
+  // Blocks that the recorded run had show whether it rounded requests in the same way.
+  void compare_rounding(const Live& block, const Mapped& segment) {
+    if (block.requested <= 0) return;
+    const Bytes size = allocators::round_size(block.requested, options_);
+    const bool is_alike = block.size == size ||
+                          (block.size > size && !allocators::should_split(block.size, size, segment.pool, options_));
+    if (is_alike) return;
+    advice_ = "these settings round a request of " + std::to_string(block.requested) + " bytes to " +
+              std::to_string(size) + ", but its block in the snapshot has " + std::to_string(block.size) +
+              ": give the settings of the recorded run with --alloc-conf";
   }
 
   const Recording& recording_;
@@ -211,6 +225,7 @@ class Rewind {
   std::map<Bytes, Live> live_;        // by address
   bool requests_are_recorded_ = true;
   std::size_t event_ = 0;
+  std::string advice_ = "take another snapshot, with a larger max_entries";
 };
 
 }  // namespace

@@ -114,8 +114,9 @@ def no_memory() -> TraceBuilder:
     return trace
 
 
-def inference() -> TraceBuilder:
-    return TraceBuilder().operator("aten::linear", 0, 9).alloc(0x10, 512, 1).free(0x10, 8)
+def without_a_step() -> TraceBuilder:
+    trace = TraceBuilder().operator("aten::linear", 0, 9).alloc(0x10, 512, 1).free(0x10, 8)
+    return trace.backward("AddmmBackward0", 20, 29, sequence_number=1).alloc(0x10, 512, 21).free(0x10, 28)
 
 
 SNAPSHOT = pickle.dumps({"segments": [], "device_traces": [[]], "allocator_settings": {}}, protocol=2)
@@ -148,7 +149,7 @@ UNUSABLE = (
     Unusable("events_no_array", written(b'{"traceEvents": 7}'), ("traceEvents|trace",)),
     Unusable("no_events", written(b'{"traceEvents": []}'), ("(?i)memory|event",)),
     Unusable("no_memory", trace_file(no_memory()), ("profile_memory",)),
-    Unusable("no_optimizer_step", trace_file(inference()), ("(?i)training loop|optimizer",)),
+    Unusable("no_optimizer_step", trace_file(without_a_step()), ("(?i)training loop|optimizer",)),
     Unusable("cut_gzip", cut_gzip, ("(?i)gzip|compressed",)),
     Unusable("no_gzip", written(b"this was never compressed", "bad.json.gz"), ("(?i)gzip|compressed",)),
     Unusable("snapshot", written(SNAPSHOT, "bad.pickle"), ("(?i)snapshot|JSON",)),

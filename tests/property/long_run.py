@@ -108,6 +108,7 @@ def random_options(rng: random.Random) -> AllocatorOptions:
         throw_on_cudamalloc_oom=rng.random() < 0.25,
         newest_scope_first=rng.random() < 0.5,
         every_scope_captures=rng.random() < 0.5,
+        sizes_with_slack=rng.random() < 0.3,
     )
 
 

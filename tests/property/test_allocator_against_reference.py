@@ -57,6 +57,7 @@ options = st.builds(
     throw_on_cudamalloc_oom=st.sampled_from([False, False, False, True]),
     newest_scope_first=st.booleans(),
     every_scope_captures=st.booleans(),
+    sizes_with_slack=st.sampled_from([False, False, True]),
 )
 capacities = st.sampled_from([48 * MIB, 100 * MIB, 101 * MIB, 150 * MIB, 256 * MIB])
 

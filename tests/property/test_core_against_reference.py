@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import xmem
+from xmem.printable import one_line
 from xmem.testing import rows, strategies
 from xmem.testing.reference import attribution, pairing, trace
 from xmem.testing.reference.attribution import Attribution
@@ -62,7 +63,9 @@ def reference_reading(source: Source) -> Reading:
 
 
 def _reading_of(read: trace.ReferenceTrace) -> Reading:
-    return Reading(read.spans, read.memory, dict(read.counts), dict(read.diagnostics), read.metadata)
+    # The reference keeps names as the file has them; whoever asks the core gets them printable.
+    spans = [replace(span, name=one_line(span.name)) for span in read.spans]
+    return Reading(spans, read.memory, dict(read.counts), dict(read.diagnostics), read.metadata)
 
 
 def reference_answer(source: Source) -> Answer:

@@ -58,10 +58,10 @@ constexpr Bytes expandable_page(Pool pool, const AllocatorOptions& options) {
 }
 
 // Whether the rest of a block of which `size` is taken becomes a block of its own. The rest of a large block stays
-// inside as slack up to and including 1 MiB.
+// inside as slack up to and including 1 MiB, unless the sizes that are replayed have their slack in them.
 constexpr bool should_split(Bytes block_size, Bytes size, Pool pool, const AllocatorOptions& options) {
   const Bytes rest = block_size - size;
-  if (pool == Pool::kSmall || options.expandable) return rest >= kMinBlockSize;
+  if (pool == Pool::kSmall || options.expandable || options.sizes_with_slack) return rest >= kMinBlockSize;
   return size < options.max_split && rest > kSmallSize;
 }
 

@@ -140,7 +140,7 @@ class _Search:
 
         settings = [
             setting
-            for setting in single_settings(target.torch_version)
+            for setting in single_settings(self._analysis.stages.settings.settings_of)
             if setting.partition(":")[0] not in target.alloc_conf
         ]
         with ThreadPoolExecutor(max_workers=os.cpu_count()) as threads:

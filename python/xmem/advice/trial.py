@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from xmem.devices.gpus import Device
 from xmem.estimation.analysis import Analysis
@@ -70,7 +70,7 @@ class Trial:
 
     def outcome(self, requests: Requests, options: AllocatorOptions | None = None) -> TrialOutcome:
         """Replay requests, with other settings of the allocator if any are given."""
-        options = options or self.options
+        options = replace(options or self.options, sizes_with_slack=self.options.sizes_with_slack)
         unlimited = replay(requests, options=options)
         verdict = judge(requests, unlimited, options, self.device, self.unreplayed, explain=False)
         return TrialOutcome(

@@ -126,7 +126,15 @@ def single_settings(torch_version: str) -> list[str]:
     return [setting for setting in settings if _is_accepted(setting, torch_version)]
 
 
-def search(requests: Requests, device: Device, torch_version: str, *, outside_bytes: int = 0) -> Tuning:
+def search(
+    requests: Requests,
+    device: Device,
+    torch_version: str,
+    *,
+    outside_bytes: int = 0,
+    settings_of: str | None = None,
+    sizes_with_slack: bool = False,
+) -> Tuning:
     """Replay every candidate on the target and find the settings that need least memory.
 
     Settings that fit on the target are ranked by peak reserved bytes there, then by retries and device
@@ -138,12 +146,14 @@ def search(requests: Requests, device: Device, torch_version: str, *, outside_by
         device: The target.
         torch_version: PyTorch version that will run the job.
         outside_bytes: Memory that the card holds beside the context and the allocator's reserved memory.
+        settings_of: The release whose settings are tried, if it may be an older one.
+        sizes_with_slack: Whether the requests are sizes of blocks (``AllocatorOptions``).
 
     Raises:
         ConfigError: The version is invalid.
     """
-    texts = ["", *candidates(device, torch_version)]
-    trial = _Trial(requests, device, torch_version, device.context_bytes + outside_bytes)
+    texts = ["", *candidates(device, settings_of or torch_version)]
+    trial = _Trial(requests, device, torch_version, device.context_bytes + outside_bytes, sizes_with_slack)
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as threads:
         outcomes = _map(threads, trial.on_target, texts)
         some_fit = any(outcome.fits for outcome in outcomes)
@@ -204,9 +214,10 @@ class _Trial:
     device: Device
     torch_version: str
     taken_bytes: int
+    sizes_with_slack: bool
 
     def on_target(self, alloc_conf: str) -> SettingsOutcome:
-        options = parse_alloc_conf(alloc_conf, self.torch_version)
+        options = self._options(alloc_conf)
         replayed = self._replay(options, self.device.total_memory_bytes)
         fits = replayed.oom is None
         if not fits:
@@ -226,7 +237,7 @@ class _Trial:
 
     def with_capacity(self, outcome: SettingsOutcome) -> SettingsOutcome:
         """Return the outcome with its smallest capacity, assuming that more memory is never worse."""
-        options = parse_alloc_conf(outcome.alloc_conf, self.torch_version)
+        options = self._options(outcome.alloc_conf)
         unlimited = self._without_limit(options)
         share = options.memory_fraction or 1.0
         fails = unlimited.peak_requested.bytes // _PAGE_BYTES - 1
@@ -240,6 +251,10 @@ class _Trial:
             else:
                 fails = middle
         return replace(outcome, smallest_capacity_bytes=self.taken_bytes + works * _PAGE_BYTES)
+
+    def _options(self, alloc_conf: str) -> AllocatorOptions:
+        options = parse_alloc_conf(alloc_conf, self.torch_version)
+        return replace(options, sizes_with_slack=self.sizes_with_slack)
 
     def _works(self, options: AllocatorOptions, pages: int) -> bool:
         if pages < 1:

@@ -99,7 +99,7 @@ def _changes(gauge: Int64, requests: Int64) -> Int64:
 def _forward_times(trace: Trace, times: Int64) -> tuple[Int64, NDArray[np.bool_]]:
     """Replace times in the backward pass by those of the forward operators (-1 = unknown); keep others."""
     operators, events = OperatorIndex(trace), trace.events
-    nodes = operators.rows_named(lambda name: name.startswith("autograd::engine::evaluate_function"))
+    nodes = operators.evaluations.copy()
     if len(times):
         nodes &= (events.end_ns > times[0]) & (events.begin_ns <= times[-1])
     rows = np.flatnonzero(nodes).astype(np.int32)

@@ -30,6 +30,7 @@ _NOUNS = {
     "workspace": "workspaces",
     "temporary": "temporaries",
     "unknown": "memory of unknown use",
+    "before_trace": "memory from before the trace began",
     SLACK: "slack of blocks that were not split",
 }
 

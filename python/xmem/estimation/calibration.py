@@ -26,11 +26,13 @@ from xmem.estimation.estimate import Bounds, Interval
 
 DEFAULT_CONFIDENCE = 0.9
 KINDS = ("convolutional", "other")
-_FILE = "calibration.toml"
+_FILES = ("calibration.toml", "calibration_of_foreign_traces.toml")
 _TAIL_SHARE = 5  # the largest fifth
 _LEAST_ROWS = 9  # enough to reach the default confidence without an extrapolated tail
 # Both are based on captures on the CPU and may substitute for each other.
 _KIN = {"cpu": "fitted", "fitted": "cpu"}
+# Held against the phantom GPU, so the phantom's own residuals come on top.
+_HELD_AGAINST = {"foreign": "phantom", "foreign_without_shapes": "phantom"}
 
 
 @dataclass(frozen=True)
@@ -94,10 +96,9 @@ Calibration = Mapping[str, Mapping[str, Residuals]]
 @cache
 def shipped() -> Calibration:
     """Return the residuals that come with xmem, by way and kind; empty for those never measured."""
-    path = resources.files("xmem") / "data" / _FILE
-    if not path.is_file():
-        return {}
-    return parse(path.read_text(encoding="utf-8"))
+    paths = [resources.files("xmem") / "data" / name for name in _FILES]
+    texts = [path.read_text(encoding="utf-8") for path in paths if path.is_file()]
+    return {way: kinds for text in texts for way, kinds in parse(text).items()}
 
 
 def parse(text: str) -> Calibration:
@@ -170,7 +171,8 @@ def interval(
 
     Args:
         reserved_bytes: The estimated peak of reserved memory.
-        way: ``phantom``, ``cpu``, ``fitted``; others were never measured.
+        way: ``phantom``, ``cpu``, ``fitted``, ``foreign``, ``foreign_without_shapes``; others were never
+            measured.
         kind: One of ``KINDS``: whether the job has convolutions, whose workspaces are more uncertain.
         confidence: Confidence of each bound.
         context_bytes: Context to add to both bounds.
@@ -185,15 +187,18 @@ def interval(
     require_confidence(confidence)
     least = reserved_bytes if least_bytes is None else min(least_bytes, reserved_bytes)
     most = reserved_bytes if most_bytes is None else max(most_bytes, reserved_bytes)
-    known = _residuals(shipped() if calibration is None else calibration, way, kind)
+    calibration = shipped() if calibration is None else calibration
+    known = _residuals(calibration, way, kind)
     if known is None:
         low = least if bounds is None else min(bounds.perfect_reuse_bytes, least)
         high = most if bounds is None else max(bounds.never_reuse_bytes, most)
         basis = f"allocator bounds: too few runs of this kind ({way}, {kind}) were measured"
         return Interval(confidence, context_bytes + low, context_bytes + high, basis)
     name, residuals = known
-    low = math.floor(least * (1 + residuals.lower(confidence)))
-    high = math.ceil(most * (1 + residuals.upper(confidence)))
+    of_truth = _residuals(calibration, _HELD_AGAINST[way], kind) if way in _HELD_AGAINST else None
+    in_turn = [residuals, *([of_truth[1]] if of_truth else [])]
+    low = math.floor(least * math.prod(1 + each.lower(confidence) for each in in_turn))
+    high = math.ceil(most * math.prod(1 + each.upper(confidence) for each in in_turn))
     basis = f"{len(residuals.values)} measured runs ({name})"
     if residuals.is_continued(confidence):
         basis += ", with an extrapolated tail"

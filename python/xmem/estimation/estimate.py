@@ -458,9 +458,12 @@ class Estimate:
 
     @property
     def doubt(self) -> str | None:
-        """Sentence for a job that fits by the estimate and may not fit by its interval; None for others."""
-        if self.verdict is None or self.interval is None or not self.verdict.fits:
+        """Sentence for a job that fits by the estimate and may not fit by what is open; None for others."""
+        if self.verdict is None or not self.verdict.fits:
             return None
+        if self.interval is None:
+            is_part = self.trace.source == "foreign"
+            return "It may not fit: the trace shows only a part of the run" if is_part else None
         if self.interval.high_bytes <= self.verdict.capacity_bytes:
             return None
         return f"It may not fit: the interval reaches {format_bytes(self.interval.high_bytes)}"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
 
 from xmem.devices.gpus import Device
+from xmem.errors import ConfigError
 from xmem.estimation.estimate import (
     SLACK,
     SMALLER_PATHS,
@@ -26,13 +27,15 @@ from xmem.estimation.estimate import (
     TraceSummary,
 )
 from xmem.estimation.holders import NO_LINE, OUTSIDE_OF_MODULES, OUTSIDE_OF_OPERATORS, Holders
+from xmem.estimation.need import WithoutLimit
 from xmem.orchestration.recurrent.cudnn_layers import recurrent_calls
-from xmem.run.job_settings import job_settings
+from xmem.run.job_settings import JobSettings, job_settings
 from xmem.run.operators import OperatorIndex
 from xmem.run.recorded import Origin, Recorded
 from xmem.run.workload import Workload
-from xmem.simulation.alloc_conf import AllocatorOptions
+from xmem.simulation.alloc_conf import RULE_RELEASES, AllocatorOptions
 from xmem.simulation.replay import DeviceAction, Replay, RequestKind, Requests
+from xmem.simulation.replay import replay as replay_requests
 from xmem.simulation.stretches import highest_of_stretches
 from xmem.text.units import format_bytes
 from xmem.trace.attribution import CATEGORY_LABELS, Attribution, Phase, trains
@@ -46,6 +49,7 @@ _GRAVE = 0.01  # share of the measured peak that the replay may miss without a w
 _ALIKE = 0.01
 _MOST_PATHS = 1000
 _CURVE_POINTS = 200
+_WHOLE_ITERATION = 2  # optimizer steps that enclose one
 
 
 @dataclass(frozen=True)
@@ -346,17 +350,83 @@ def assumptions(context: Recorded, device: Device | None) -> Iterator[str]:
             yield "the trace has no optimizer steps: it is taken as the whole job, such as inference"
     elif origin is Origin.FOREIGN_CPU:
         yield "the trace was not made by xmem-fast capture: what a block holds is inferred from its lifetime"
-        yield (
-            "parameters made before the recording began are not in the trace and not counted; "
-            "capture the script with xmem-fast to count them"
-        )
     elif not context.asked_for_gpu:
         yield "the script never asks for a GPU: all its tensors were taken as GPU memory"
+    if origin in (Origin.FOREIGN_CPU, Origin.FOREIGN_GPU):
+        yield from _begins_late(context)
     yield from notes.assumptions
     if origin.on_cpu:
         yield from _recurrent_layers(context)
     if device is not None and device.context_basis == "assumed":
         yield f"the CUDA context of the {device.name} is an assumption, not a measurement"
+
+
+def rules_of_release(settings: JobSettings, requests: Requests, ran: WithoutLimit) -> Iterator[str]:
+    """Describe how much it matters that nothing names the job's PyTorch: its allocator's rules changed."""
+    if settings.names_torch or ran.unreplayed.allocator.seen_bytes:
+        return
+    taken = ran.replay.peak_reserved.bytes
+    peaks, tried = {}, [settings.options]
+    for version in RULE_RELEASES:
+        try:
+            options = replace(settings, torch_version=version).options
+        except ConfigError:  # a setting that this release does not have
+            continue
+        if options not in tried:
+            tried.append(options)
+            peaks[version] = replay_requests(requests, options=options).peak_reserved.bytes
+    others = {version: peak for version, peak in peaks.items() if peak != taken}
+    if others:
+        shown = ", ".join(f"{format_bytes(peak)} with those of {version}" for version, peak in others.items())
+        yield (
+            f"nothing names the job's PyTorch: the allocator's rules of {settings.torch_version} were taken, "
+            f"which reserve {format_bytes(taken)}; it would be {shown}; name the release with --torch"
+        )
+
+
+def has_interval(recorded: Recorded) -> bool:
+    """Return whether there is evidence for an interval of a trace of this kind.
+
+    A trace that others recorded shows a part of a run. Two steps of an optimizer enclose a whole iteration
+    with gradients and state; what lies beyond less than that is not known. On a GPU, the totals of PyTorch's
+    allocator say what was there before.
+    """
+    if recorded.origin not in (Origin.FOREIGN_CPU, Origin.FOREIGN_GPU):
+        return True
+    has_totals = recorded.origin is Origin.FOREIGN_CPU or recorded.allocator is not None
+    return has_totals and recorded.attribution.optimizer_steps >= _WHOLE_ITERATION
+
+
+def _begins_late(recorded: Recorded) -> Iterator[str]:
+    """Describe what a trace that others recorded leaves open."""
+    on_cpu, attribution = recorded.origin.on_cpu, recorded.attribution
+    has_shapes = bool((recorded.trace.events.inputs >= 0).any())
+    if on_cpu and trains(attribution) and not has_shapes:
+        yield (
+            "the trace has no shapes: parameters from before it began have the sizes of their gradients, and "
+            "workspaces of convolutions are not counted; record it with record_shapes=True"
+        )
+    elif on_cpu and not trains(attribution):
+        yield "the trace has no optimizer steps: it is taken as inference" + (
+            ", with the weights that its operators were given"
+            if has_shapes
+            else ", and its weights are not counted; record it with record_shapes=True"
+        )
+    elif not on_cpu and recorded.allocator is None:
+        yield (
+            "the trace has no totals of PyTorch's allocator: memory from before it began is counted only "
+            "where shapes show it, so the job may need more; record it with PyTorch 1.11 or later"
+        )
+    elif not on_cpu:
+        yield (
+            "the figures are those of the recorded part of the run; what it needed before or after that is "
+            "not in the trace"
+        )
+    if attribution.optimizer_steps < _WHOLE_ITERATION:
+        yield (
+            "there is no interval: two steps of an optimizer would enclose a whole iteration, and the trace "
+            f"has {attribution.optimizer_steps}"
+        )
 
 
 def measured(recorded: Recorded, replayed: Replay, options: AllocatorOptions) -> Measured | None:
@@ -402,7 +472,7 @@ def disagreement(recorded: Recorded, measured: Measured | None, replayed: Replay
         return
     counted, ours = measured.peak_reserved_bytes, replayed.peak_reserved.bytes
     if recorded.origin is not Origin.PHANTOM:
-        if counted > ours and recorded.origin is Origin.FOREIGN_GPU:
+        if counted != ours and recorded.origin is Origin.FOREIGN_GPU:
             yield Diagnostic(
                 kind="memory_before_the_trace",
                 severity="info",

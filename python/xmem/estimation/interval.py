@@ -9,14 +9,24 @@ from xmem.estimation.analysis import Stages
 from xmem.estimation.estimate import Bounds, Interval
 from xmem.estimation.open_sizes import left_open
 from xmem.estimation.verdict import Judged
+from xmem.run.job_settings import job_settings
 from xmem.run.recorded import Origin
 
 # What a log or a measurement of a real machine showed was between half and all of what the model says.
 _UNKNOWN_SHARE_OF_NCCL = 0.5
 
+# A trace that begins in the middle of a run does not show how the first iterations split the segments: one of
+# kLargeBuffer (torch 2.13, CUDACachingAllocator.cpp) more or less.
+_SEGMENT_BYTES = 20 << 20
 
-def interval_of(stages: Stages, verdict: Judged, bounds: Bounds, spread_bytes: int) -> Interval:
+_MEASURED = "counted by PyTorch's own allocator while the trace was recorded"
+
+
+def interval_of(stages: Stages, verdict: Judged, bounds: Bounds, spread_bytes: int) -> Interval | None:
     """Return the interval of the device peak, based on the measured need of runs estimated in the same way.
+
+    A trace of a real GPU in which PyTorch's allocator gave its totals holds the measurement itself. Traces
+    that leave open what the run needed beside them have no interval (`evidence.has_interval`).
 
     Args:
         stages: Stages of the run.
@@ -24,6 +34,11 @@ def interval_of(stages: Stages, verdict: Judged, bounds: Bounds, spread_bytes: i
         bounds: Bounds of the allocator.
         spread_bytes: Difference between iterations of the run.
     """
+    if not evidence.has_interval(stages.recorded):
+        return None
+    if _is_as_measured(stages, verdict):
+        high_bytes = verdict.need_bytes + spread_bytes
+        return Interval(stages.question.confidence, verdict.need_bytes, high_bytes, _MEASURED)
     trace, scaling = stages.trace, stages.scaling
     unlimited_bytes = stages.unlimited.peak_reserved.bytes
     least_bytes, most_bytes = left_open(unlimited_bytes, scaling, stages.convolution_workspaces)
@@ -33,6 +48,9 @@ def interval_of(stages: Stages, verdict: Judged, bounds: Bounds, spread_bytes: i
         most_bytes = max(reserved_bytes, stages.unreplayed.allocator.of(most_bytes or unlimited_bytes))
     elif 0 < stages.unreplayed.allocator.seen_bytes < stages.unreplayed.allocator.instead_of_bytes:
         least_bytes = min(stages.unreplayed.allocator.seen_bytes, least_bytes or reserved_bytes)
+    if stages.recorded.origin is Origin.FOREIGN_CPU:
+        least_bytes = max(bounds.perfect_reuse_bytes, (least_bytes or reserved_bytes) - _SEGMENT_BYTES)
+        most_bytes = max(most_bytes or 0, reserved_bytes) + _SEGMENT_BYTES
     if spread_bytes:
         most_bytes = max(most_bytes or 0, reserved_bytes) + spread_bytes
     between = calibration.interval(
@@ -51,6 +69,19 @@ def interval_of(stages: Stages, verdict: Judged, bounds: Bounds, spread_bytes: i
         high_bytes=max(stages.unreplayed.fullest.of(between.high_bytes), verdict.need_bytes),
     )
     return _with_nccl(between, verdict)
+
+
+def _is_as_measured(stages: Stages, verdict: Judged) -> bool:
+    """Return whether the answer is about a run on a real GPU as it was, and its allocator counted."""
+    counted = stages.recorded.allocator
+    traced = None if counted is None else counted.busiest
+    return (
+        stages.recorded.origin in (Origin.FOREIGN_GPU, Origin.RECORDED_GPU)
+        and traced is not None
+        and not stages.what_if
+        and stages.settings.options == job_settings(stages.trace).options
+        and verdict.reserved_bytes == traced.peak_reserved_bytes
+    )
 
 
 def _with_nccl(between: Interval, verdict: Judged) -> Interval:
@@ -72,6 +103,9 @@ def _way(stages: Stages) -> str:
     origin = stages.recorded.origin
     if origin is Origin.PHANTOM:
         return "phantom"
+    if origin is Origin.FOREIGN_CPU:
+        has_shapes = bool((stages.trace.events.inputs >= 0).any())
+        return "foreign" if has_shapes else "foreign_without_shapes"
     if origin.on_cpu:
         return "cpu" if stages.scaling is None else "fitted"
     return "recorded"  # on a GPU, with allocations replayed as recorded

@@ -16,7 +16,7 @@ from xmem.orchestration.plan import Plan, plan_for, require_policies
 from xmem.orchestration.policy import PolicyChange, apply_policies
 from xmem.run.recorded import Recorded
 from xmem.run.workload import Workload, workload_of
-from xmem.trace.attribution import Attribution, attribute, trains
+from xmem.trace.attribution import Attribution, Phase, attribute, trains
 from xmem.trace.blocks import CPU, BlockTable, pair_blocks, traced_device
 from xmem.trace.trace import Progress, Trace, read_trace
 from xmem.whatif import WhatIf, parse_whatif
@@ -148,14 +148,15 @@ def _facts(recorded: Recorded, plan: Plan) -> tuple[Workload, list[PolicyChange]
 
 
 def _require_a_run(trace: Trace, blocks: BlockTable, attribution: Attribution) -> None:
-    """Refuse a foreign trace of the CPU without a training step; one of a GPU is accepted as is."""
+    """Refuse a trace that does not say what its run needs: one of a GPU without its memory, or one of the CPU
+    with gradients and without the optimizer, whose state is not known. Inference is accepted as it is."""
     if len(blocks) == 0:
         raise TraceError(
             "the trace holds no [memory] events; record it with profile_memory=True, or with: "
             "xmem-fast capture -o trace.json.gz -- python train.py",
             trace.path,
         )
-    kernels = trace.counts.get("kernel", 0)
+    kernels = trace.kernels
     if kernels and not (blocks.device_type != CPU).any():
         raise TraceError(
             f"the trace has {kernels:,} GPU kernels but no memory events of a GPU, so it does not say what "
@@ -165,7 +166,9 @@ def _require_a_run(trace: Trace, blocks: BlockTable, attribution: Attribution) -
             trace.path,
         )
     captured = trace.notes.iterations > 0
-    if not captured and traced_device(blocks)[0] == CPU and not trains(attribution):
+    on_cpu = traced_device(blocks)[0] == CPU
+    learns = bool((attribution.phase == Phase.BACKWARD).any())
+    if on_cpu and not captured and learns and not trains(attribution):
         raise TraceError(
             "the training loop was not seen: the trace holds no optimizer step; profile at least one whole "
             "iteration, or use: xmem-fast capture -o trace.json.gz -- python train.py",

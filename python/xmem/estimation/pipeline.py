@@ -158,6 +158,7 @@ def run_stages(
         unreplayed=without_limit.unreplayed,
         assumptions=(
             *evidence.assumptions(observed.recorded, question.device),
+            *evidence.rules_of_release(settings, moved.requests, without_limit),
             *([] if workspaces is None else [workspaces.source]),
         ),
         convolution_workspaces=workspaces,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from xmem.devices.gpus import Device
 from xmem.estimation.estimate import CardPart
-from xmem.run.recorded import Recorded
+from xmem.run.recorded import Origin, Recorded
 from xmem.simulation.alloc_conf import AllocatorOptions
 from xmem.simulation.replay import Replay, Requests
 from xmem.simulation.replay import replay as replay_requests
@@ -34,14 +34,19 @@ class Growth:
     Attributes:
         seen_bytes: The larger quantity, as it was seen.
         instead_of_bytes: The other quantity; 0 where nothing was seen.
+        both_ways: Whether it may be the smaller one: a real GPU's own count, against a replay that does not
+            know how the GPU's memory was laid out when the trace began.
     """
 
     seen_bytes: int = 0
     instead_of_bytes: int = 0
+    both_ways: bool = False
 
     def of(self, bytes_: int) -> int:
-        """Scale ``bytes_`` of the other quantity to this one, rounded up; never less."""
-        if self.seen_bytes <= self.instead_of_bytes or self.instead_of_bytes <= 0:
+        """Scale ``bytes_`` of the other quantity to this one, rounded up; never less, unless both ways."""
+        if self.instead_of_bytes <= 0 or self.seen_bytes <= 0:
+            return bytes_
+        if self.seen_bytes <= self.instead_of_bytes and not self.both_ways:
             return bytes_
         return -(-bytes_ * self.seen_bytes // self.instead_of_bytes)
 
@@ -89,7 +94,8 @@ class Judged:
             not fit or no device is named.
         failed: The replay on the device that ran out of memory; None where none did.
         context_bytes: CUDA context of the device.
-        missed_bytes: Bytes that PyTorch's allocator reserved beyond the replay.
+        missed_bytes: Bytes that PyTorch's allocator reserved beyond the replay; below 0 where a real GPU
+            reserved less.
         need_bytes: Memory that the card must have, including the context.
         fits: Whether the run fits, None where no device is named.
     """
@@ -159,7 +165,7 @@ def judge(
                 requests,
                 options=options,
                 capacity_bytes=total_bytes,
-                other_bytes=min(beside_bytes, total_bytes),  # others alone may need more than there is
+                other_bytes=min(max(beside_bytes, 0), total_bytes),  # others may need more than there is
             )
     failed = limited if limited is not None and limited.oom is not None else None
     ran = unlimited if limited is None or failed is not None else limited
@@ -183,7 +189,8 @@ def unreplayed_of(run: Recorded, replayed: Replay) -> Unreplayed:
     traced = None if notes is None else notes.busiest
     if notes is None or traced is None:
         return NOTHING
-    allocator = Growth(traced.peak_reserved_bytes, replayed.peak_reserved.bytes)
+    on_gpu = run.origin in (Origin.FOREIGN_GPU, Origin.RECORDED_GPU)
+    allocator = Growth(traced.peak_reserved_bytes, replayed.peak_reserved.bytes, both_ways=on_gpu)
     card = next((card for card in notes.cards if card.card == traced.card), None)
     if card is None:  # a recording, or a capture of an early version
         peaks = [row.peak_reserved_bytes for rank in notes.ranks for row in rank.devices]

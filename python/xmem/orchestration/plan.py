@@ -32,6 +32,7 @@ from xmem.orchestration.lifetimes.lifetime_rules import (
     RecordedActivations,
 )
 from xmem.orchestration.lifetimes.recorded_requests import RecordedRequests
+from xmem.orchestration.lifetimes.state_before_trace import AddStateBeforeTrace
 from xmem.orchestration.matmul.autocast_copies import AddAutocastCopies
 from xmem.orchestration.matmul.cublas_workspaces import (
     AddCublasLtWorkspaces,
@@ -68,7 +69,7 @@ class Plan:
 
 
 CPU_TRACE = Plan(
-    facts=(DropHostMemory(), AddTensorsBeforeTrace()),
+    facts=(DropHostMemory(), AddTensorsBeforeTrace(), AddStateBeforeTrace()),
     corrections=(
         ReplaceAttention(),
         ReplaceRecurrentLayers(),
@@ -102,7 +103,7 @@ GPU has.
 """
 
 GPU_TRACE = Plan(
-    facts=(RecordedRequests(), AddMemoryBeforeTrace()),
+    facts=(RecordedRequests(), AddMemoryBeforeTrace(), AddStateBeforeTrace()),
     corrections=(RecognizeCublasWorkspaces(),),
     by_gpu=False,
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, NamedTuple, Protocol
 
 from xmem.trace.trace import Trace
@@ -60,7 +59,7 @@ class RecordedInputs:
         if name < 0:
             return None
         if name not in self._known:
-            lists = json.loads(self._trace.names[name])
+            lists = self._trace.names.json(name)
             self._known[name] = Inputs(*(each if isinstance(each, list) else [] for each in lists))
         return self._known[name]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
 from copy import copy
 from functools import cached_property
@@ -69,11 +68,16 @@ class OperatorIndex:
 
     def in_backward(self, rows: NDArray[np.int32]) -> NDArray[np.bool_]:
         """Return for each operator row whether autograd's engine runs it."""
-        return self.enclosing(rows, self._evaluations) >= 0
+        return self.enclosing(rows, self.evaluations) >= 0
 
     @cached_property
-    def _evaluations(self) -> NDArray[np.bool_]:
-        return self.rows_named(lambda name: name.startswith("autograd::engine::evaluate_function"))
+    def evaluations(self) -> NDArray[np.bool_]:
+        """Return for every row of the EventTable whether autograd's engine runs a node there.
+
+        Torch up to 1.9 writes no spans of the engine: in its traces the nodes stand for themselves.
+        """
+        engine = self.rows_named(lambda name: name.startswith("autograd::engine::evaluate_function"))
+        return engine if engine.any() else self.rows_named(_is_node)
 
     def forward_of(self, rows: NDArray[np.int32]) -> NDArray[np.int32]:
         """Return for each row in the backward the forward operator that recorded its node; -1 = unknown.
@@ -82,7 +86,7 @@ class OperatorIndex:
         those with the same number, the last to begin recorded it, or lies in the one that did.
         """
         events = self.events
-        nodes = self.enclosing(rows, self._evaluations & (events.sequence_number >= 0))
+        nodes = self.enclosing(rows, self.evaluations & (events.sequence_number >= 0))
         numbered = np.flatnonzero((events.kind == OPERATOR) & (events.sequence_number >= 0)).astype(np.int32)
         numbered = numbered[~self.in_backward(numbered)]
         if len(numbered) == 0:
@@ -117,13 +121,19 @@ class OperatorIndex:
         unknown."""
         name = int(self.events.input_types[row])
         if name not in self._types:
-            types = json.loads(self.trace.names[name]) if name >= 0 else []
+            types = self.trace.names.json(name) or []
             self._types[name] = [each if isinstance(each, str) else "" for each in types]
         return self._types[name]
 
     def first_input_type(self, rows: NDArray[np.int32]) -> list[str]:
         """Return the dtype of the first input of each operator, empty = unknown."""
         return [next(iter(self.input_types(row)), "") for row in rows.tolist()]
+
+
+def _is_node(name: str) -> bool:
+    """Return whether an operator's name is that of a node of autograd's graph."""
+    is_own = name.startswith("torch::autograd::")
+    return is_own or (name.rstrip("0123456789").endswith("Backward") and not name.startswith("aten::"))
 
 
 def _take(column: NDArray[np.bool_], rows: NDArray[np.int32], missing: bool) -> NDArray[np.bool_]:

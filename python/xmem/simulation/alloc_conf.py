@@ -51,6 +51,8 @@ class AllocatorOptions:
             requests (torch from 2.10), else the first.
         every_scope_captures: Whether ``torch.cuda.use_mem_pool`` holds caches and waiting frees as the
             capture of a graph does (torch up to 2.12).
+        sizes_with_slack: Whether requests are sizes of blocks, as a GPU's profiler trace has them: a block is
+            then never larger than its request. No setting of PyTorch.
     """
 
     tie_break: TieBreak = "segment_age"
@@ -64,6 +66,7 @@ class AllocatorOptions:
     throw_on_cudamalloc_oom: bool = False
     newest_scope_first: bool = True
     every_scope_captures: bool = False
+    sizes_with_slack: bool = False
 
 
 @dataclass(frozen=True)

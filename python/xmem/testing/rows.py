@@ -6,7 +6,6 @@ small traces only.
 
 from __future__ import annotations
 
-import json
 from dataclasses import fields
 from typing import Any
 
@@ -23,11 +22,10 @@ def span_rows(trace: Any) -> list[Span]:
 
 
 def _span(names: Any, row: dict[str, Any], number: int) -> Span:
-    types = row["input_types"]
     row["kind"] = KINDS[row["kind"]]
     row["name"] = names[row["name"]]
-    row["input_types"] = None if types < 0 else json.loads(names[types])
-    row["inputs"] = None if row["inputs"] < 0 else json.loads(names[row["inputs"]])
+    row["input_types"] = names.json(row["input_types"])
+    row["inputs"] = names.json(row["inputs"])
     return Span(**row, row=number)
 
 

@@ -27,6 +27,8 @@ OPERATORS = (
     "autograd::engine::evaluate_function: AddmmBackward0",
     "autograd::engine::evaluate_function: ReluBackward0",
     "AddmmBackward0",
+    "ReluBackward",
+    "aten::fooBackward",
     "aten::caf\u00e9 \u2603 \U0001f525",
     'aten::"quoted" \\ {[,]} \t',
     "",

@@ -44,6 +44,8 @@ class Category(IntEnum):
     ACTIVATION = 6
     WORKSPACE = 7
     TEMPORARY = 8
+    BEFORE_TRACE = 9
+    """Allocated before a GPU's trace began: its totals and frees show the bytes, not what they are."""
 
     @property
     def label(self) -> str:

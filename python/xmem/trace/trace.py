@@ -21,6 +21,8 @@ from xmem.files.sources import Source, TraceSource, open_source
 from xmem.printable import one_line
 from xmem.trace.notes import FORMAT, NO_NOTES, CaptureNotes, parse_notes
 
+_KERNEL_OF_2021 = "Kernel"
+
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
@@ -30,14 +32,19 @@ SPAN_KINDS = ("operator", "annotation", "module_frame", "user_frame", "module", 
 WITH_INPUTS = (
     "aten::_convolution",
     "aten::_index_put_impl_",
+    "aten::batch_norm",
     "aten::convolution_backward",
+    "aten::embedding",
     "aten::embedding_dense_backward",
     "aten::gru",
+    "aten::layer_norm",
+    "aten::linear",
     "aten::lstm",
     "aten::rnn_relu",
     "aten::rnn_tanh",
     "aten::scaled_dot_product_attention",
     "aten::sum",
+    "torch::autograd::AccumulateGrad",
 )
 """Operators whose inputs are kept: those that policies look at, which declare them (``inputs_of``)."""
 
@@ -75,10 +82,9 @@ class EventTable:
         end_ns: int64, half-open.
         sequence_number: int64, autograd's number of the node, -1 = none.
         forward_thread: int64, -1 = none.
-        input_types: int32, id for ``Trace.name`` of the raw JSON text of ``Input type``, -1 = none.
-        inputs: int32, id for ``Trace.name`` of ``[Input Dims, Input Strides, Concrete Inputs]`` as raw JSON,
-            null for one that was not recorded; -1 = none was recorded, or the operator is not one of
-            ``WITH_INPUTS``.
+        input_types: int32, id for ``Names.json`` of the value of ``Input type``, -1 = none.
+        inputs: int32, id for ``Names.json`` of ``[Input Dims, Input Strides, Concrete Inputs]``, None for one
+            that was not recorded; -1 = none was recorded, or the operator is not one of ``WITH_INPUTS``.
     """
 
     kind: NDArray[np.uint8]
@@ -153,6 +159,10 @@ class Names:
 
     def __getitem__(self, name_id: int) -> str:
         return "" if name_id < 0 else one_line(self._core.name(int(name_id)))
+
+    def json(self, name_id: int) -> Any:
+        """Return the value of a name that is JSON text, like ``EventTable.input_types``; -1 is None."""
+        return None if name_id < 0 else json.loads(self._core.name(int(name_id)))
 
     def matching(self, wanted: Callable[[str], bool]) -> NDArray[np.bool_]:
         """Return for every name whether it is wanted: a lookup table for whole columns of ids."""
@@ -246,6 +256,16 @@ class Trace:
     def counts(self) -> dict[str, int]:
         """Event counts by kind, or by category for events that are not kept."""
         return self.core.counts
+
+    @property
+    def kernels(self) -> int:
+        """Number of GPU kernels."""
+        return sum(self.counts.get(name, 0) for name in ("kernel", _KERNEL_OF_2021))
+
+    @property
+    def is_of_2021(self) -> bool:
+        """Whether the trace shows a GPU in the words of PyTorch 1.8 to 1.10."""
+        return _KERNEL_OF_2021 in self.counts
 
     @property
     def bytes(self) -> int:

@@ -6,7 +6,6 @@ types, but not which tensor went where. docs/commands/what_if.md describes the c
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
@@ -337,8 +336,7 @@ def _is_float32(run: ChangedRun, row: int) -> bool:
     if run.workload.block[row] < 0:  # block of another optimizer, whose step counters stay
         return bool(run.workload.size_bytes[row] > _COUNTER_BYTES)
     for operator in _upwards(run, int(run.workload.operator[row])):
-        text = run.recorded.trace.names[int(run.recorded.trace.events.input_types[operator])]
-        types = {each for each in (json.loads(text) if text else []) if isinstance(each, str)}
+        types = set(run.recorded.operators.input_types(operator))
         if types & OF_PROFILER.keys():
             return "float" in types and not _makes_no_floats(run, row)
     # the profiler does not record the types of lists of tensors: cat, stack and the backward of split

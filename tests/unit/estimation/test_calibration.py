@@ -53,6 +53,14 @@ def test_estimates_that_were_always_too_high_are_not_cut() -> None:
     assert always_high.lower(0.6) < 0
 
 
+def test_what_was_held_against_the_phantom_has_its_residuals_on_top() -> None:
+    both = {"foreign": {"other": TEN}, "phantom": {"other": Residuals(TEN.values)}}
+    found = interval(10_000, way="foreign", kind="other", confidence=0.9, calibration=both)
+    assert (found.low_bytes, found.high_bytes) == (9_216, 11_025)  # 0.96 and 1.05, twice
+    assert found.basis == "10 measured runs (foreign, other)"
+    assert set(shipped()) >= {"foreign", "foreign_without_shapes", "phantom", "fitted"}
+
+
 def test_interval_of_an_estimate() -> None:
     found = interval(10_000, way="cpu", kind="other", confidence=0.9, context_bytes=500, calibration=GROUPS)
     assert (found.low_bytes, found.high_bytes) == (500 + 9_600, 500 + 10_500)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 
 import xmem
+from command_line import xmem_fast
 from xmem.testing.trace_builder import TraceBuilder
 
 MIB = 1 << 20
@@ -31,6 +33,25 @@ def held_before(reserved_mib: int) -> TraceBuilder:
     return trace
 
 
+def two_steps(reserved_mib: int) -> TraceBuilder:
+    """A GPU's trace with a whole iteration, of an allocator that had reserved something else."""
+    trace = TraceBuilder()
+    for begin in (0, 100):
+        trace.operator("aten::mm", begin, begin + 10)
+        for time, size, total in ((1, 3, 3), (2, -3, 0)):
+            trace.memory(
+                size * MIB,
+                begin + time,
+                address=0x1000,
+                device_type=1,
+                device_index=0,
+                total_allocated=total * MIB,
+                total_reserved=reserved_mib * MIB,
+            )
+        trace.annotation("Optimizer.step#SGD.step", begin + 11, begin + 12)
+    return trace
+
+
 def test_the_need_is_never_below_what_the_allocator_held() -> None:
     estimate = xmem.estimate(held_before(1676).bytes(), gpu="rtx-3060")
     assert estimate.measured is not None
@@ -40,8 +61,80 @@ def test_the_need_is_never_below_what_the_allocator_held() -> None:
     assert estimate.device_peak_bytes == 1676 * MIB + estimate.context_bytes
     (said,) = [each for each in estimate.diagnostics if each.kind == "memory_before_the_trace"]
     assert "1.64 GiB" in said.message
+    assert estimate.interval is None  # one step of the optimizer does not enclose an iteration
+    assert estimate.doubt == "It may not fit: the trace shows only a part of the run"
+
+
+def test_a_count_of_the_allocator_lowers_the_need_too() -> None:
+    estimate = xmem.estimate(two_steps(4).bytes(), gpu="rtx-3060")
+    assert estimate.peak_reserved_bytes == 4 * MIB  # a request of 3 MiB would take a segment of 20 MiB
+    assert estimate.device_peak_bytes == 4 * MIB + estimate.context_bytes
+
+
+def test_the_count_of_a_whole_iteration_is_a_measurement() -> None:
+    estimate = xmem.estimate(two_steps(400).bytes(), gpu="rtx-3060")
     assert estimate.interval is not None
-    assert estimate.interval.high_bytes >= estimate.device_peak_bytes
+    assert estimate.interval.low_bytes == estimate.device_peak_bytes <= estimate.interval.high_bytes
+    assert "counted by PyTorch's own allocator" in estimate.interval.basis
+    assert estimate.doubt is None
+    changed = xmem.estimate(two_steps(400).bytes(), gpu="rtx-3060", alloc_conf="max_split_size_mb:20")
+    assert changed.interval is not None
+    assert "counted by" not in changed.interval.basis
+
+
+def test_what_was_allocated_before_the_trace_has_its_own_category() -> None:
+    trace = TraceBuilder().operator("aten::mm", 0, 10)
+    for time, address, size, total in ((1, 0x1000, 8, 108), (5, 0x1000, -8, 100), (8, 0x9000, -60, 40)):
+        trace.memory(
+            size * MIB,
+            time,
+            address=address,
+            device_type=1,
+            device_index=0,
+            total_allocated=total * MIB,
+            total_reserved=200 * MIB,
+        )
+    trace.annotation("Optimizer.step#SGD.step", 11, 12)
+    category = xmem.estimate(trace.bytes()).breakdown.category
+    assert category["before_trace"] == 100 * MIB
+    assert xmem.estimate(trace.bytes()).peak_allocated_bytes == 108 * MIB
+
+
+def test_a_trace_without_totals_says_that_more_may_be_needed() -> None:
+    trace = TraceBuilder().annotation("Optimizer.step#SGD.step", 50, 60)
+    trace.alloc(1, 3 * MIB, 10, device_type=1, device_index=0)
+    trace.free(1, 20, device_type=1, device_index=0)
+    estimate = xmem.estimate(trace.bytes(), gpu="rtx-3060")
+    assert estimate.interval is None
+    assert any("no totals of PyTorch's allocator" in each for each in estimate.assumptions)
+
+
+def test_tune_refuses_a_trace_whose_replay_is_far_from_the_count(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    path.write_bytes(held_before(1676).bytes())
+    result = xmem_fast("tune", path, "--gpu", "rtx-3060")
+    assert result.exit_code == 3
+    assert "1.64 GiB" in result.stderr
+    assert "record from the start of the process" in result.stderr
+
+
+@pytest.mark.skipif(not TRACES.is_dir(), reason="no real traces here")
+def test_tune_wants_the_release_that_runs_a_job_of_2021() -> None:
+    path = TRACES / "old_format_resnet50_v100.json.gz"
+    refused = xmem_fast("tune", path, "--gpu", "v100-16gb")
+    assert refused.exit_code == 3
+    assert "--torch VERSION" in refused.stderr
+    assert xmem_fast("tune", path, "--gpu", "v100-16gb", "--torch", "2.6").exit_code == 0
+
+
+def test_tune_tries_what_all_releases_have_where_none_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    path.write_bytes(two_steps(20).bytes())
+    tried = {}
+    for arguments in ((), ("--torch", "2.13")):
+        result = xmem_fast("tune", path, "--capacity", "4GiB", "--json", *arguments)
+        tried[arguments] = json.loads(result.stdout)["candidates"]
+    assert tried[()] < tried["--torch", "2.13"]
 
 
 def test_a_card_that_is_smaller_than_what_was_held_does_not_fit() -> None:

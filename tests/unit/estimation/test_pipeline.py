@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -81,13 +82,35 @@ def test_recordings_of_gpus_are_bounded_by_any_allocator() -> None:
     for address, size in ((1, 3 * MIB), (2, 5 * MIB)):
         trace.alloc(address, size, 10 * address, device_type=1, device_index=0)
         trace.free(address, 10 * address + 5, device_type=1, device_index=0)
-    estimate = xmem.estimate(trace.bytes())
+    estimate = xmem.estimate(trace.with_metadata(format=1, iterations=2).bytes())
     assert estimate.interval is not None
     bounds = estimate.simulation.bounds
     assert (estimate.interval.low_bytes, estimate.interval.high_bytes) == (
         bounds.perfect_reuse_bytes,
         bounds.never_reuse_bytes,
     )
+
+
+def ties() -> TraceBuilder:
+    """Requests among which the rules of torch 2.12 find another block of the same size."""
+    random, trace, live = Random(16), TraceBuilder(), list[int]()
+    for now in range(2, 121):
+        if live and random.random() < 0.5:
+            trace.free(live.pop(random.randrange(len(live))), now)
+        else:
+            live.append(now - 1)
+            trace.alloc(now - 1, random.choice((2, 3, 4, 5, 6, 8)) * MIB, now)
+    return trace.annotation("Optimizer.step#SGD.step", 121, 122)
+
+
+def test_it_says_how_much_the_unknown_release_matters() -> None:
+    trace = ties().with_metadata(format=1, iterations=2).bytes()
+    newest = xmem.estimate(trace, torch_version="2.13")
+    peak = xmem.estimate(trace, torch_version="2.12").peak_reserved_bytes
+    assert peak != newest.peak_reserved_bytes
+    assumptions = " ".join(xmem.estimate(trace).assumptions)
+    assert f"{peak // MIB}.00 MiB with those of 2.12; name the release with --torch" in assumptions
+    assert "nothing names" not in " ".join(newest.assumptions)
 
 
 def test_a_verdict_needs_a_gpu_or_a_capacity() -> None:
@@ -117,7 +140,11 @@ def test_reclaiming_cached_segments_can_make_a_job_fit() -> None:
     ("trace", "says"),
     [
         (TraceBuilder().operator("aten::relu", 0, 9), "no \\[memory\\] events"),
-        (TraceBuilder().alloc(0x1, 64, 5), "no optimizer step"),
+        (TraceBuilder().alloc(0x1, 64, 5), "no operators"),
+        (
+            TraceBuilder().backward("MmBackward0", 1, 9, sequence_number=1).alloc(0x1, 64, 5),
+            "no optimizer step",
+        ),
         (training().with_metadata(format=99), "format that this version does not know"),
         (
             training().with_metadata(

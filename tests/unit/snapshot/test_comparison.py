@@ -77,3 +77,11 @@ def test_a_recording_of_an_older_release_is_told_from_newer_rules() -> None:
     (device,) = compare(read, torch_version="2.12").devices
     assert device.difference is not None
     assert (device.events, device.agreed_events) == (12_976, 300)
+
+
+def test_settings_of_another_run_are_named_as_what_is_wrong() -> None:
+    path = RECORDINGS / "train_empty_start_100.pickle"
+    if not path.exists():
+        pytest.skip("no recording: set XMEM_SHARED to the folder that holds data/snapshots")
+    with pytest.raises(TraceError, match=r"settings round a request of .* --alloc-conf"):
+        compare(read_snapshot(path), alloc_conf="roundup_power2_divisions:4")

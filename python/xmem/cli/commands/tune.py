@@ -9,10 +9,14 @@ import typer
 
 from xmem.cli import job, options, output
 from xmem.cli.exit_codes import ExitCode
-from xmem.errors import ConfigError
+from xmem.errors import ConfigError, TraceError
+from xmem.text.units import format_bytes
 
 if TYPE_CHECKING:
     from xmem.advice.tuning import Tuning
+    from xmem.estimation.analysis import Stages
+
+_CLOSE = 0.03  # of what PyTorch's allocator counted
 
 
 def tune(
@@ -35,11 +39,15 @@ def tune(
     if question.device is None:
         raise ConfigError("no GPU was given", "pass --gpu NAME or --capacity SIZE to tune for")
     stages = run_stages(job.observed(trace, at), question)
+    _require_a_beginning(stages)
+    _require_settings(stages)
     tuning = search(
         stages.requests,
         question.device,
         stages.settings.torch_version,
         outside_bytes=stages.unreplayed.outside_bytes,
+        settings_of=stages.settings.settings_of,
+        sizes_with_slack=stages.settings.sizes_with_slack,
     )
     if as_json:
         output.print_json(_contract(tuning, trace))
@@ -48,6 +56,39 @@ def tune(
 
         render(tuning, output.console())
     raise typer.Exit(ExitCode.DONE if tuning.fitting or tuning.defaults.fits else ExitCode.DOES_NOT_FIT)
+
+
+def _require_a_beginning(stages: Stages) -> None:
+    """Refuse a run whose replay is far from what PyTorch's allocator reserved: savings would be imagined.
+
+    Raises:
+        TraceError: The trace begins in the middle of the run.
+    """
+    counted = stages.unreplayed.allocator
+    if abs(counted.seen_bytes - counted.instead_of_bytes) <= _CLOSE * counted.seen_bytes:
+        return
+    raise TraceError(
+        f"PyTorch's allocator had reserved {format_bytes(counted.seen_bytes)} while this trace was recorded, "
+        f"but its requests alone lead to {format_bytes(counted.instead_of_bytes)}: the trace begins in the "
+        "middle of the run, so it does not show what other settings would change; record from the start of "
+        "the process, or use: xmem-fast capture -o trace.json.gz -- python train.py",
+        stages.trace.path,
+    )
+
+
+def _require_settings(stages: Stages) -> None:
+    """Refuse a trace of a PyTorch that had other settings, unless the user names the one that runs the job.
+
+    Raises:
+        TraceError: It is such a trace.
+    """
+    if stages.settings.names_torch or not stages.trace.is_of_2021:
+        return
+    raise TraceError(
+        "PyTorch 1.10 or earlier recorded this trace, and its allocator does not have the settings that tune "
+        "tries; if a newer one runs the job, name it with --torch VERSION",
+        stages.trace.path,
+    )
 
 
 def _contract(tuning: Tuning, trace: str) -> dict[str, Any]:

@@ -83,12 +83,19 @@ class AddMemoryBeforeTrace:
     )
 
     def __call__(self, workload: Workload, context: Recorded) -> Workload:
-        """Add the baseline as one block of unknown category."""
+        """Add the baseline as one block, and give it and all other older blocks their category."""
+        older = (workload.flags & BORN_BEFORE) != 0
+        if older.any():
+            unknown = older & (workload.category == Category.UNKNOWN)
+            category = np.where(unknown, Category.BEFORE_TRACE, workload.category).astype(np.uint8)
+            workload = workload.with_columns(category=category)
         memory = context.trace.memory
-        first = np.flatnonzero((memory.device_type != 0) & (memory.total_allocated >= 0))[:1]
+        device_type, device = context.traced_device
+        traced = (memory.device_type == device_type) & (memory.device_index == device)
+        first = np.flatnonzero(traced & (memory.total_allocated >= 0))[:1]
         if len(first) == 0:
             return workload
-        born_before = workload.size_bytes[(workload.flags & BORN_BEFORE) != 0].sum()
+        born_before = workload.size_bytes[older].sum()
         baseline = int(memory.total_allocated[first[0]] - memory.bytes[first[0]] - born_before)
         if baseline <= 0:
             return workload
@@ -96,7 +103,7 @@ class AddMemoryBeforeTrace:
             size_bytes=baseline,
             alloc_ns=int(memory.time_ns[0]),
             free_ns=NEVER,
-            category=Category.UNKNOWN,
+            category=Category.BEFORE_TRACE,
             phase=Phase.OTHER,
             iteration=-1,
         )

@@ -114,7 +114,8 @@ def _print_peak(estimate: Estimate, console: Console) -> None:
         "At": _scaling(estimate),
         "Measured": _measured(estimate),
         "Peak": f"{reserved} reserved + {context} CUDA context{_outside(estimate)}",
-        "  in blocks": f"{allocated} allocated, {requested} requested by tensors",
+        "  in blocks": f"{allocated} allocated"
+        + (f", {requested} requested by tensors" if requested != allocated else ""),
         "  persistent": _persistent(estimate),
         "  bounds": f"{least} with perfect reuse, {most} without any",
         "Interval": _interval(estimate),

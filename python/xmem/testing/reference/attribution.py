@@ -8,7 +8,7 @@ from typing import Any
 
 from xmem.testing.reference.categories import Category, Lifetime, Phase, category
 from xmem.testing.reference.pairing import Block, BlockFlag
-from xmem.testing.reference.trace import MODULE_FRAME, NONE, ReferenceTrace, Span, frame_line
+from xmem.testing.reference.trace import MODULE_FRAME, NONE, ReferenceTrace, Span, frame_line, is_node
 
 ENGINE = "autograd::engine::"
 EVALUATE = "autograd::engine::evaluate_function"
@@ -48,11 +48,9 @@ def _attribute_block(trace: ReferenceTrace, block: Block, metadata: Mapping[str,
     link = forward_link_of_stack(trace, own)
     linked = own if link is None else stack(trace, link.thread, link.begin_ns)
     lifetime = Lifetime(
-        phase=phase(own),
+        phase=Phase.OTHER if born_before else phase(trace, block.thread, own),
         iteration=NONE if born_before else iteration(trace, block.alloc_ns),
-        free_phase=Phase.OTHER
-        if never_freed
-        else phase(stack(trace, _free_thread(trace, block), block.free_ns)),
+        free_phase=Phase.OTHER if never_freed else _free_phase(trace, block),
         free_iteration=NONE if never_freed else iteration(trace, block.free_ns),
         freed_in_own_step=any(span.holds(block.free_ns) for span in _steps(own)),
     )
@@ -98,7 +96,7 @@ def root_operator(stack: Stack) -> int:
     return candidates[0].row if candidates else NONE
 
 
-def phase(stack: Stack) -> Phase:
+def phase(trace: ReferenceTrace, thread: int, stack: Stack) -> Phase:
     """Return the phase by the first rule that applies to the stack."""
 
     def has(kind: str, prefix: str = "") -> bool:
@@ -110,7 +108,7 @@ def phase(stack: Stack) -> Phase:
         return Phase.ZERO_GRAD
     if has("annotation", "enumerate(DataLoader)#"):
         return Phase.LOAD
-    if has("operator", EVALUATE):
+    if any(_is_evaluation(trace, span) for span in stack) or trace.is_engine_thread(thread):
         return Phase.BACKWARD
     if has("operator") or has("module") or has("module_frame"):
         return Phase.FORWARD
@@ -137,17 +135,28 @@ def _steps(stack: Stack) -> Stack:
     return [span for span in stack if span.kind == "annotation" and span.name.startswith(STEP)]
 
 
+def _free_phase(trace: ReferenceTrace, block: Block) -> Phase:
+    thread = _free_thread(trace, block)
+    return phase(trace, thread, stack(trace, thread, block.free_ns))
+
+
 def _above(trace: ReferenceTrace, span: Span) -> Stack:
     """Return what a span lies below: the part of the stack at its begin that comes before the span."""
     return [outer for outer in stack(trace, span.thread, span.begin_ns) if outer.row < span.row]
 
 
-def _is_evaluation(span: Span) -> bool:
-    return span.kind == "operator" and span.name.startswith(EVALUATE)
+def _is_evaluation(trace: ReferenceTrace, span: Span) -> bool:
+    if span.kind != "operator":
+        return False
+    return span.name.startswith(EVALUATE) if trace.has_engine else is_node(span.name)
 
 
 def _is_or_lies_below_evaluation(trace: ReferenceTrace, span: Span) -> bool:
-    return _is_evaluation(span) or any(_is_evaluation(outer) for outer in _above(trace, span))
+    return (
+        trace.is_engine_thread(span.thread)
+        or _is_evaluation(trace, span)
+        or any(_is_evaluation(trace, outer) for outer in _above(trace, span))
+    )
 
 
 def forward_link(trace: ReferenceTrace, span: Span) -> Span | None:
@@ -167,7 +176,8 @@ def forward_link(trace: ReferenceTrace, span: Span) -> Span | None:
 def forward_link_of_stack(trace: ReferenceTrace, stack: Stack) -> Span | None:
     """Return the link of the innermost operator with a sequence number, in a stack of the backward pass."""
     numbered = [span for span in operators(stack) if span.sequence_number >= 0]
-    if not numbered or not any(_is_evaluation(span) for span in stack):
+    in_backward = any(_is_evaluation(trace, span) or trace.is_engine_thread(span.thread) for span in stack)
+    if not numbered or not in_backward:
         return None
     return forward_link(trace, numbered[-1])
 

@@ -253,7 +253,7 @@ class CachingAllocator:
         expandable = self.options.expandable_segments
         was_split = self.is_split(block)
         rest = block.size - size
-        split_small = rest >= 512 and (pool == "small" or expandable)
+        split_small = rest >= 512 and (pool == "small" or expandable or self.options.sizes_with_slack)
         split_large = rest > MIB and size < self.max_split and not expandable
         if cuts is None:
             cuts = (split_small or split_large) and self.may_split(block)

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -118,9 +119,31 @@ class ReferenceTrace:
     diagnostics: Counter[str] = field(default_factory=Counter)
     metadata: dict[str, Any] | None = None
 
+    @cached_property
+    def has_engine(self) -> bool:
+        """Whether spans of autograd's engine are in the trace (torch from 1.10)."""
+        return bool(self.of_kind("operator", "autograd::engine::evaluate_function"))
+
+    def is_engine_thread(self, thread: int) -> bool:
+        """Return whether a thread is autograd's own, in a trace without spans of its engine."""
+        return not self.has_engine and thread in self._threads_of_nodes
+
+    @cached_property
+    def _threads_of_nodes(self) -> set[int]:
+        first: dict[int, Span] = {}
+        for span in self.of_kind("operator"):
+            first.setdefault(span.thread, span)
+        return {thread for thread, span in first.items() if is_node(span.name)}
+
     def of_kind(self, kind: str, prefix: str = "") -> list[Span]:
         """Return every span of the kind whose name starts with ``prefix``, in table order."""
         return [span for span in self.spans if span.kind == kind and span.name.startswith(prefix)]
+
+
+def is_node(name: str) -> bool:
+    """Return whether an operator's name is that of a node of autograd's graph."""
+    is_backward = name.rstrip("0123456789").endswith("Backward") and not name.startswith("aten::")
+    return is_backward or name.startswith("torch::autograd::")
 
 
 def read(source: str | os.PathLike[str] | bytes) -> ReferenceTrace:

@@ -1,0 +1,262 @@
+"""Parameters, gradients and optimizer state that were there before the profiler began.
+
+Memory events show what is allocated and freed while the profiler runs. Of a model that was made earlier, a
+trace shows the shapes instead, where it was recorded with `record_shapes=True`: autograd hands each parameter
+its gradient (`torch::autograd::AccumulateGrad`), which has the parameter's shape and dtype; a run without
+gradients hands its weights to operators. Without shapes, the gradients that a backward pass leaves behind
+have the sizes of the parameters.
+
+The allocator places a run by its order, and the run began with its first iteration. So gradients and state
+come where the first iteration of the trace would have made them, if another one follows it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xmem.dtypes import item_bytes
+from xmem.run.operators import ANNOTATION, OPERATOR
+from xmem.run.recorded import Recorded
+from xmem.run.workload import Workload, concatenated, made_by_policy
+from xmem.trace.attribution import Category, Phase
+from xmem.trace.blocks import BORN_BEFORE, NEVER
+
+_ACCUMULATE = "torch::autograd::AccumulateGrad"
+_STEP = "Optimizer.step#"
+
+_WEIGHTS_OF = {
+    "aten::linear": (1, 2),
+    "aten::_convolution": (1, 2),
+    "aten::embedding": (0,),
+    "aten::layer_norm": (2, 3),
+    "aten::batch_norm": (1, 2, 3, 4),
+}
+"""Positions of parameters and buffers among the inputs of operators."""
+
+_STATES_OF = {
+    "sgd": 0,
+    "adagrad": 1,
+    "rmsprop": 1,
+    "lion": 1,
+    "muon": 1,
+    "asgd": 1,
+    "adadelta": 2,
+    "rprop": 2,
+    "adamax": 2,
+}
+"""Tensors of a parameter's size that an optimizer keeps for it (torch 2.13, ``torch.optim``); everything
+named after Adam keeps two."""
+
+_MOMENTUM = frozenset({"aten::mul_", "aten::_foreach_mul_", "aten::_fused_sgd_"})
+_AMSGRAD = frozenset({"aten::maximum", "aten::_foreach_maximum_", "aten::maximum_"})
+_BEGINNINGS = frozenset({"aten::embedding", "aten::lift_fresh", "aten::rand", "aten::randint", "aten::randn"})
+"""Operators at the beginning of an iteration, which layers do not call."""
+
+_MOSTLY = 0.5
+
+
+class AddStateBeforeTrace:
+    """What a training run had before a trace of somebody else's began is on the GPU for the whole run.
+
+    Not for captures, which list their tensors, and not where PyTorch's allocator gave its totals.
+    """
+
+    name = "add_state_before_trace"
+    description = (
+        "parameters, gradients and optimizer state from before the trace began are added by the shapes and "
+        "the optimizer's name"
+    )
+    inputs_of = frozenset({_ACCUMULATE, *_WEIGHTS_OF})
+
+    def __call__(self, workload: Workload, context: Recorded) -> Workload:
+        """Add a block for each tensor that the run must have had and the trace did not see allocated."""
+        if context.is_captured or context.allocator is not None or len(workload) == 0:
+            return workload
+        sizes = parameters_before(workload, context)
+        if not sizes:
+            return workload
+        total_bytes = sum(sizes)
+        seen, missing = _seen(workload, sizes)
+        category = workload.category.copy()
+        category[seen] = Category.PARAMETER
+        workload = workload.with_columns(category=category)
+        begin_ns = int(workload.alloc_ns.min())
+        older = [_older(Category.PARAMETER, missing, begin_ns)]
+        steps = _steps(context)
+        first_step_ns = int(context.trace.events.begin_ns[steps].min()) if len(steps) > 1 else begin_ns
+        if _trained(context) and not _most_of(workload, Category.GRADIENT, total_bytes):
+            backward_ns = _first_backward_ns(context) if len(steps) > 1 else begin_ns
+            older.append(_older(Category.GRADIENT, sizes, backward_ns))
+        states = _states(context, steps)
+        if states and not _most_of(workload, Category.OPTIMIZER_STATE, states * total_bytes):
+            of_each = [size for size in sizes for _ in range(states)]
+            older.append(_older(Category.OPTIMIZER_STATE, of_each, first_step_ns))
+        return concatenated([*older, workload])
+
+
+def parameters_before(workload: Workload, context: Recorded) -> list[int]:
+    """Return the sizes in bytes of the parameters that a run used, each once; empty where it does not show.
+
+    Args:
+        workload: Blocks of the run.
+        context: The trace.
+    """
+    accumulated = np.flatnonzero(context.operators.rows_named([_ACCUMULATE]))
+    if len(accumulated) == 0:
+        return _weights(context)
+    rows = _fullest(accumulated, _backward_pass(accumulated, context))
+    sizes = [size for row in rows for size in [_input_bytes(context, row, 0)] if size]
+    if len(sizes) == len(rows):
+        return sizes
+    left = (workload.category == Category.GRADIENT) & (workload.iteration >= 0)
+    left_rows = np.flatnonzero(left)
+    if len(left_rows) == 0:
+        return []
+    by_iteration = np.bincount(workload.iteration[left_rows], weights=workload.size_bytes[left_rows])
+    fullest = left_rows[workload.iteration[left_rows] == int(np.argmax(by_iteration))]
+    return [int(size) for size in workload.size_bytes[fullest]]
+
+
+def _backward_pass(rows: NDArray[np.intp], context: Recorded) -> NDArray[np.intp]:
+    """Return the number of the backward pass that each row belongs to: operators that record a node and do
+    not run in a backward pass separate them."""
+    operators, events = context.operators, context.trace.events
+    recording = np.flatnonzero((events.kind == OPERATOR) & (events.sequence_number >= 0)).astype(np.int32)
+    forward = recording[~operators.in_backward(recording)]
+    return np.searchsorted(np.sort(events.begin_ns[forward]), events.begin_ns[rows])
+
+
+def _weights(context: Recorded) -> list[int]:
+    """Return the sizes of the weights that operators were given in the iteration that had most."""
+    operators, events = context.operators, context.trace.events
+    rows = np.flatnonzero(operators.rows_named(_WEIGHTS_OF))
+    if len(rows) == 0:
+        return []
+    number = np.searchsorted(_iterations_ns(context), events.begin_ns[rows], side="right")
+    names = context.trace.names
+    return [
+        size
+        for row in _fullest(rows, number)
+        for place in _WEIGHTS_OF[names[int(events.name[row])]]
+        for size in [_input_bytes(context, row, place)]
+        if size
+    ]
+
+
+def _iterations_ns(context: Recorded) -> NDArray[np.int64]:
+    """Return when iterations without a backward pass begin: where `ProfilerStep` marks them, else where the
+    operators that nothing encloses repeat themselves, with one among them that no layer calls.
+
+    Layers repeat themselves too. Where that leaves it open, all is one iteration: weights
+    are then rather counted twice than missed.
+    """
+    operators, events = context.operators, context.trace.events
+    marks = np.flatnonzero(operators.rows_named(lambda name: name.startswith("ProfilerStep#"), ANNOTATION))
+    if len(marks):
+        return np.sort(events.begin_ns[marks])
+    outer = np.flatnonzero((events.kind == OPERATOR) & (operators.parent < 0))
+    calls = np.stack([events.name[outer], events.inputs[outer], events.thread[outer]], axis=1)
+    beginnings = operators.rows_named(_BEGINNINGS)[outer]
+    for period in (np.flatnonzero((calls[1:] == calls[0]).all(axis=1)) + 1).tolist():
+        if 2 * period > len(calls):
+            break
+        if beginnings[:period].any() and (calls[period:] == calls[:-period]).all():
+            return events.begin_ns[outer[::period]]
+    return np.empty(0, np.int64)
+
+
+def _fullest(rows: NDArray[np.intp], number: NDArray[np.intp]) -> list[int]:
+    """Return the rows of the number that most of them have."""
+    found, counts = np.unique(number, return_counts=True)
+    chosen: list[int] = rows[number == found[int(np.argmax(counts))]].tolist()
+    return chosen
+
+
+def _input_bytes(context: Recorded, row: int, place: int) -> int:
+    """Return the bytes of a tensor that an operator was given, 0 where the trace does not say."""
+    inputs = context.operators.inputs(row)
+    shape = () if inputs is None else inputs.shape(place)
+    types = context.operators.input_types(row)
+    item = item_bytes(types[place]) if place < len(types) else None
+    return prod(shape) * item if shape and item else 0
+
+
+def _seen(workload: Workload, sizes: Iterable[int]) -> tuple[NDArray[np.intp], list[int]]:
+    """Return the rows of parameters that the trace saw allocated, and the sizes of the others.
+
+    They are blocks of the same size that are never freed, and were not made by a step of the training.
+    """
+    lasting = workload.free_ns == NEVER
+    lasting &= np.isin(workload.phase, (Phase.OTHER, Phase.LOAD, Phase.FORWARD))
+    lasting &= (workload.flags & BORN_BEFORE) == 0
+    rows_of: dict[int, list[int]] = {}
+    for row in np.flatnonzero(lasting)[::-1].tolist():
+        rows_of.setdefault(int(workload.size_bytes[row]), []).append(row)
+    seen, missing = [], []
+    for size, count in Counter(sizes).items():
+        rows = [rows_of[size].pop() for _ in range(min(count, len(rows_of.get(size, ()))))]
+        seen += rows
+        missing += [size] * (count - len(rows))
+    return np.array(seen, np.intp), missing
+
+
+def _most_of(workload: Workload, category: Category, bytes_: int) -> bool:
+    """Return whether blocks of a category, those of the iteration with most of them, are most of a size."""
+    rows = workload.category == category
+    if not rows.any():
+        return False
+    iteration = np.maximum(workload.iteration[rows], -1) + 1
+    return bool(np.bincount(iteration, weights=workload.size_bytes[rows]).max() >= _MOSTLY * bytes_)
+
+
+def _trained(context: Recorded) -> bool:
+    return bool(context.operators.rows_named([_ACCUMULATE]).any())
+
+
+def _first_backward_ns(context: Recorded) -> int:
+    rows = context.operators.rows_named([_ACCUMULATE])
+    return int(context.trace.events.begin_ns[rows].min())
+
+
+def _steps(context: Recorded) -> NDArray[np.intp]:
+    """Return the rows of the optimizers' steps."""
+    steps = context.operators.rows_named(lambda name: name.startswith(_STEP), ANNOTATION)
+    return np.flatnonzero(steps)
+
+
+def _states(context: Recorded, steps: NDArray[np.intp]) -> int:
+    """Return how many tensors of each parameter's size the optimizer keeps, by its name and what it calls."""
+    events, names = context.trace.events, context.trace.names
+    if len(steps) == 0:
+        return 0
+    kinds = {names[int(name)][len(_STEP) :].partition(".")[0].lower() for name in events.name[steps]}
+    states = max(_STATES_OF.get(kind, 2 if "adam" in kind else 0) for kind in kinds)
+    if kinds == {"sgd"}:
+        return int(_calls(context, steps, _MOMENTUM))
+    return states + int(any("adam" in kind for kind in kinds) and _calls(context, steps, _AMSGRAD))
+
+
+def _calls(context: Recorded, spans: NDArray[np.intp], wanted: frozenset[str]) -> bool:
+    """Return whether one of these operators runs within one of these spans."""
+    events = context.trace.events
+    begins = events.begin_ns[context.operators.rows_named(wanted)]
+    return any(
+        bool(((events.begin_ns[span] <= begins) & (begins < events.end_ns[span])).any()) for span in spans
+    )
+
+
+def _older(category: Category, sizes: Sequence[int], begin_ns: int) -> Workload:
+    count = len(sizes)
+    return made_by_policy(
+        count,
+        size_bytes=np.array(sizes, np.int64),
+        alloc_ns=np.full(count, begin_ns, np.int64),
+        free_ns=np.full(count, NEVER, np.int64),
+        category=np.full(count, category),
+        phase=np.full(count, Phase.OTHER),
+    )
