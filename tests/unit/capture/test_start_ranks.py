@@ -33,10 +33,16 @@ def start(world: World, code: str, tmp_path: Path) -> subprocess.CompletedProces
 
 
 def test_each_rank_gets_the_variables_of_launchers(tmp_path: Path) -> None:
-    code = f"import json, os; print(json.dumps([os.environ[name] for name in {NAMES.split()}]))"
+    # A file for each rank: lines that two processes write into one pipe may mix.
+    code = (
+        "import json, os, pathlib\n"
+        f"told = [os.environ[name] for name in {NAMES.split()}]\n"
+        "pathlib.Path(__file__).with_name(told[0]).write_text(json.dumps(told))"
+    )
     ended = start(World(12, (0, 5), 4), code, tmp_path)
     assert ended.returncode == 0, ended.stderr
-    assert sorted(json.loads(line) for line in ended.stdout.splitlines()) == [
+    told = [json.loads((tmp_path / rank).read_text()) for rank in ("0", "5")]
+    assert told == [
         ["0", "0", "12", "4", "0", "0", "3", "0,1,2,3"],
         ["5", "1", "12", "4", "1", "5", "3", "4,5,6,7"],
     ]
