@@ -1,6 +1,7 @@
 #include "attribution/attribute.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <string>
 #include <string_view>
 
@@ -17,6 +18,9 @@ using trace::SpanKind;
 using Stack = std::span<const std::uint32_t>;
 
 constexpr std::string_view kModulePrefix = "nn.Module: ";
+
+// Modules in the name of one: paths would grow with the square of the depth.
+constexpr std::size_t kMostModules = 100;
 
 class Attributor {
  public:
@@ -122,11 +126,18 @@ class Attributor {
       }
       return {};
     }
+    frames_.clear();
+    std::ranges::copy_if(stack, std::back_inserter(frames_),
+                         [&](std::uint32_t row) { return events_.kind[row] == SpanKind::module_frame; });
     path_.clear();
-    for (const std::uint32_t row : stack) {
-      if (events_.kind[row] != SpanKind::module_frame) continue;
+    for (std::size_t level = 0; level < frames_.size(); ++level) {
       if (!path_.empty()) path_ += '.';
-      path_ += trace_.names[events_.name[row]].substr(kModulePrefix.size());
+      if (frames_.size() > kMostModules && level == kMostModules / 2) {
+        path_ += "...";
+        level = frames_.size() - kMostModules / 2 - 1;
+        continue;
+      }
+      path_ += trace_.names[events_.name[frames_[level]]].substr(kModulePrefix.size());
     }
     return path_.empty() ? NameId{} : result_.modules.intern(path_);
   }
@@ -158,6 +169,7 @@ class Attributor {
   bool has_modules_ = false;
   bool has_lines_ = false;
   std::string path_;
+  std::vector<std::uint32_t> frames_;
   std::vector<Nanoseconds> step_end_;  // of the optimizer step that a block is born in
   Attribution result_;
 };

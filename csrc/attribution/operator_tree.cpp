@@ -22,4 +22,16 @@ std::vector<std::int32_t> operator_parents(const trace::EventTable& events) {
   return parents;
 }
 
+std::vector<std::int32_t> nearest_wanted(std::span<const std::int32_t> parents, std::span<const bool> wanted) {
+  std::vector<std::int32_t> nearest(parents.size(), -1);
+  for (std::size_t row = 0; row < parents.size(); ++row) {
+    if (wanted[row]) {
+      nearest[row] = static_cast<std::int32_t>(row);
+    } else if (parents[row] >= 0) {
+      nearest[row] = nearest[static_cast<std::size_t>(parents[row])];
+    }
+  }
+  return nearest;
+}
+
 }  // namespace xmem::attribution

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "trace/event_table.hpp"
@@ -11,5 +12,9 @@ namespace xmem::attribution {
 // Row of the innermost operator that is open when the operator of each row begins; -1 for outermost ones and for rows
 // that are not operators.
 std::vector<std::int32_t> operator_parents(const trace::EventTable& events);
+
+// The nearest wanted row for each: itself, or else the innermost wanted one of those that enclose it; -1 for none.
+// One pass: parents come before their children.
+std::vector<std::int32_t> nearest_wanted(std::span<const std::int32_t> parents, std::span<const bool> wanted);
 
 }  // namespace xmem::attribution

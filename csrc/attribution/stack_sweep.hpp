@@ -2,19 +2,24 @@
 //
 // Operators, frames and annotations of a thread nest, so the spans that are open at a time form a stack. Spans of
 // broken or foreign traces may cross; then closed spans are also removed from the middle of the stack. Cost: linear in
-// spans plus questions times the depth.
+// spans plus questions times the depth, which has a limit.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
+#include "base/error.hpp"
 #include "base/units.hpp"
 #include "trace/event_table.hpp"
 
 namespace xmem::attribution {
+
+// Deeper than Python's own limit of recursion by an order of magnitude: no profiler writes such a trace.
+inline constexpr std::size_t kMostNested = 10'000;
 
 // A question: which spans of `thread` are open at `time_ns`; `id` is the asker's.
 struct Instant {
@@ -49,6 +54,9 @@ void sweep_stacks(const trace::EventTable& events, std::vector<Instant>& instant
       close_until(events.begin_ns[row]);
       crossing = crossing || (!open.empty() && events.end_ns[row] > events.end_ns[open.back()]);
       open.push_back(static_cast<std::uint32_t>(row));
+      if (open.size() > kMostNested)
+        throw TraceError("events of one thread are nested more than " + std::to_string(kMostNested) +
+                         " levels deep, which no profiler writes; record the trace again");
     }
     close_until(instant.time_ns);
     answer(instant.id, std::span<const std::uint32_t>(open));

@@ -75,6 +75,21 @@ void register_attribution(py::module_& core) {
         return py::array_t<std::int32_t>(static_cast<py::ssize_t>(parents.size()), parents.data());
       },
       py::arg("trace"));
+
+  core.def(
+      "nearest_wanted",
+      [](const Column<std::int32_t>& parents, const Column<bool>& wanted) {
+        const std::span<const std::int32_t> of = span_of(parents);
+        const std::span<const bool> which = span_of(wanted);
+        if (of.size() != which.size()) throw std::invalid_argument("parents and wanted differ in length");
+        std::vector<std::int32_t> nearest;
+        {
+          const py::gil_scoped_release release;
+          nearest = attribution::nearest_wanted(of, which);
+        }
+        return py::array_t<std::int32_t>(static_cast<py::ssize_t>(nearest.size()), nearest.data());
+      },
+      py::arg("parents"), py::arg("wanted"));
 }
 
 }  // namespace xmem::bindings

@@ -127,6 +127,17 @@ def test_agrees_where_spans_cross(data: st.DataObject) -> None:
 
 
 @needs_core
+@pytest.mark.parametrize("levels", [99, 100, 101, 102, 150])
+def test_agrees_on_paths_of_deep_modules(levels: int) -> None:
+    builder = TraceBuilder()
+    for level in range(levels):
+        builder.module_frame(f"M_{level}", level, 10_000 - level)
+        builder.alloc(0x1000 + 64 * level, 64, at_us=level)
+    text = builder.bytes("compact")
+    assert core_answer(text) == reference_answer(text)
+
+
+@needs_core
 @thorough
 @given(st.data())
 def test_points_at_the_first_bad_event(data: st.DataObject) -> None:

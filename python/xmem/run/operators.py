@@ -58,13 +58,8 @@ class OperatorIndex:
             rows: int32 rows of the EventTable, -1 = none.
             wanted: bool, one per EventTable row.
         """
-        found = rows.astype(np.int32, copy=True)
-        open_ = (found >= 0) & ~_take(wanted, found, False)
-        while open_.any():
-            found[open_] = self.parent[found[open_]]
-            open_ &= found >= 0
-            open_ &= ~_take(wanted, found, False)
-        return found
+        nearest = np.append(_core.nearest_wanted(self.parent, wanted), np.int32(-1))
+        return nearest[rows]
 
     def in_backward(self, rows: NDArray[np.int32]) -> NDArray[np.bool_]:
         """Return for each operator row whether autograd's engine runs it."""
@@ -134,10 +129,6 @@ def _is_node(name: str) -> bool:
     """Return whether an operator's name is that of a node of autograd's graph."""
     is_own = name.startswith("torch::autograd::")
     return is_own or (name.rstrip("0123456789").endswith("Backward") and not name.startswith("aten::"))
-
-
-def _take(column: NDArray[np.bool_], rows: NDArray[np.int32], missing: bool) -> NDArray[np.bool_]:
-    return np.where(rows >= 0, column[rows], missing)
 
 
 def covered(

@@ -43,3 +43,17 @@ TEST(a_span_that_crosses_its_neighbour_leaves_the_middle_of_the_stack) {
   const EventTable events = spans({{0, 40}, {10, 60}, {20, 30}});
   CHECK_EQUAL(open_at(events, {{0, 25, 0}, {0, 35, 1}, {0, 45, 2}, {0, 60, 3}}), "012 01 1 -");
 }
+
+TEST(spans_nested_deeper_than_any_profiler_writes_are_refused) {
+  const auto deep = [](std::size_t levels) {
+    EventTable events;
+    for (std::size_t level = 0; level < levels; ++level)
+      events.append({.thread = 0, .span = {static_cast<std::int64_t>(level), 1'000'000}});
+    std::vector<Instant> instants{{0, 500'000, 0}};
+    std::size_t found = 0;
+    sweep_stacks(events, instants, [&](std::uint32_t, std::span<const std::uint32_t> stack) { found = stack.size(); });
+    return found;
+  };
+  CHECK_EQUAL(deep(xmem::attribution::kMostNested), xmem::attribution::kMostNested);
+  CHECK_THROWS(deep(xmem::attribution::kMostNested + 1), xmem::TraceError);
+}

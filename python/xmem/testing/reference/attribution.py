@@ -13,6 +13,7 @@ from xmem.testing.reference.trace import MODULE_FRAME, NONE, ReferenceTrace, Spa
 ENGINE = "autograd::engine::"
 EVALUATE = "autograd::engine::evaluate_function"
 STEP = "Optimizer.step#"
+MOST_MODULES = 100
 
 Stack = list[Span]
 
@@ -188,6 +189,8 @@ def module(trace: ReferenceTrace, stack: Stack) -> str | None:
     if trace.of_kind("module"):
         return _innermost(stack, "module", lambda span: span.name)
     frames = [span.name.removeprefix(MODULE_FRAME) for span in stack if span.kind == "module_frame"]
+    if len(frames) > MOST_MODULES:
+        frames[MOST_MODULES // 2 : -MOST_MODULES // 2] = ["..."]
     return ".".join(frames) or None
 
 
