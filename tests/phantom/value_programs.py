@@ -38,7 +38,12 @@ def seeds_of_64_bits():
     """torchtitan sends its ranks a seed as bytes, and reads it as one number."""
     seed = tensor([1, 2, 3, 4, 5, 6, 7, 200], dtype=torch.uint8).view(torch.uint64)
     large = tensor(2**63 + 5, dtype=torch.uint64)
-    return [seed.item(), int(seed), seed.tolist(), large.item(), int(large)]
+    small = tensor(2**53 + 1, dtype=torch.uint64)
+    try:
+        overflow = int(large)
+    except RuntimeError as error:
+        overflow = str(error)
+    return [seed.item(), seed.tolist(), large.item(), overflow, int(small), small.item()]
 
 
 @program

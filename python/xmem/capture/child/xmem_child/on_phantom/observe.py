@@ -79,8 +79,11 @@ class ScriptWatch(FollowingMode):
 
 def _read_unsigned(read: Handler, tensor: torch.Tensor) -> int:
     """Read a number of 64 bits without a sign. Kernels in Python, which follow the values, give PyTorch's
-    dispatcher signed ones only."""
-    return int(read(tensor.view(torch.int64))) % 2**64
+    dispatcher signed ones only. What PyTorch makes an int of has to fit one with a sign."""
+    number = int(read(tensor.view(torch.int64))) % 2**64
+    if number >= 2**63 and read is not torch.Tensor.item:
+        raise RuntimeError("value cannot be converted to type int64_t without overflow")
+    return number
 
 
 def install(session: Session, values: Values, patches: Patches) -> None:
