@@ -20,8 +20,21 @@ MAY_INCLUDE: dict[str, set[str]] = {
     "sequence": {"base", "blocks"},
     "allocators": {"base"},
     "simulation": {"base", "sequence", "allocators"},
+    "snapshot": {"base"},
     "scaling": {"base"},
-    "bindings": {"base", "trace", "blocks", "attribution", "sequence", "allocators", "simulation", "scaling"},
+    "bindings": {
+        *(
+            "base",
+            "trace",
+            "blocks",
+            "attribution",
+            "sequence",
+            "allocators",
+            "simulation",
+            "snapshot",
+            "scaling",
+        )
+    },
 }
 # The same inside csrc/phantom, which includes nothing else of the project.
 PHANTOM_MAY_INCLUDE: dict[str, set[str]] = {

@@ -6,7 +6,7 @@
 #        tools/fuzz.sh runs N       N inputs for each target, the same at every run from the same corpus
 set -eu
 cd "$(dirname "$0")/.."
-targets="event_splitter:traces read_trace:traces stages:traces replay:requests"
+targets="event_splitter:traces read_trace:traces stages:traces replay:requests recording:recordings pickle:pickles"
 case $1 in
   seconds) bound="-max_total_time=$(($2 / $(echo "$targets" | wc -w) + 1))" ;;
   runs) bound="-seed=1 -runs=$2" ;;

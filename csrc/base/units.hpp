@@ -14,6 +14,9 @@ inline constexpr Nanoseconds kNever = std::numeric_limits<Nanoseconds>::max();
 // More than any device holds, and little enough that sums do not overflow.
 inline constexpr Bytes kMaxBlockBytes = Bytes{1} << 44;
 
+// Above any address of a device, and far from overflowing when sizes are added.
+inline constexpr Bytes kMaxAddress = Bytes{1} << 61;
+
 namespace literals {
 constexpr Bytes operator""_B(unsigned long long n) {
   return static_cast<Bytes>(n);

@@ -290,6 +290,7 @@ allocators::AllocatorState make_state(const Column<Bytes>& segment_address, cons
   state.block_requested = copy(block_requested);
   state.block_state = copy(block_state);
   state.block_handle.assign(state.block_address.size(), -1);
+  allocators::check_state(state);
   return state;
 }
 

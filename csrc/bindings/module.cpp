@@ -10,5 +10,6 @@ PYBIND11_MODULE(_core, core) {
   xmem::bindings::register_blocks(core);
   xmem::bindings::register_attribution(core);
   xmem::bindings::register_simulation(core);
+  xmem::bindings::register_snapshot(core);
   xmem::bindings::register_scaling(core);
 }

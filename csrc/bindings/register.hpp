@@ -17,6 +17,7 @@ void register_trace(pybind11::module_& core);
 void register_blocks(pybind11::module_& core);
 void register_attribution(pybind11::module_& core);
 void register_simulation(pybind11::module_& core);
+void register_snapshot(pybind11::module_& core);
 void register_scaling(pybind11::module_& core);
 
 // (name, count, first byte offset, severity, explanation) of each problem.

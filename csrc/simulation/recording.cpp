@@ -1,10 +1,12 @@
 #include "simulation/recording.hpp"
 
 #include <algorithm>
+#include <map>
 #include <stdexcept>
 #include <string>
 #include <unordered_map>
 
+#include "allocators/caching/rounding.hpp"
 #include "base/error.hpp"
 
 namespace xmem::simulation {
@@ -40,10 +42,16 @@ bool asks_device(RecordedAction action) {
   return action == RecordedAction::kSegmentAlloc || action == RecordedAction::kSegmentMap || gives_back(action);
 }
 
-// Answers what the recording answered during one call of the allocator: an event that stands next succeeds.
+// Answers what the recording answered during one call of the allocator: an event that stands next succeeds, unless it
+// hands out memory twice.
 class RecordedDevice {
  public:
-  RecordedDevice(const Recording& recording, Bytes capacity) : recording_(recording), capacity_(capacity) {}
+  RecordedDevice(const Recording& recording, Bytes capacity, const allocators::AllocatorState& start)
+      : recording_(recording), capacity_(capacity) {
+    for (std::size_t s = 0; s < start.segment_address.size(); ++s) {
+      in_use_[start.segment_address[s]] = start.segment_address[s] + start.segment_size[s];
+    }
+  }
 
   // The events of the next call are [begin, end).
   void set_call(std::size_t begin, std::size_t end, Bytes free_bytes) {
@@ -54,9 +62,11 @@ class RecordedDevice {
 
   std::optional<Bytes> allocate(Bytes size) {
     if (!is_next(RecordedAction::kSegmentAlloc) || recording_.size[next_] != size) return std::nullopt;
+    if (!take(recording_.address[next_], size)) return std::nullopt;
     return recording_.address[next_++];
   }
-  void release(Bytes, Bytes) {
+  void release(Bytes address, Bytes size) {
+    give_back(address, size);
     if (is_next(RecordedAction::kSegmentFree)) ++next_;
   }
   // A range is reserved before its first page is mapped, maybe after a flush that finds memory for it. Where this call
@@ -68,12 +78,13 @@ class RecordedDevice {
   }
   void unreserve(Bytes, Bytes) {}
   bool map(Bytes address, Bytes size) {
-    const bool granted =
-        is_next(RecordedAction::kSegmentMap) && recording_.size[next_] == size && recording_.address[next_] == address;
+    const bool granted = is_next(RecordedAction::kSegmentMap) && recording_.size[next_] == size &&
+                         recording_.address[next_] == address && take(address, size);
     if (granted) ++next_;
     return granted;
   }
-  void unmap(Bytes, Bytes) {
+  void unmap(Bytes address, Bytes size) {
+    give_back(address, size);
     if (is_next(RecordedAction::kSegmentUnmap)) ++next_;
   }
   Bytes free_bytes() const { return free_bytes_; }
@@ -85,8 +96,29 @@ class RecordedDevice {
     return next_ < end_ && static_cast<RecordedAction>(recording_.action[next_]) == action;
   }
 
+  bool take(Bytes address, Bytes size) {
+    const auto after = in_use_.lower_bound(address);
+    if (after != in_use_.end() && after->first < address + size) return false;
+    if (after != in_use_.begin() && std::prev(after)->second > address) return false;
+    in_use_[address] = address + size;
+    return true;
+  }
+
+  // What was taken at once may go back in parts.
+  void give_back(Bytes address, Bytes size) {
+    auto at = in_use_.upper_bound(address);
+    if (at != in_use_.begin()) --at;
+    while (at != in_use_.end() && at->first < address + size) {
+      const auto [begin, end] = *at;
+      at = in_use_.erase(at);
+      if (begin < address) in_use_[begin] = std::min(end, address);
+      if (end > address + size) in_use_[std::max(begin, address + size)] = end;
+    }
+  }
+
   const Recording& recording_;
   Bytes capacity_;
+  std::map<Bytes, Bytes> in_use_;  // begins to ends of ranges
   std::size_t next_ = 0;
   std::size_t end_ = 0;
   Bytes free_bytes_ = 0;
@@ -97,7 +129,9 @@ class Driver {
  public:
   Driver(const Recording& recording, const allocators::AllocatorOptions& options,
          const allocators::AllocatorState& start, Bytes capacity)
-      : recording_(recording), device_(recording, capacity), allocator_(options, allocators::DeviceReference(device_)) {
+      : recording_(recording),
+        device_(recording, capacity, start),
+        allocator_(options, allocators::DeviceReference(device_)) {
     const std::vector<BlockHandle> handles = allocator_.restore(start);
     for (std::size_t b = 0; b < handles.size(); ++b) {
       if (!handles[b].is_none()) live_.emplace(start.block_address[b], handles[b]);
@@ -291,14 +325,31 @@ class Driver {
 
 }  // namespace
 
-RecordingReplay replay_recording(const Recording& recording, const allocators::AllocatorOptions& options,
-                                 const allocators::AllocatorState& start, Bytes capacity) {
+void check_recording(const Recording& recording) {
   const std::size_t count = recording.action.size();
   if (recording.address.size() != count || recording.size.size() != count || recording.stream.size() != count ||
       recording.mempool.size() != count) {
     throw ConfigError("the columns have different lengths",
                       "give one action, address, size, stream and pool for each event");
   }
+  for (std::size_t event = 0; event < count; ++event) {
+    const auto action = static_cast<RecordedAction>(recording.action[event]);
+    if (action == RecordedAction::kOther) continue;
+    const Bytes size = recording.size[event];
+    const Bytes address = recording.address[event];
+    const bool is_whole = !asks_device(action) || size % allocators::kMinBlockSize == 0;
+    const Bytes largest = action == RecordedAction::kOutOfMemory ? kMaxAddress : kMaxBlockBytes;
+    const bool is_possible = size > 0 && size <= largest && is_whole && address >= 0 && address <= kMaxAddress;
+    if (is_possible && action < RecordedAction::kOther) continue;
+    throw TraceError("the allocator of PyTorch never has a size of " + std::to_string(size) + " bytes at address " +
+                         std::to_string(address) + "; take another snapshot, of a real run",
+                     -1, static_cast<std::int64_t>(event));
+  }
+}
+
+RecordingReplay replay_recording(const Recording& recording, const allocators::AllocatorOptions& options,
+                                 const allocators::AllocatorState& start, Bytes capacity) {
+  check_recording(recording);
   return Driver(recording, options, start, capacity).run();
 }
 

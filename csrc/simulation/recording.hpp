@@ -39,6 +39,10 @@ struct Recording {
   std::span<const std::int32_t> mempool;  // allocators::MempoolId
 };
 
+// Throws TraceError, with the event, for sizes and addresses that no allocator hands out, and ConfigError for columns
+// of different length. What follows makes sums of them.
+void check_recording(const Recording& recording);
+
 // What the simulator did in place of a recorded event; action kOther: nothing.
 struct Difference {
   std::int64_t event = -1;  // index of the first recorded event that disagrees
@@ -56,8 +60,9 @@ struct RecordingReplay {
   allocators::AllocatorState state;  // at the end, or after the call that disagreed
 };
 
-// `start`: the allocator before the first event. `capacity`: total memory of the device, the size of the address
-// ranges of expandable segments. Throws ConfigError for refused options or columns of different length.
+// `start`: the allocator before the first event, of which check_state holds. `capacity`: total memory of the device,
+// the size of the address ranges of expandable segments. Throws as check_recording does, and ConfigError for refused
+// options.
 RecordingReplay replay_recording(const Recording& recording, const allocators::AllocatorOptions& options,
                                  const allocators::AllocatorState& start, Bytes capacity);
 

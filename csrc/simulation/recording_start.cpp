@@ -76,6 +76,7 @@ class Rewind {
         remove_memory(address, size);
         break;
       case RecordedAction::kSegmentFree:
+        require(is_unused(address, size), "gives back memory that is in use afterwards");
         segments_[address] = {size, recording_.stream[event_], pool_of_segment(size), false,
                               recording_.mempool[event_]};
         break;
@@ -102,20 +103,22 @@ class Rewind {
 
   // No free block of a large segment is 1 MiB or less: such a gap is slack of the block before it.
   void settle_size(std::map<Bytes, Live>::iterator block, const std::pair<const Bytes, Mapped>& segment) {
-    if (block->second.exact) return;
     const Bytes segment_end = segment.first + segment.second.size;
     const auto next = std::next(block);
     const Bytes limit = next == live_.end() ? segment_end : std::min(segment_end, next->first);
     const Bytes gap = limit - (block->first + block->second.size);
     require(gap >= 0, "frees a block that overlaps another");
-    if (gap > allocators::kSmallSize) return;
+    if (block->second.exact || gap > allocators::kSmallSize) return;
     block->second.size += gap;
     block->second.exact = true;
   }
 
   void remove_memory(Bytes address, Bytes size) {
     const auto inside = live_.lower_bound(address);
-    require(inside == live_.end() || inside->first >= address + size, "asks for memory that was in use before");
+    const bool reaches_in =
+        inside != live_.begin() && std::prev(inside)->first + std::prev(inside)->second.size > address;
+    require(!reaches_in && (inside == live_.end() || inside->first >= address + size),
+            "asks for memory that was in use before");
     const auto found = segment_of(address);
     require(found != segments_.end() && address + size <= found->first + found->second.size,
             "asks for memory that the segments after it do not have");
@@ -130,6 +133,7 @@ class Rewind {
   }
 
   void add_pages(Bytes address, Bytes size) {
+    require(is_unused(address, size), "gives back pages that are mapped afterwards");
     const std::int64_t stream = recording_.stream[event_];
     Mapped pages{size, stream, size % options_.large_segment == 0 ? Pool::kLarge : Pool::kSmall, true,
                  recording_.mempool[event_]};
@@ -162,6 +166,12 @@ class Rewind {
     if (after == segments_.begin()) return segments_.end();
     const auto found = std::prev(after);
     return address < found->first + found->second.size ? found : segments_.end();
+  }
+
+  bool is_unused(Bytes address, Bytes size) const {
+    const auto after = segments_.lower_bound(address);
+    if (after != segments_.end() && after->first < address + size) return false;
+    return after == segments_.begin() || std::prev(after)->first + std::prev(after)->second.size <= address;
   }
 
   static Pool pool_of_segment(Bytes size) { return size == allocators::kSmallBuffer ? Pool::kSmall : Pool::kLarge; }
@@ -232,6 +242,7 @@ class Rewind {
 
 AllocatorState state_before(const Recording& recording, const allocators::AllocatorOptions& options,
                             const AllocatorState& end) {
+  check_recording(recording);
   return Rewind(recording, options, end).run();
 }
 

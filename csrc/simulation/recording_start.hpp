@@ -10,7 +10,8 @@
 
 namespace xmem::simulation {
 
-// Throws TraceError, with the event, when trace and segments do not belong together.
+// Throws as check_recording does, and TraceError, with the event, when trace and segments do not belong together. Of
+// `end`, check_state holds.
 allocators::AllocatorState state_before(const Recording& recording, const allocators::AllocatorOptions& options,
                                         const allocators::AllocatorState& end);
 

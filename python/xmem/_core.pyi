@@ -273,3 +273,7 @@ def state_before(
     options: AllocatorOptions,
     end: AllocatorState,
 ) -> AllocatorState: ...
+
+# Snapshots (csrc/bindings/bind_snapshot.cpp).
+
+def check_plain_pickle(content: bytes) -> None: ...

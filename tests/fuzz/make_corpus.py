@@ -6,6 +6,7 @@ Run it after a change of the cases: `python tests/fuzz/make_corpus.py`. Same cas
 from __future__ import annotations
 
 import json
+import pickle
 import random
 from pathlib import Path
 
@@ -208,6 +209,34 @@ def histories() -> dict[str, bytes]:
     return {name: head + random.Random(name).randbytes(900) for name, head in heads.items()}
 
 
+def recordings() -> dict[str, bytes]:
+    """Inputs of the recording target: settings, a number of changes, then calls."""
+    heads = {
+        f"{name}_{changes}_changes": bytes([expandable, capacity, changes])
+        for name, expandable, capacity in (("plain", 0, 12), ("expandable", 1, 12), ("full", 0, 3))
+        for changes in (0, 1, 3)
+    }
+    return {name: head + random.Random(name).randbytes(400) for name, head in heads.items()}
+
+
+def pickles() -> dict[str, bytes]:
+    """Small snapshots as every protocol writes them, and what a reader must not build."""
+    event = {"action": "alloc", "addr": 1 << 44, "size": 512, "stream": 0, "frames": [{"line": -7}], "f": 0.5}
+    snapshot = {"segments": [], "device_traces": [[event, dict(event)]], "pool": (0, 0), "none": [None, True]}
+    return {
+        **{f"protocol_{number}": pickle.dumps(snapshot, number) for number in range(6)},
+        "imports": b"cos\nsystem\n(S'true'\ntR.",
+        "imports_by_stack": pickle.dumps(print),
+        "memo_of_2_to_the_31": b"\x80\x02Nr\xff\xff\xff\x7f.",
+        "string_longer_than_the_file": b"\x80\x04\x8d" + (1 << 40).to_bytes(8, "little") + b"a.",
+        "integer_of_5000_digits": b"I" + b"7" * 3500 + b"\n.",
+        "deep_lists": b"]" * 200 + b"a" * 199 + b".",
+        "a_list_in_itself": b"]q\0h\0a.",
+        "shared_level_by_level": b"]" + b"2\x86" * 60 + b".",
+        "marks": b"(((((((((2.",
+    }
+
+
 def corpus() -> dict[Path, bytes]:
     """Every file of the corpus and what it holds."""
     return {
@@ -217,6 +246,8 @@ def corpus() -> dict[Path, bytes]:
             for name, text in texts.items()
         },
         **{CORPUS / "requests" / f"{name}.bin": data for name, data in histories().items()},
+        **{CORPUS / "recordings" / f"{name}.bin": data for name, data in recordings().items()},
+        **{CORPUS / "pickles" / f"{name}.pickle": data for name, data in pickles().items()},
     }
 
 

@@ -2,10 +2,44 @@
 #include "allocators/caching/allocator_state.hpp"
 
 #include <algorithm>
+#include <string>
 
 #include "allocators/caching/caching_allocator.hpp"
+#include "allocators/caching/rounding.hpp"
+#include "base/error.hpp"
 
 namespace xmem::allocators {
+
+void check_state(const AllocatorState& state) {
+  const auto require = [](bool holds, const char* what) {
+    if (holds) return;
+    throw TraceError(std::string(what) + ", which PyTorch's never do; replay a snapshot of a real run");
+  };
+  const auto is_size = [](Bytes size) { return size > 0 && size <= kMaxBlockBytes && size % kMinBlockSize == 0; };
+  std::size_t b = 0;
+  Bytes last_end = 0;
+  for (std::size_t s = 0; s < state.segment_address.size(); ++s) {
+    Bytes at = state.segment_address[s];
+    require(at >= last_end && at <= kMaxAddress, "segments overlap, or lie outside of the address space");
+    require(at % kMinBlockSize == 0, "segments begin at addresses that are no multiples of 512");
+    require(is_size(state.segment_size[s]), "sizes of segments are not in units of 512 bytes");
+    require(state.segment_pool[s] <= 1, "segments are of an unknown pool");
+    last_end = at + state.segment_size[s];
+    for (; b < state.block_segment.size() && static_cast<std::size_t>(state.block_segment[b]) == s; ++b) {
+      const auto block_state = static_cast<BlockState>(state.block_state[b]);
+      const bool is_free = block_state == BlockState::kFree;
+      require(is_free || block_state == BlockState::kAllocated || block_state == BlockState::kPendingFree,
+              "blocks are in an unknown state");
+      require(is_size(state.block_size[b]) && state.block_address[b] == at && state.block_size[b] <= last_end - at,
+              "the blocks of this snapshot do not fill its segments in units of 512 bytes");
+      require(is_free || (state.block_requested[b] >= 0 && state.block_requested[b] <= state.block_size[b]),
+              "blocks are smaller than what was requested");
+      at += state.block_size[b];
+    }
+    require(at == last_end, "the blocks of this snapshot do not fill its segments in units of 512 bytes");
+  }
+  require(b == state.block_segment.size(), "blocks are in no segment");
+}
 
 AllocatorState CachingAllocator::state() const {
   const SegmentTable& table = heap_.table;
@@ -89,7 +123,7 @@ void CachingAllocator::restore_block(BlockHandle restored, Bytes requested) {
   Statistics& statistics = heap_.statistics;
   if (block.state == BlockState::kFree) {
     heap_.insert_free(restored);
-    if (options_.expandable || !block.is_split()) return;
+    if (heap_.table[block.segment].expandable || !block.is_split()) return;
     statistics.inactive_split.increase(block.pool, 1);
     statistics.inactive_split_bytes.increase(block.pool, block.size);
     return;

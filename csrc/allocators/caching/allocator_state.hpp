@@ -27,4 +27,8 @@ struct AllocatorState {
   std::vector<std::int32_t> block_handle;  // BlockHandle
 };
 
+// Throws TraceError for columns that no allocator could have: see the rules above, with sizes in units of 512 bytes and
+// addresses of which sums can be made. For states that come from a file.
+void check_state(const AllocatorState& state);
+
 }  // namespace xmem::allocators

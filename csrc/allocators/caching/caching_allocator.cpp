@@ -180,17 +180,18 @@ BlockHandle CachingAllocator::device_allocate(ArenaIndex arena, Pool pool, Bytes
 BlockHandle CachingAllocator::take(BlockHandle found, Bytes request, Bytes size, bool split) {
   Statistics& statistics = heap_.statistics;
   const Block before = heap_.table[found];
+  const bool counts_splits = !heap_.table[before.segment].expandable;
   BlockHandle taken = found;
   if (split) {
     taken = heap_.table.cut_front(found, size);
     heap_.insert_free(found);
-    if (!options_.expandable && before.is_split()) {
+    if (counts_splits && before.is_split()) {
       statistics.inactive_split_bytes.decrease(before.pool, size);
-    } else if (!options_.expandable) {
+    } else if (counts_splits) {
       statistics.inactive_split_bytes.increase(before.pool, before.size - size);
       statistics.inactive_split.increase(before.pool, 1);
     }
-  } else if (!options_.expandable && before.is_split()) {
+  } else if (counts_splits && before.is_split()) {
     statistics.inactive_split_bytes.decrease(before.pool, before.size);
     statistics.inactive_split.decrease(before.pool, 1);
   }
@@ -279,7 +280,7 @@ void CachingAllocator::complete_free(BlockHandle freed) {
   block.state = BlockState::kFree;
   const Joined joined = heap_.join_neighbours(freed);
   heap_.insert_free(freed);
-  if (options_.expandable) return;
+  if (heap_.table[block.segment].expandable) return;
   const std::int64_t part_of_segment = block.is_split() ? 1 : 0;
   statistics.inactive_split.change(block.pool, part_of_segment - joined.blocks);
   statistics.inactive_split_bytes.change(block.pool, part_of_segment * block.size - joined.bytes);

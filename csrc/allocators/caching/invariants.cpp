@@ -58,7 +58,7 @@ void require_gauge_adds_up(const PooledStat& stat) {
 
 void CachingAllocator::check_invariants() const {
   const SegmentTable& table = heap_.table;
-  const bool large_blocks_have_a_minimum = !options_.expandable && options_.max_split == kUnlimitedSplit;
+  const bool large_blocks_have_a_minimum = options_.max_split == kUnlimitedSplit;
   std::array<Counted, 2> counted;
   std::map<MempoolId, Bytes> reserved_by;
 
@@ -81,8 +81,9 @@ void CachingAllocator::check_invariants() const {
       if (segment.mempool != kDefaultMempool && block.state != BlockState::kUnmapped) {
         reserved_by[segment.mempool] += block.size;
       }
-      require(!large_blocks_have_a_minimum || block.pool == Pool::kSmall || block.size > kSmallSize,
-              "a large block is not above 1 MiB");
+      require(
+          !large_blocks_have_a_minimum || segment.expandable || block.pool == Pool::kSmall || block.size > kSmallSize,
+          "a large block is not above 1 MiB");
       const bool joinable = block.state == BlockState::kFree || block.state == BlockState::kUnmapped;
       require(previous.is_none() || !joinable || table[previous].state != block.state, "free neighbours not joined");
       pool.add(block, segment.expandable);

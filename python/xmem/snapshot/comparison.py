@@ -182,7 +182,8 @@ def _compare_device(
         start = state_before(recorded, options)
         replayed = replay_recording(recorded, options, start=start)
     except TraceError as error:
-        raise TraceError(f"device {recorded.device}: {error.message}", snapshot.path) from error
+        message = f"device {recorded.device}: {error.message}"
+        raise TraceError(message, snapshot.path, event_index=error.event_index) from error
     start_bytes = int(start.segment_bytes.sum())
     reserved = replayed.reserved_bytes
     agreed = len(reserved) if replayed.difference is None else replayed.difference.event

@@ -117,5 +117,5 @@ def test_without_the_recorded_addresses_the_peak_is_the_same(
 
 def test_numbers_that_no_allocator_made_are_refused() -> None:
     snapshot = read_snapshot(recording("multi_stream_expandable_warm"))
-    with pytest.raises(TraceError, match="do not fill"):
+    with pytest.raises(TraceError, match="multiples of 512"):
         replay_recording(snapshot.devices[0], snapshot.allocator_options("2.6"))
