@@ -75,8 +75,9 @@ test-cpp: $(STAMPS)/build  ## Build and run the C++ tests
 test-sanitized: $(STAMPS)/build  ## The same under the address and undefined-behaviour sanitizers
 	cmake --workflow --preset asan
 
-fuzz: $(STAMPS)/build  ## Fuzz the reader and the allocators for FUZZ_SECONDS in all, or the same FUZZ_RUNS inputs each
+fuzz: $(STAMPS)/build $(STAMPS)/xmem  ## Fuzz the core and the commands for FUZZ_SECONDS each, or the same FUZZ_RUNS inputs each
 	sh tools/fuzz.sh $(if $(FUZZ_RUNS),runs $(FUZZ_RUNS),seconds $(FUZZ_SECONDS))
+	python tests/fuzz/fuzz_commands.py $(if $(FUZZ_RUNS),--runs $(FUZZ_RUNS),--seconds $(FUZZ_SECONDS) --seed $$(date +%s))
 
 test-python: $(STAMPS)/xmem $(STAMPS)/develop $(STAMPS)/models  ## Run the Python tests
 	$(PYTEST)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -42,6 +44,56 @@ def rewritten(file: Path, **changes: object) -> Path:
         for name, data in members.items():
             archive.writestr(name, data)
     return file
+
+
+def entries(count: int, trace: str = "traces/{}.json") -> list[dict[str, object]]:
+    return [{"trace": trace.format(number), "point": {"batch": number + 1}} for number in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"samples": entries(3000, "traces/0-2.json.gz")}, "3000 samples are too many, or share a trace"),
+        ({"samples": [{"trace": "traces/0-2.json.gz", "point": 0.5}]}, "point must be an object"),
+        ({"samples": [{"trace": "traces/0-2.json.gz", "point": {"batch": 10**9 + 1}}]}, "no dimension"),
+        ({"samples": [{"trace": "traces/0-2.json.gz", "point": {"batch": True}}]}, "a whole number"),
+        ({"samples": [{"trace": "traces/0-2.json.gz", "point": {"\x1b[2J": 2}}]}, "no dimension"),
+        (
+            {"samples": [{"trace": "traces/0-2.json.gz", "point": {"width": 2}}]},
+            "does not have the dimensions",
+        ),
+        ({"samples": 5}, "samples must be a list"),
+        ({"format": [[1]]}, "format"),
+    ],
+)
+def test_odd_models_are_refused_with_one_error(file: Path, changes: dict[str, object], message: str) -> None:
+    with pytest.raises(TraceError, match=message) as caught:
+        read_model(rewritten(file, **changes))
+    assert caught.value.path == str(file)
+
+
+def test_a_model_that_unpacks_without_an_end_is_refused(file: Path) -> None:
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(
+            "model.json", json.dumps({"format": 1, "dimensions": ["batch"], "samples": entries(1)})
+        )
+        with archive.open("traces/0.json", "w", force_zip64=True) as member:
+            for _ in range(300):
+                member.write(b" " * (1 << 20))
+    with pytest.raises(TraceError, match="would unpack to 314,572,800"):
+        read_model(file)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_model_with_broken_bytes_is_read_or_refused(file: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    content = bytearray(file.read_bytes())
+    for _ in range(3):
+        content[chance.randrange(len(content) - 60, len(content))] = chance.randrange(256)
+    file.write_bytes(content)
+    with suppress(TraceError):
+        if is_model_file(file):
+            read_model(file)
 
 
 def test_damaged_and_newer_models_are_refused(file: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import reprlib
 import signal
 import sys
 import traceback
@@ -62,7 +63,11 @@ class _Commands(TyperGroup):
             raise typer.Exit(ExitCode.BROKEN_PIPE) from error
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
-                raise
+                if error.filename is None:
+                    raise
+                named = f"{reprlib.repr(os.fspath(error.filename))} cannot be used ({error.strerror})"
+                typer.echo(f"xmem-fast: {named}; check the path", err=True)
+                raise typer.Exit(ExitCode.BAD_INPUT) from error
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             typer.echo(
                 f"xmem-fast: cannot write: {error.strerror}; free some space and run it again", err=True

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -16,6 +15,7 @@ from importlib import resources
 from typing import Any, Literal, TypeVar, cast, get_args
 
 from xmem.errors import ConfigError
+from xmem.files.documents import parse_toml
 
 Basis = Literal["measured", "reported", "published", "derived", "assumed", "given"]
 
@@ -137,8 +137,8 @@ def parse_device(text: str, *, slug: str, where: str) -> Device:
         ConfigError: The text is not TOML, or a key is missing, unknown or has an invalid value.
     """
     try:
-        entries = _Entries(where, tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
+        entries = _Entries(where, parse_toml(text))
+    except ValueError as error:
         raise ConfigError(
             f"{where} is not valid TOML ({error})", "write it as docs/devices.md describes"
         ) from error
@@ -233,7 +233,7 @@ def _architecture_attributes(capability: tuple[int, int]) -> _Attributes:
 
 @cache
 def _data(name: str) -> dict[str, Any]:
-    return tomllib.loads(resources.files("xmem").joinpath("data", name).read_text(encoding="utf-8"))
+    return parse_toml(resources.files("xmem").joinpath("data", name).read_text(encoding="utf-8"))
 
 
 def _check(device: Device, where: str) -> None:

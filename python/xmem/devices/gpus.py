@@ -16,7 +16,7 @@ from pathlib import Path
 
 from xmem.devices.description import REQUIRED_ATTRIBUTES, Basis, Device, describe_device, parse_device
 from xmem.errors import ConfigError
-from xmem.text.units import format_bytes, parse_bytes
+from xmem.text.units import MOST_BYTES, format_bytes, parse_bytes
 
 __all__ = [
     "UNKNOWN_IS_LIKE",
@@ -126,8 +126,10 @@ def custom_device(capacity_bytes: int, like: Device | None = None) -> Device:
             and multiprocessors are unknown, and the CUDA attributes are those of an A100 (8.0), all assumed.
 
     Raises:
-        ConfigError: Not even the context fits.
+        ConfigError: Not even the context fits, or the capacity is above ``MOST_BYTES``.
     """
+    if capacity_bytes > MOST_BYTES:
+        raise ConfigError(f"a capacity of {capacity_bytes} bytes is more memory than any machine has")
     base = like or _unknown_device(capacity_bytes)
     if capacity_bytes <= base.context_bytes:
         raise ConfigError(

@@ -15,7 +15,6 @@ Each bound holds by itself with the confidence: the upper one is exceeded with p
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -23,6 +22,7 @@ from importlib import resources
 
 from xmem.errors import ConfigError
 from xmem.estimation.estimate import Bounds, Interval
+from xmem.files.documents import parse_toml
 
 DEFAULT_CONFIDENCE = 0.9
 KINDS = ("convolutional", "other")
@@ -108,7 +108,7 @@ def parse(text: str) -> Calibration:
         ConfigError: The text is not a calibration.
     """
     try:
-        ways = tomllib.loads(text)
+        ways = parse_toml(text)
         return {
             way: {
                 kind: Residuals(
@@ -118,7 +118,7 @@ def parse(text: str) -> Calibration:
             }
             for way, kinds in ways.items()
         }
-    except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(
             f"the calibration is invalid ({error})", "list residuals by way and kind"
         ) from error

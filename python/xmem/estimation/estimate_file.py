@@ -9,6 +9,7 @@ from pathlib import Path
 
 from xmem.errors import TraceError
 from xmem.estimation.estimate import Estimate
+from xmem.files.documents import parse_json
 from xmem.files.writing import write_whole
 
 _BEGINNING = re.compile(rb'\s*\{\s*"schema_version"\s*:')
@@ -41,11 +42,13 @@ def read_estimate(path: str | os.PathLike[str]) -> Estimate:
     if not _BEGINNING.match(text):
         raise TraceError(f"this is not an estimate; {_WRITE_IT}", name)
     try:
-        return Estimate.from_json(json.loads(text))
+        return Estimate.from_json(parse_json(text))
     except json.JSONDecodeError as error:
         raise TraceError(f"this estimate is damaged ({error.msg}); {_WRITE_IT}", name, error.pos) from None
     except UnicodeDecodeError as error:
         raise TraceError(f"this estimate is damaged (not UTF-8); {_WRITE_IT}", name, error.start) from None
+    except ValueError as error:
+        raise TraceError(f"this estimate is damaged ({error}); {_WRITE_IT}", name) from None
     except TraceError as error:
         raise TraceError(error.message, name) from None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 import types
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
@@ -14,7 +15,7 @@ _NUMBERS: dict[Any, tuple[type, ...]] = {int: (int,), float: (int, float)}
 
 def decode(kind: Any, value: Any, path: str = "", *, skip_unknown: bool = False) -> Any:
     """Decode a plain value as an annotated type: a dataclass, ``tuple[T, ...]``, ``Mapping[str, T]``, ``T |
-    None``, ``Literal``, ``list[Any]`` or a plain type.
+    None``, ``Literal``, ``list[Any]``, ``list[int]``, ``list[str]`` or a plain type.
 
     Args:
         kind: The type.
@@ -35,8 +36,9 @@ def decode(kind: Any, value: Any, path: str = "", *, skip_unknown: bool = False)
             return None
         (kind,) = (argument for argument in arguments if argument is not types.NoneType)
         return decode(kind, value, path, skip_unknown=skip_unknown)
-    if origin is list:  # columns, whose elements are not checked one by one
+    if origin is list:
         _require(isinstance(value, list), "a list", value, path)
+        _require_elements(arguments[0], value, path)
         return value
     if origin is tuple:
         _require(isinstance(value, list | tuple), "a list", value, path)
@@ -64,6 +66,16 @@ def decode(kind: Any, value: Any, path: str = "", *, skip_unknown: bool = False)
         path,
     )
     return value
+
+
+def _require_elements(kind: Any, column: list[Any], path: str) -> None:
+    """Check a column of whole numbers or texts at once; one of anything is not checked."""
+    if kind is Any or not column:
+        return
+    wanted = {int: "whole numbers of at most 64 bits", str: "text"}[kind]
+    fits = set(map(type, column)) == {kind}
+    if not fits or (kind is int and not _LEAST <= min(column) <= max(column) <= _MOST):
+        raise ValueError(f"{path} must hold only {wanted}")
 
 
 def _decoded_dataclass(kind: Any, value: Any, path: str, skip_unknown: bool) -> Any:
@@ -95,7 +107,7 @@ def _joined(path: str, name: str) -> str:
 
 def _require(is_it: bool, expected: str, value: Any, path: str) -> None:
     if not is_it:
-        shown = repr(value)
+        shown = reprlib.repr(value)
         raise ValueError(
             f"{path} must be {expected}, not {shown if len(shown) <= 40 else shown[:37] + '...'}"
         )

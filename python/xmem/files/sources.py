@@ -47,6 +47,14 @@ _OTHER_FORMATS = {
 }
 
 
+def unpacks_too_far(stored_bytes: int, text_bytes: int) -> bool:
+    """Return whether text is so much longer than what it was packed into that nobody recorded it.
+
+    Traces pack to a fifteenth or a thirtieth; a few bytes can be made to unpack without an end.
+    """
+    return text_bytes > (256 << 20) + 100 * stored_bytes
+
+
 class _Decompressor(Protocol):
     """One compressed stream, as the decompressors of the standard library are."""
 
@@ -111,6 +119,11 @@ class Source:
             stored = chain([head], stored)
             for piece in stored if codec is None else _decompressed(stored, codec()):
                 self.text_bytes += len(piece)
+                if codec is not None and unpacks_too_far(self.taken_bytes, self.text_bytes):
+                    raise TraceError(
+                        f"{self.taken_bytes:,} bytes unpack to over {self.text_bytes:,}, as no trace does; "
+                        "if it is one, decompress it yourself and pass the text"
+                    )
                 yield piece
         except OSError as error:
             raise TraceError(_unreadable(error), byte_offset=self.text_bytes) from None

@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
 from xmem.errors import ConfigError
+from xmem.files.documents import read_toml
 from xmem.gate.limits import Limits, Metric, parse_growth
 from xmem.text.units import parse_bytes
 
@@ -110,13 +110,7 @@ def read_jobs(path: Path) -> tuple[CheckedJob, ...]:
 
 
 def _content(path: Path) -> dict[str, Any]:
-    try:
-        with path.open("rb") as file:
-            return tomllib.load(file)
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read ({error.strerror})") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not valid TOML ({error})") from None
+    return read_toml(path)
 
 
 def _table_of(path: Path, content: Mapping[str, Any]) -> Any:

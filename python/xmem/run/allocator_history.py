@@ -78,6 +78,8 @@ def allocator_history(
     size_bytes = np.array(found.size_bytes, np.int64)
     if (size_bytes > blocks.size_bytes[block]).any():
         return None
+    if not {mark[1].upper() for mark in found.marks} <= RequestKind.__members__.keys():
+        return None  # of a later version
     order = np.array(found.order, np.int64)
     alloc_ns, free_ns, times = _in_order(order, blocks.alloc_ns[block], blocks.free_ns[block])
     return AllocatorHistory(

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, NamedTuple, Protocol
 
+from xmem.text.units import MOST_BYTES
 from xmem.trace.trace import Trace
+
+_WHOLE = re.compile(r"-?[0-9]{1,18}")
 
 
 class Inputs(NamedTuple):
@@ -31,7 +35,7 @@ class Inputs(NamedTuple):
     def integer(self, position: int) -> int | None:
         """Return a whole number, None if there is none."""
         text = self.value(position)
-        return int(text) if text.lstrip("-").isdigit() else None
+        return int(text) if _WHOLE.fullmatch(text) else None
 
     def value(self, position: int) -> str:
         """Return a number or a flag as Python writes it, or a list of them; empty if there is none."""
@@ -59,12 +63,14 @@ class RecordedInputs:
         if name < 0:
             return None
         if name not in self._known:
-            lists = self._trace.names.json(name)
-            self._known[name] = Inputs(*(each if isinstance(each, list) else [] for each in lists))
+            lists = [each if isinstance(each, list) else [] for each in self._trace.names.list_in(name)]
+            self._known[name] = Inputs(*lists) if len(lists) == len(Inputs._fields) else Inputs([], [], [])
         return self._known[name]
 
 
 def _integers(lists: list[Any], position: int) -> tuple[int, ...]:
     found = lists[position] if position < len(lists) else []
-    is_plain = isinstance(found, list) and all(isinstance(number, int) for number in found)
+    is_plain = isinstance(found, list) and all(
+        type(each) is int and abs(each) <= MOST_BYTES for each in found
+    )
     return tuple(found) if is_plain else ()

@@ -116,7 +116,7 @@ class OperatorIndex:
         unknown."""
         name = int(self.events.input_types[row])
         if name not in self._types:
-            types = self.trace.names.json(name) or []
+            types = self.trace.names.list_in(name)
             self._types[name] = [each if isinstance(each, str) else "" for each in types]
         return self._types[name]
 

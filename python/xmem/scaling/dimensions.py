@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from typing import TypeAlias
@@ -17,6 +18,21 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
+MOST_VALUE = 1_000_000_000
+"""Of a dimension; its powers still fit 64 bits where memory is a polynomial of low degree."""
+
+
+def require_point(point: Point) -> None:
+    """Check the names and values of a point from a file.
+
+    Raises:
+        ValueError: A name is no name, or a value is not from 1 to ``MOST_VALUE``.
+    """
+    for name, value in point.items():
+        if not _NAME.fullmatch(name) or not 1 <= value <= MOST_VALUE:
+            raise ValueError(f"{reprlib.repr(name)} = {value} is no dimension and value")
+
+
 def parse_values(text: str) -> tuple[str, tuple[int, ...]]:
     """Parse ``batch=2,3`` into a dimension and its values, ascending.
 
@@ -24,12 +40,16 @@ def parse_values(text: str) -> tuple[str, tuple[int, ...]]:
         ConfigError: It is not of that form, or a value is not a positive whole number or is repeated.
     """
     name, _, values = text.partition("=")
-    hint = "write NAME=VALUE,VALUE with whole numbers above 0, such as batch=2,3"
+    hint = f"write NAME=VALUE,VALUE with whole numbers from 1 to {MOST_VALUE:,}, such as batch=2,3"
     try:
         numbers = sorted(int(value) for value in values.split(","))
     except ValueError:
         raise ConfigError(f"--dim {text} is invalid", hint) from None
-    if not _NAME.fullmatch(name.strip()) or numbers[0] < 1 or len(set(numbers)) != len(numbers):
+    if (
+        not _NAME.fullmatch(name.strip())
+        or not 1 <= numbers[0] <= numbers[-1] <= MOST_VALUE
+        or len(set(numbers)) != len(numbers)
+    ):
         raise ConfigError(f"--dim {text} is invalid", hint)
     return name.strip(), tuple(numbers)
 

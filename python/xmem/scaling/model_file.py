@@ -13,14 +13,21 @@ from __future__ import annotations
 
 import json
 import os
+import reprlib
+import struct
 import zipfile
-from collections.abc import Sequence
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import BinaryIO, cast
 
 from xmem.errors import TraceError
 from xmem.estimation.observation import observe
-from xmem.scaling.dimensions import Point
+from xmem.files.decoding import decode
+from xmem.files.documents import parse_json
+from xmem.files.sources import unpacks_too_far
+from xmem.scaling.dimensions import Point, require_point
 from xmem.scaling.model import Sample, ScalingModel, fit
 from xmem.trace.trace import Trace, read_trace
 
@@ -29,11 +36,14 @@ _INDEX = "model.json"
 
 
 def is_model_file(path: str | os.PathLike[str]) -> bool:
-    """Return whether the file is a fitted model, judging by its content."""
+    """Return whether the file is a fitted model, judging by its content; also a damaged one."""
     if not Path(path).is_file() or not zipfile.is_zipfile(path):
         return False
-    with zipfile.ZipFile(path) as archive:
-        return _INDEX in archive.namelist()
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return _INDEX in archive.namelist()
+    except _DAMAGED:
+        return True
 
 
 def write_model(
@@ -74,27 +84,73 @@ def read_model(path: str | os.PathLike[str]) -> ScalingModel:
     """Read the traces of a model and fit them.
 
     Raises:
-        TraceError: The file is not a model, is damaged, or has a newer format.
+        TraceError: The file is not a model, is damaged, would unpack to far more than it holds, or has a
+            newer format.
         ConfigError: No model can be fitted to the traces.
     """
     name = os.fspath(path)
     try:
         with zipfile.ZipFile(path) as archive:
-            index = json.loads(archive.read(_INDEX))
-            if index["format"] != _FORMAT:
-                raise TraceError(
-                    f"the model has format {index['format']}, not {_FORMAT}; fit it again with this version",
-                    name,
-                )
-            samples = [_sample(archive, entry, name) for entry in index["samples"]]
+            index = _index(archive, name)
+            samples = [_sample(archive, entry, name) for entry in index.samples]
     except OSError as error:
-        raise TraceError(f"cannot be read: {error.strerror}; check the path", name) from None
-    except (KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
+        raise TraceError(f"cannot be read: {error.strerror or error}; check the path", name) from None
+    except _DAMAGED as error:
         raise TraceError(f"not a fitted model, or damaged ({error}); fit it again", name) from None
     return fit(samples)
 
 
-def _sample(archive: zipfile.ZipFile, entry: dict[str, Any], path: str) -> Sample:
-    point = {str(name): int(value) for name, value in entry["point"].items()}
-    trace = read_trace(archive.read(entry["trace"]))
-    return Sample(point, observe(Trace(trace.core, f"{path}:{entry['trace']}")))
+@dataclass(frozen=True)
+class _SampleEntry:
+    trace: str
+    point: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class _Index:
+    format: int
+    dimensions: tuple[str, ...]
+    samples: tuple[_SampleEntry, ...]
+    command: tuple[str, ...] | None = None
+
+
+_DAMAGED = (KeyError, ValueError, RuntimeError, EOFError, struct.error, zlib.error, zipfile.BadZipFile)
+"""What ``zipfile`` raises for odd archives; an unknown compression is a ``NotImplementedError``."""
+
+_MOST_INDEX_BYTES = 16 << 20
+_MOST_SAMPLES = 1000
+
+
+def _index(archive: zipfile.ZipFile, path: str) -> _Index:
+    """Read and check the index.
+
+    Raises:
+        ValueError: It is damaged, or the archive is not one that ``write_model`` wrote.
+    """
+    with archive.open(_INDEX) as file:
+        text = file.read(_MOST_INDEX_BYTES + 1)
+    if len(text) > _MOST_INDEX_BYTES:
+        raise ValueError(f"{_INDEX} is larger than {_MOST_INDEX_BYTES >> 20} MiB")
+    noted = parse_json(text)
+    if isinstance(noted, dict) and noted.get("format", _FORMAT) != _FORMAT:
+        found = reprlib.repr(noted["format"])
+        raise TraceError(f"the model has format {found}, not {_FORMAT}; fit it again with this version", path)
+    index: _Index = decode(_Index, noted, skip_unknown=True)
+    traces = [entry.trace for entry in index.samples]
+    if len(traces) > _MOST_SAMPLES or len(set(traces)) < len(traces):
+        raise ValueError(f"{len(traces)} samples are too many, or share a trace")
+    for entry in index.samples:
+        require_point(entry.point)
+        if set(entry.point) != set(index.dimensions):
+            raise ValueError(f"the point of {entry.trace} does not have the dimensions of the model")
+    unpacked_bytes = sum(archive.getinfo(trace).file_size for trace in traces)
+    packed_bytes = sum(archive.getinfo(trace).compress_size for trace in traces)
+    if unpacks_too_far(packed_bytes, unpacked_bytes):
+        raise ValueError(f"{packed_bytes:,} bytes would unpack to {unpacked_bytes:,}")
+    return index
+
+
+def _sample(archive: zipfile.ZipFile, entry: _SampleEntry, path: str) -> Sample:
+    with archive.open(entry.trace) as file:
+        trace = read_trace(cast(BinaryIO, file))
+    return Sample(dict(entry.point), observe(Trace(trace.core, f"{path}:{entry.trace}")))

@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import Literal, NoReturn
 
 from xmem.errors import ConfigError
+from xmem.text.units import MOST_BYTES
 
 __all__ = ["DEFAULT_TORCH_VERSION", "RULE_RELEASES", "AllocatorOptions", "TieBreak", "parse"]
 
@@ -113,9 +114,10 @@ class _Setting:
         return self.value == "True"
 
     def mebibytes(self, above_or_at: int) -> int:
-        if not self.value.isdecimal() or int(self.value) < above_or_at:
+        number = int(self.value) if re.fullmatch(r"[0-9]{1,20}", self.value) else -1
+        if number < above_or_at:
             self.refuse(f"use a whole number of MiB, at least {above_or_at}")
-        return int(self.value) * _MIB
+        return min(number * _MIB, MOST_BYTES)
 
     def fraction(self) -> float:
         try:

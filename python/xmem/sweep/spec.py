@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import product
@@ -14,6 +13,7 @@ from typing import Any, NoReturn
 
 from xmem.devices.gpus import Device, custom_device, devices, find_device
 from xmem.errors import ConfigError
+from xmem.files.documents import read_toml
 from xmem.scaling.dimensions import grid, require_dimensions, substitute
 from xmem.sweep.captures import MODES, CommandJob
 from xmem.sweep.configuration import Configuration
@@ -59,15 +59,7 @@ def read_spec(path: str | os.PathLike[str]) -> Spec:
     Raises:
         ConfigError: The file cannot be read or is invalid; the message names the file and the key.
     """
-    name = os.fspath(path)
-    try:
-        with Path(path).open("rb") as file:
-            content = tomllib.load(file)
-    except OSError as error:
-        raise ConfigError(f"{name} cannot be read ({error.strerror})") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{name} is not valid TOML ({error})") from None
-    return _SweepFile(Path(path)).spec(content)
+    return _SweepFile(Path(path)).spec(read_toml(path))
 
 
 @dataclass(frozen=True)

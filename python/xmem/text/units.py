@@ -12,6 +12,9 @@ for _power, _prefix in enumerate("KMGTP", start=1):
     _UNITS[f"{_prefix}B"] = 1000**_power
     _UNITS[_prefix] = 1024**_power
 
+MOST_BYTES = 1 << 60
+"""More than any device or job has; sums of such sizes still fit 64 bits."""
+
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*([A-Za-z]*)\s*")
 
 
@@ -19,13 +22,16 @@ def parse_bytes(text: str) -> int:
     """Read a size such as ``11.5GiB``, ``24GB`` or ``1048576``.
 
     Raises:
-        ConfigError: The text is not a positive number with an optional unit.
+        ConfigError: The text is not a positive number with an optional unit, or is above ``MOST_BYTES``.
     """
     match = _SIZE.fullmatch(text)
     unit = None if match is None else _UNITS.get(match[2].upper())
     if match is None or unit is None or float(match[1]) <= 0:
         raise ConfigError(f"{text!r} is not a size", "write it like 11.5GiB, 24GB or 8000000000")
-    return round(float(match[1]) * unit)
+    size = float(match[1]) * unit
+    if size > MOST_BYTES:
+        raise ConfigError(f"{text!r} is more memory than any machine has", "write it like 11.5GiB or 24GB")
+    return round(size)
 
 
 def format_bytes(size_bytes: int) -> str:

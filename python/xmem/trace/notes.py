@@ -39,14 +39,14 @@ class NamedTensors:
         group: Parameter group of the optimizer, -1 for none.
     """
 
-    role: list[Any] = field(default_factory=list)
-    name: list[Any] = field(default_factory=list)
-    address: list[Any] = field(default_factory=list)
-    size_bytes: list[Any] = field(default_factory=list)
-    time_ns: list[Any] = field(default_factory=list)
-    dtype: list[Any] = field(default_factory=list)
+    role: list[str] = field(default_factory=list)
+    name: list[str] = field(default_factory=list)
+    address: list[int] = field(default_factory=list)
+    size_bytes: list[int] = field(default_factory=list)
+    time_ns: list[int] = field(default_factory=list)
+    dtype: list[str] = field(default_factory=list)
     shape: list[Any] | None = None
-    group: list[Any] | None = None
+    group: list[int] | None = None
 
 
 @dataclass(frozen=True)
@@ -179,12 +179,12 @@ class DeviceRequests:
     """The requests of a device, from the allocator's own history (``run.allocator_history``)."""
 
     device: int
-    address: list[Any]
-    size_bytes: list[Any]
-    order: list[Any]
-    stream: list[Any]
-    mempool: list[Any]
-    waits: list[Any]
+    address: list[int]
+    size_bytes: list[int]
+    order: list[int]
+    stream: list[int]
+    mempool: list[int]
+    waits: list[int]
     restored: list[Any]
     marks: list[Any]
 
@@ -193,8 +193,8 @@ class DeviceRequests:
 class UnorderedRequests:
     """The notes of captures before 2026-12 instead: sizes and streams, in the order of the trace."""
 
-    size_bytes: list[Any]
-    stream: list[Any]
+    size_bytes: list[int]
+    stream: list[int]
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ class PhantomNotes(AllocatorNotes):
 
     requests: tuple[DeviceRequests, ...] = ()
     unordered_requests: UnorderedRequests | None = None
-    emptied_after: list[Any] = field(default_factory=list)
+    emptied_after: list[int] = field(default_factory=list)
     cudnn: Mapping[str, str] = field(default_factory=dict)
     values: tuple[ValueRead, ...] = ()
 
@@ -275,27 +275,67 @@ def parse_notes(noted: Mapping[str, Any]) -> CaptureNotes:
         noted = {**noted, "phantom": phantom}
     notes: CaptureNotes = decode(CaptureNotes, noted, skip_unknown=True)
     _require_columns(notes.tensors)
+    for requests in notes.phantom.requests if notes.phantom else ():
+        _require_history(requests)
     return notes
 
 
+_MOST_POOLS = 1 << 20
 _EVER = ("name", "address", "size_bytes", "time_ns")  # columns that each capture writes
 
 
 def _require_columns(tensors: NamedTensors) -> None:
-    """Check what is read by row: texts and numbers, as many in each column as there are roles.
+    """Check that each column has as many rows as there are roles.
 
     Raises:
-        ValueError: A column is shorter or longer, or holds something else.
+        ValueError: A column is shorter or longer, or a shape is no list of whole numbers.
     """
-    kinds = {"role": str, "name": str, "address": int, "size_bytes": int, "time_ns": int, "dtype": str}
-    for column, kind in kinds.items():
-        values = getattr(tensors, column)
-        if values and not all(type(value) is kind for value in values):
-            raise ValueError(f"tensors.{column} must hold only {'text' if kind is str else 'whole numbers'}")
-    for column in (*kinds, "shape", "group"):
+    for column in (*_EVER, "dtype", "shape", "group"):
         values = getattr(tensors, column)
         if (values or column in _EVER) and len(values) != len(tensors.role):
             raise ValueError(f"tensors.{column} must have {len(tensors.role)} rows, not {len(values)}")
+    for shape in tensors.shape or ():
+        if not (isinstance(shape, list) and all(type(size) is int and 0 <= size < 1 << 62 for size in shape)):
+            raise ValueError("tensors.shape must hold lists of whole numbers")
+
+
+def _require_history(requests: DeviceRequests) -> None:
+    """Check that what refers to the allocations of a history names one of them.
+
+    Raises:
+        ValueError: A column has another length, a free has no allocation before it, or a number is too large.
+    """
+    count = len(requests.address)
+    for column in ("size_bytes", "stream", "mempool"):
+        values = getattr(requests, column)
+        if len(values) != count and (values or column == "size_bytes"):
+            raise ValueError(f"phantom.requests.{column} must have {count} rows, not {len(values)}")
+    allocations, freed = 0, set()
+    for request in requests.order:
+        if request == -1:
+            allocations += 1
+        elif 0 <= request < allocations and request not in freed:
+            freed.add(request)
+        else:
+            raise ValueError(f"phantom.requests.order frees {request}, which is not allocated")
+    small = (*requests.mempool, *(mark[2] for mark in requests.marks if _is_row(mark, int, str, int)))
+    ranges = {
+        "order": allocations == count,
+        "size_bytes": min(requests.size_bytes, default=0) >= 0,
+        "mempool": all(0 <= pool < _MOST_POOLS for pool in small),
+        "waits": all(0 <= row < count for row in requests.waits),
+        "restored": all(
+            _is_row(row, int, int) and 0 <= row[0] < count and row[1] < count for row in requests.restored
+        ),
+        "marks": all(_is_row(mark, int, str, int) and mark[0] >= 0 for mark in requests.marks),
+    }
+    for column, is_in_range in ranges.items():
+        if not is_in_range:
+            raise ValueError(f"phantom.requests.{column} does not fit its {count} allocations")
+
+
+def _is_row(row: Any, *kinds: type) -> bool:
+    return isinstance(row, list) and [type(value) for value in row] == list(kinds)
 
 
 NO_NOTES = CaptureNotes()

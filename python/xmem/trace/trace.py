@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections import deque
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from xmem import _core
 from xmem.errors import TraceError
+from xmem.files.documents import parse_json
 from xmem.files.sources import Source, TraceSource, open_source
 from xmem.printable import one_line
 from xmem.trace.notes import FORMAT, NO_NOTES, CaptureNotes, parse_notes
@@ -161,8 +161,17 @@ class Names:
         return "" if name_id < 0 else one_line(self._core.name(int(name_id)))
 
     def json(self, name_id: int) -> Any:
-        """Return the value of a name that is JSON text, like ``EventTable.input_types``; -1 is None."""
-        return None if name_id < 0 else json.loads(self._core.name(int(name_id)))
+        """Return the value of a name that is JSON text, like ``EventTable.input_types``; None for -1 and for
+        text that cannot be read."""
+        try:
+            return None if name_id < 0 else parse_json(self._core.name(int(name_id)))
+        except ValueError:
+            return None
+
+    def list_in(self, name_id: int) -> list[Any]:
+        """Return the list that a name holds as JSON text; an empty one for -1 and for other text."""
+        found = self.json(name_id)
+        return found if isinstance(found, list) else []
 
     def matching(self, wanted: Callable[[str], bool]) -> NDArray[np.bool_]:
         """Return for every name whether it is wanted: a lookup table for whole columns of ids."""
@@ -218,7 +227,7 @@ class Trace:
         if not self.core.metadata:
             return None
         try:
-            metadata = json.loads(self.core.metadata)
+            metadata = parse_json(self.core.metadata)
         except ValueError as error:
             raise TraceError(
                 f"the capture's own metadata (key 'xmem') is damaged: {error}; capture again", self.path

@@ -17,6 +17,7 @@ from typing import Any
 
 from xmem.devices.gpus import find_device
 from xmem.errors import ConfigError, TraceError
+from xmem.files.documents import parse_json
 from xmem.validation.runs import IDENTITY, Identity, MeasuredRun, TableRow, read_table
 
 WAYS = ("phantom", "cpu", "fitted")
@@ -65,7 +66,7 @@ def read_estimates(path: str | os.PathLike[str]) -> tuple[RowEstimate, ...]:
 
 def _json_rows(path: str | os.PathLike[str]) -> Iterable[TableRow]:
     try:
-        rows = json.loads(Path(path).read_text(encoding="utf-8"))
+        rows = parse_json(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{os.fspath(path)} cannot be read ({error.strerror})") from error
     except ValueError as error:
@@ -108,7 +109,7 @@ def _estimate(row: TableRow) -> RowEstimate:
 def _policies(row: TableRow) -> dict[str, int]:
     text = row.text("policies")
     try:
-        found = json.loads(text) if text else {}
+        found = parse_json(text) if text else {}
         return {str(name): int(size) for name, size in found.items()}
     except (ValueError, TypeError, AttributeError):
         row.refuse("policies", repr(text), "a JSON object of bytes by policy, or empty")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, NoReturn, cast, get_args
 import numpy as np
 
 from xmem.errors import ConfigError, TraceError
+from xmem.files.documents import parse_json
 from xmem.validation.columns import Int64
 from xmem.validation.measurements import (
     Convolution,
@@ -75,8 +75,8 @@ class _Record:
         self._path = path
         self._number = number
         try:
-            self._fields: Any = json.loads(line)
-        except json.JSONDecodeError as error:
+            self._fields: Any = parse_json(line)
+        except ValueError as error:
             self._refuse(f"not JSON ({error})")
         if not isinstance(self._fields, dict):
             self._refuse("not a JSON object")

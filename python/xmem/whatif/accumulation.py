@@ -16,6 +16,9 @@ from xmem.trace.blocks import NEVER
 from xmem.whatif.changed_run import ChangedRun, Span
 from xmem.whatif.gradients import arrivals, in_flight
 
+_MOST_REPEATED = 2_000_000
+"""Blocks: far more than change the peak, and what fits into memory here."""
+
 _PERSISTENT = (Category.PARAMETER, Category.BUFFER, Category.OPTIMIZER_STATE)
 
 
@@ -42,6 +45,12 @@ class Accumulation:
                 "it has one iteration, which does not show what the next one reuses; capture at least two"
             )
         batches = [_MicroBatch.of(run, index) for index in range(len(run.steps))]
+        repeated_blocks = self.count * sum(len(batch.rows) for batch in batches)
+        if repeated_blocks > _MOST_REPEATED:
+            raise ConfigError(
+                f"--what-if {self.text} would repeat {repeated_blocks:,} blocks",
+                "use fewer micro-batches: after the first few, more of them hardly change the peak",
+            )
         carried = [_carried(batch, after) for batch, after in pairwise(batches)]
         carried.append(_like_the_one_before(run, batches[-2], batches[-1], carried[-1]))
         moved = run
@@ -178,7 +187,7 @@ def parse_accumulation(text: str, value: str) -> Accumulation:
     Raises:
         ConfigError: The text is not such a number.
     """
-    if not value.isdecimal() or int(value) < 1:
+    if not (value.isascii() and value.isdecimal() and len(value) <= 18) or int(value) < 1:
         raise ConfigError(
             f"--what-if {text} is invalid", "use a number of micro-batches, such as accumulate=4"
         )

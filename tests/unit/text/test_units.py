@@ -29,6 +29,12 @@ def test_parse(text: str, size_bytes: int) -> None:
     assert parse_bytes(text) == size_bytes
 
 
+@pytest.mark.parametrize("text", ["9" * 400, "1e30GiB".replace("e30", "0" * 30), "2000PiB"])
+def test_more_than_any_machine_has_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="more memory than any machine has"):
+        parse_bytes(text)
+
+
 @pytest.mark.parametrize(
     "text", ["", "banana", "-1GiB", "0", "0.0GB", "12 XB", "1e9", "GiB", "1,5GiB", "nan", "12GiB 3"]
 )

@@ -56,3 +56,38 @@ def test_damaged_notes_are_refused_with_their_place(entries: dict[str, Any], say
     with pytest.raises(TraceError, match=says) as raised:
         xmem.estimate(trace.bytes())
     assert "capture again" in str(raised.value)
+
+
+HISTORY: dict[str, Any] = {
+    "device": 0,
+    "address": [64, 128],
+    "size_bytes": [8, 8],
+    "order": [-1, 0, -1],
+    **{name: [] for name in ("stream", "mempool", "waits", "restored", "marks")},
+}
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "message"),
+    [
+        ("address", ["64", 128], "address must hold only whole numbers"),
+        ("address", [64, 1 << 63], "address must hold only whole numbers"),
+        ("size_bytes", [8], "size_bytes must have 2 rows, not 1"),
+        ("size_bytes", [8, -8], "size_bytes does not fit"),
+        ("order", [-1, 1, -1], "order frees 1, which is not allocated"),
+        ("order", [-1, 0, 0, -1], "order frees 0, which is not allocated"),
+        ("order", [-1, -2], "order frees -2"),
+        ("order", [-1], "order does not fit its 2 allocations"),
+        ("mempool", [0, 1 << 40], "mempool does not fit"),
+        ("waits", [2], "waits does not fit"),
+        ("restored", [[0, 2]], "restored does not fit"),
+        ("restored", [0], "restored does not fit"),
+        ("marks", [[0, "empty_cache"]], "marks does not fit"),
+    ],
+)
+def test_a_history_that_names_no_allocation_of_its_own_is_refused(
+    column: str, values: list[Any], message: str
+) -> None:
+    assert parse_notes({"phantom": {"requests": [HISTORY]}}).phantom is not None
+    with pytest.raises(ValueError, match=message):
+        parse_notes({"phantom": {"requests": [{**HISTORY, column: values}]}})

@@ -23,6 +23,7 @@ from xmem.dtypes import item_bytes
 from xmem.run.operators import ANNOTATION, OPERATOR
 from xmem.run.recorded import Recorded
 from xmem.run.workload import Workload, concatenated, made_by_policy
+from xmem.text.units import MOST_BYTES
 from xmem.trace.attribution import Category, Phase
 from xmem.trace.blocks import BORN_BEFORE, NEVER
 
@@ -178,12 +179,14 @@ def _fullest(rows: NDArray[np.intp], number: NDArray[np.intp]) -> list[int]:
 
 
 def _input_bytes(context: Recorded, row: int, place: int) -> int:
-    """Return the bytes of a tensor that an operator was given, 0 where the trace does not say."""
+    """Return the bytes of a tensor that an operator was given, 0 where the trace does not say, or says what
+    no device holds."""
     inputs = context.operators.inputs(row)
     shape = () if inputs is None else inputs.shape(place)
     types = context.operators.input_types(row)
     item = item_bytes(types[place]) if place < len(types) else None
-    return prod(shape) * item if shape and item else 0
+    size = prod(shape) * item if shape and item else 0
+    return size if 0 <= size <= MOST_BYTES else 0
 
 
 def _seen(workload: Workload, sizes: Iterable[int]) -> tuple[NDArray[np.intp], list[int]]:

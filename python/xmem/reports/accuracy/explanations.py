@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import datetime
 import os
-import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from xmem.errors import ConfigError
+from xmem.files.documents import parse_toml
 from xmem.validation.metrics import Judged
 
 _FIELDS = ("model", "optimizer", "batch_size", "gpu", "way")
@@ -49,8 +49,8 @@ def read_explanations(path: Path) -> tuple[Explanation, ...]:
         ConfigError: The file cannot be read, or has something else in it.
     """
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        tables = parse_toml(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         raise ConfigError(
             f"the explanations {path} cannot be read ({error})", "write them as a TOML file"
         ) from error

@@ -1,0 +1,514 @@
+"""Fuzz whole commands: odd files and odd command lines must end in an answer or in a sentence.
+
+A case is a command line over small files of one kind (traces with and without our metadata, estimates,
+models, snapshots, TOML files), some of them damaged. It breaks the law when it ends in an exception or with
+exit status 70, or takes more than 10 seconds or 2 GiB. What breaks it is kept, with the command line, in
+`build/fuzz/findings/commands-N`.
+
+Usage: python tests/fuzz/fuzz_commands.py --runs N | --seconds N  [--seed N] [--keep FOLDER]
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import io
+import json
+import os
+import pickle
+import random
+import resource
+import shlex
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+import zipfile
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any, NoReturn
+
+import typer
+
+from xmem.cli.main import app
+from xmem.testing.trace_builder import TraceBuilder
+
+MOST_SECONDS = 10
+MOST_MEMORY_BYTES = 2 << 30
+FINDINGS = Path(__file__).parents[2] / "build" / "fuzz" / "findings"
+ALLOWED = {0, 1, 2, 3}
+
+ODD_NUMBERS = [
+    0,
+    -1,
+    1,
+    2,
+    511,
+    1 << 31,
+    (1 << 63) - 1,
+    -(1 << 63),
+    1 << 64,
+    10**30,
+    0.5,
+    -0.0,
+    1e308,
+    float("nan"),
+]
+ODD_VALUES: list[Any] = [
+    *ODD_NUMBERS, None, True, False, "", "a", "\x1b]0;x\x07", "::error::", "\udc80", "9" * 5000, [], {}, [[]],
+    [None], {"a": 1}, [1, "a", None], {"": {}},
+]  # fmt: skip
+ODD_TEXTS = [
+    "", "-", "--", "0", "-1", "1", "nan", "inf", "-inf", "1e9", "1e400", "9" * 400, "1_0", "0x10", "1GiB",
+    "1e30GiB", "batch_size=1000000000",
+    "-5GiB", "1.5.2", "50%", "-3%", "1e99%", "a", "a=b", "a=1", "=", "a=,", "batch_size=1", "batch_size=1e9",
+    "batch_size=99999999999999999999", "accumulate=1000000", "accumulate=0", "optimizer=x",
+    "optimizer=adamw:fused", "expandable_segments:True", "max_split_size_mb:99999999999999", "a:b,c",
+    "garbage_collection_threshold:nan", "http://[::1", "ftp://x/y", "file://", "://", "s3://", ".", "/",
+    "/dev/null", "nobody\x00here", "\udc80", "é", "rtx-3090", "h100", "all", "2.13.0", "1.9", "99.99",
+    "2.13.0.dev1", "text", "json", "no-such-command-xyz",
+]  # fmt: skip
+
+
+# Files.
+
+
+def trace(memory_on: str = "cpu") -> TraceBuilder:
+    """Two iterations of training a linear layer with Adam."""
+    device = {"device_type": 1, "device_index": 0} if memory_on == "gpu" else {}
+    built = TraceBuilder()
+    addresses = {"weight": 0x10000, "state": 0x20000, "state2": 0x30000}
+    built.alloc(addresses["weight"], 40960, 1, **device)
+    for number in range(2):
+        at = 1000 * number
+        built.iteration(number, at, at + 900)
+        built.module("Net.body", at + 10, at + 90).line("train.py", 12, at + 10, at + 95)
+        built.operator(
+            "aten::linear", at + 10, at + 80, sequence_number=number, input_types=["float", "float", ""],
+            input_dims=[[8, 100], [100, 100], []], concrete_inputs=["", "", ""],
+        )  # fmt: skip
+        built.alloc(0x40000, 4096, at + 20, **device)
+        built.backward("AddmmBackward0", at + 200, at + 400, sequence_number=number)
+        built.alloc(0x50000, 40960, at + 250, **device).free(0x40000, at + 300, **device)
+        built.annotation("Optimizer.step#Adam.step", at + 500, at + 700)
+        if number == 0:
+            built.alloc(addresses["state"], 40960, at + 550, **device)
+            built.alloc(addresses["state2"], 40960, at + 560, **device)
+        built.annotation("Optimizer.zero_grad#Adam.zero_grad", at + 800, at + 850)
+        built.free(0x50000, at + 820, **device)
+    return built
+
+
+def captured(*, on_phantom: bool) -> bytes:
+    """The same with everything that our capture notes."""
+    built = trace("gpu" if on_phantom else "cpu")
+    tensors = {
+        "role": ["parameter", "optimizer_state", "gradient"],
+        "name": ["Net.body.weight", "Net.body.weight.exp_avg", "Net.body.weight"],
+        "address": [0x10000, 0x20000, 0x50000],
+        "size_bytes": [40960] * 3,
+        "time_ns": [1500, 560_000, 260_000],
+        "dtype": ["float32"] * 3,
+        "shape": [[100, 100]] * 3,
+        "group": [0, -1, -1],
+    }
+    rank = {"device": 0, "peak_reserved_bytes": 2 << 20, "peak_allocated_bytes": 170_000, "card": 0}
+    requests = {
+        "device": 0,
+        "address": [0x10000, 0x40000, 0x50000, 0x20000, 0x30000, 0x40000, 0x50000],
+        "size_bytes": [40960, 4096, 40960, 40960, 40960, 4096, 40960],
+        "order": [-1, -1, -1, 1, -1, -1, 2, -1, -1, 5, 6],
+        **{name: [] for name in ("stream", "mempool", "waits", "marks", "restored")},
+    }
+    card = {"card": 0, "peak_bytes": 200 << 20, "contexts": 1, "context_bytes": 190 << 20}
+    phantom = {
+        "alloc_conf": "",
+        "ranks": [{"rank": 0, "devices": [rank], "place": [{"name": "tp", "index": 0, "size": 2}]}],
+        "cards": [card],
+        "requests": [requests],
+        "cudnn": {"planned_by": "cuDNN 9"},
+        "values": [{"kind": "sizes", "line": "train.py:12"}],
+    }
+    built.metadata = {
+        "format": 1,
+        "mode": "phantom" if on_phantom else "real",
+        "versions": {"xmem": "0.1.0", "torch": "2.13.0+cpu", "python": "3.11.7"},
+        "argv": ["train.py", "--batch-size", "8"],
+        "iterations": 2,
+        "iteration_kind": "step",
+        "device_requests": 4,
+        "settings": {"cudnn_enabled": True, "autocast": None, "channels_last": False, "environment": {}},
+        "alignments": [],
+        "assumptions": ["2 iterations were recorded"],
+        "lines": {"train.py:12": {"function": "main", "text": "loss = model(x)"}},
+        "modules": [{"name": "Net", "parameters": 10_000, "parameter_bytes": 40_000}],
+        "tensors": tensors,
+        "optimizers": [{"name": "Adam", "foreach": True, "fused": False, "parameters": 1, "steps": 2}],
+        "script_ended": False,
+        **({"phantom": phantom} if on_phantom else {}),
+    }
+    return built.bytes("compact")
+
+
+def snapshot() -> dict[str, Any]:
+    """A memory snapshot of one segment."""
+    mib = 1 << 20
+    block = {"address": 1 << 30, "size": 3 * mib, "requested_size": 3 * mib - 5, "state": "active_allocated"}
+    rest = {"address": (1 << 30) + 3 * mib, "size": 17 * mib, "requested_size": 0, "state": "inactive"}
+    segment = {
+        "device": 0, "address": 1 << 30, "total_size": 20 * mib, "stream": 0, "segment_type": "large",
+        "segment_pool_id": (0, 0), "is_expandable": False, "blocks": [block, rest],
+    }  # fmt: skip
+    events = [("segment_alloc", 20 * mib), ("alloc", 3 * mib - 5)]
+    entries = [
+        {"action": a, "addr": 1 << 30, "size": s, "stream": 0, "time_us": 7, "frames": []} for a, s in events
+    ]
+    return {"segments": [segment], "device_traces": [entries], "allocator_settings": {}}
+
+
+CHECK = """
+[check]
+gpu = "rtx-3060"
+max_growth = "5%"
+iterations = 2
+[check.jobs.one]
+trace = "phantom.json"
+budget = "1GiB"
+confidence = 0.9
+[check.jobs.two]
+command = ["no-such-command-xyz", "--layers", "2"]
+"""
+SWEEP = """
+command = ["no-such-command-xyz", "{batch_size}"]
+gpus = ["rtx-3060"]
+[dimensions]
+batch_size = [1, 2]
+"""
+
+Files = dict[str, bytes]
+
+
+def good_files(run: Callable[[list[str]], int]) -> Files:
+    """Every kind of file that the commands read, made in the working folder."""
+    made: Files = {
+        "foreign.json": trace().bytes(),
+        "gpu.json": trace("gpu").bytes("compact"),
+        "cpu.json": captured(on_phantom=False),
+        "phantom.json": captured(on_phantom=True),
+        "snapshot.pickle": pickle.dumps(snapshot()),
+        "check.toml": CHECK.encode(),
+        "sweep.toml": SWEEP.encode(),
+    }
+    for name, content in made.items():
+        Path(name).write_bytes(content)
+    for arguments in (
+        ["estimate", "phantom.json", "--gpu", "rtx-3090", "-o", "estimate.json"],
+        ["gpus", "rtx-3090", "--json"],
+    ):
+        if run(arguments) != 0:
+            raise SystemExit(f"the good case {arguments} fails")
+    made["estimate.json"] = Path("estimate.json").read_bytes()
+    index = {
+        "format": 1,
+        "dimensions": ["batch_size"],
+        "samples": [{"trace": f"traces/{n}.json", "point": {"batch_size": n}} for n in (1, 2)],
+        "command": ["python", "train.py", "{batch_size}"],
+    }
+    made["model.xmem"] = archive(index, captured(on_phantom=True))
+    return made
+
+
+def archive(index: object, trace_bytes: bytes) -> bytes:
+    """A model of twice the same trace."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as packed:
+        for number in (1, 2):
+            packed.writestr(f"traces/{number}.json", trace_bytes)
+        packed.writestr("model.json", json.dumps(index))
+    return file.getvalue()
+
+
+# Damage.
+
+
+def places(of: Any, found: list[tuple[Any, Any]] | None = None) -> list[tuple[Any, Any]]:
+    """Every place of a value inside lists and dicts."""
+    found = [] if found is None else found
+    for key, value in list(of.items()) if isinstance(of, dict) else enumerate(of):
+        found.append((of, key))
+        if isinstance(value, dict | list):
+            places(value, found)
+    return found
+
+
+def change_values(value: Any, chance: random.Random) -> Any:
+    """The value with one to three of its parts replaced, left out, repeated or nested."""
+    value = copy.deepcopy(value)
+    for _ in range(chance.randint(1, 3)):
+        here = places(value)
+        if not here:
+            return chance.choice(ODD_VALUES)
+        of, key = chance.choice(here)
+        what = chance.randrange(6)
+        if what == 0:
+            del of[key]
+        elif what == 1 and isinstance(of, list):
+            of.extend([of[key]] * chance.choice([1, 10, 1000]))
+        elif what == 2:
+            other, other_key = chance.choice(here)
+            try:
+                of[key] = copy.deepcopy(other[other_key])
+            except (KeyError, IndexError):
+                del of[key]
+        else:
+            of[key] = chance.choice(ODD_VALUES)
+    return value
+
+
+def change_bytes(content: bytes, chance: random.Random) -> bytes:
+    """The bytes with a few of them replaced, left out, repeated or cut off."""
+    for _ in range(chance.randint(1, 4)):
+        at, length = chance.randrange(len(content) + 1), chance.choice([1, 1, 2, 8, 100])
+        what = chance.randrange(5)
+        if what == 0:
+            content = content[:at] + chance.randbytes(length) + content[at + length :]
+        elif what == 1:
+            content = content[:at] + content[at + length :]
+        elif what == 2:
+            content = (
+                content[:at] + content[at : at + length] * chance.choice([2, 50]) + content[at + length :]
+            )
+        elif what == 3:
+            number = str(chance.choice(ODD_NUMBERS)).encode()
+            content = content[:at] + number + content[at + length :]
+        elif chance.random() < 0.3:
+            content = content[:at]
+    return content
+
+
+def deep(chance: random.Random) -> bytes:
+    """Text that nests without an end."""
+    count = chance.choice([500, 5_000, 100_000])
+    return chance.choice([b"[" * count, b'{"a":' * count, b"a = " + b"[" * count, b"a = " + b"{b=" * count])
+
+
+def damaged(name: str, content: bytes, chance: random.Random) -> bytes:
+    """A file of the kind that its name says, with something odd about it."""
+    if chance.random() < 0.02:
+        return deep(chance)
+    if chance.random() < 0.3:
+        return change_bytes(content, chance)
+    if name.endswith(".json"):
+        value = json.loads(content)
+        if isinstance(value, dict) and "xmem" in value and chance.random() < 0.7:
+            value["xmem"] = change_values(value["xmem"], chance)
+        else:
+            value = change_values(value, chance)
+        return json.dumps(value).encode()
+    if name.endswith(".pickle"):
+        return pickle.dumps(change_values(snapshot(), chance))
+    if name.endswith(".xmem"):
+        with zipfile.ZipFile(io.BytesIO(content)) as packed:
+            index, trace_bytes = json.loads(packed.read("model.json")), packed.read("traces/1.json")
+        if chance.random() < 0.3:
+            return archive(index, damaged("trace.json", trace_bytes, chance))
+        return archive(change_values(index, chance), trace_bytes)
+    text = content.decode()
+    word = chance.choice(text.split())
+    odd = chance.choice(
+        [*map(str, ODD_NUMBERS), '""', "[]", "{}", "[[]]", '"x"', "true", "1979-05-27", "=", '"""']
+    )
+    return text.replace(word, odd, 1).encode("utf-8", "replace")
+
+
+# Command lines.
+
+READS = {
+    "estimate": ("foreign.json", "gpu.json", "cpu.json", "phantom.json", "model.xmem"),
+    "report": ("foreign.json", "gpu.json", "cpu.json", "phantom.json", "estimate.json", "model.xmem"),
+    "check": ("foreign.json", "cpu.json", "phantom.json", "estimate.json", "model.xmem", "check.toml"),
+    "diff": ("cpu.json", "phantom.json", "estimate.json"),
+    "inspect": ("foreign.json", "gpu.json", "cpu.json", "phantom.json"),
+    "max-batch": ("model.xmem",),
+    "tune": ("foreign.json", "gpu.json", "phantom.json", "model.xmem"),
+    "advise": ("cpu.json", "phantom.json"),
+    "replay": ("snapshot.pickle",),
+    "validate": ("estimate.json", "check.toml"),
+    "sweep": ("sweep.toml",),
+    "gpus": (),
+    "policies": (),
+    "fit": ("cpu.json",),
+    "run": (),
+    "capture": (),
+}
+CHOICES = {
+    "--format": "text json github sarif html terminal csv parquet memory_viz perfetto speedscope tree",
+    "--what": "blocks breakdown timeline",
+    "--metric": "device_peak reserved allocated",
+    "--mode": "auto phantom real",
+}
+NOT_TRIED = {"--help", "--timeout", "--executor", "--address", "--plots", "--cudnn"}
+
+
+class Arguments:
+    """Draws command lines from what the commands say about themselves."""
+
+    def __init__(self) -> None:
+        group: Any = typer.main.get_command(app)
+        self.commands: dict[str, Any] = group.commands
+
+    def draw(self, name: str, file: str | None, odd: bool, chance: random.Random) -> list[str]:
+        """A command line; ``odd`` ones also have options that make no sense."""
+        arguments = [name, *self._positional(name, file, chance)]
+        options = [each for each in self.commands[name].params if each.opts[0].startswith("-")]
+        for option in chance.sample(
+            options, min(len(options), chance.choice([0, 1, 2, 4] if odd else [0, 1]))
+        ):
+            if not set(option.opts) & NOT_TRIED:
+                arguments += [
+                    option.opts[0],
+                    *([] if option.is_flag else [self._value(option.opts[0], odd, chance)]),
+                ]
+        return arguments
+
+    def _positional(self, name: str, file: str | None, chance: random.Random) -> list[str]:
+        given = [file] if file else []
+        if name == "check" and file == "check.toml":
+            return ["--config", file]
+        if name == "diff":
+            return [*given, chance.choice(["estimate.json", "phantom.json"])]
+        if name == "inspect":
+            return [*given, chance.choice(["events", "operators", "blocks", "sequence", "segments"])]
+        if name == "fit":
+            return [f"{file}@batch_size={chance.choice(['1', '2', *ODD_TEXTS])}", "-o", "fitted.xmem"]
+        if name == "validate":
+            return ["--runs", str(file), "--estimates", str(file)]
+        if name == "sweep":
+            return [*given, "-o", "rows.csv"]
+        if name in ("run", "capture"):
+            return [*(["-o", "taken.json"] if name == "capture" else []), "no-such-command-xyz"]
+        if name in ("gpus", "policies"):
+            return [chance.choice(ODD_TEXTS)]
+        return given
+
+    def _value(self, option: str, odd: bool, chance: random.Random) -> str:
+        if option in ("-o", "--html", "--output"):
+            return "written.out"
+        if option in CHOICES and (not odd or chance.random() < 0.8):
+            return chance.choice(CHOICES[option].split())
+        if option == "--gpu" and chance.random() < 0.7:
+            return "rtx-3090"
+        return chance.choice(ODD_TEXTS)
+
+
+# Running.
+
+
+def run(arguments: list[str]) -> int:
+    """Run a command in this process; return its exit status."""
+    try:
+        app(arguments, prog_name="xmem-fast")
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else 1
+    return 0
+
+
+def silently(arguments: list[str]) -> int:
+    """The same without its output."""
+    sink = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="surrogateescape")
+    with redirect_stdout(sink), redirect_stderr(sink):
+        return run(arguments)
+
+
+class Hang(BaseException):
+    """A command took too long."""
+
+
+def _hang(_signal: int, _frame: object) -> NoReturn:
+    raise Hang
+
+
+def try_case(arguments: list[str]) -> str | None:
+    """Run a command; return what law it broke."""
+    signal.setitimer(signal.ITIMER_REAL, MOST_SECONDS)
+    try:
+        status = silently(arguments)
+    except (Exception, Hang):
+        return traceback.format_exc()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    return None if status in ALLOWED else f"exit status {status}"
+
+
+def keep(folder: Path, arguments: list[str], why: str) -> Path:
+    """Keep the files and the command line of a case."""
+    number = 1
+    while (kept := FINDINGS / f"commands-{number}").exists():
+        number += 1
+    shutil.copytree(folder, kept, ignore=shutil.ignore_patterns("written.out"))
+    (kept / "command.txt").write_text(
+        f"{arguments!r}\n{shlex.join(arguments)}\n\n{why}", errors="backslashreplace"
+    )
+    return kept
+
+
+def campaign(seed: int, wanted: Callable[[int], bool], most_findings: int = 1) -> int:
+    """Try cases while they are wanted; return how many broke a law."""
+    found = 0
+    line = Arguments()
+    before = Path.cwd()
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        try:
+            files = good_files(silently)
+            number = 0
+            while wanted(number) and found < most_findings:
+                chance = random.Random(f"{seed} {number}")
+                number += 1
+                for old in Path(folder).iterdir():
+                    if old.name not in files:
+                        shutil.rmtree(old) if old.is_dir() else old.unlink()
+                command = chance.choice(list(READS))
+                file = chance.choice(READS[command]) if READS[command] else None
+                if file and chance.random() < 0.85:
+                    Path(file).write_bytes(damaged(file, files[file], chance))
+                elif file and chance.random() < 0.3:
+                    file = chance.choice([text for text in ODD_TEXTS])
+                arguments = line.draw(command, file, chance.random() < 0.4, chance)
+                if (why := try_case(arguments)) is not None:
+                    found += 1
+                    where = keep(Path(folder), arguments, why)
+                    print(
+                        f"case {number - 1} of seed {seed}: {shlex.join(arguments)!r}\n{why[-1500:]}\n{where}"
+                    )
+                for name, content in files.items():
+                    if name == file or not Path(name).exists():
+                        Path(name).write_bytes(content)
+        finally:
+            os.chdir(before)
+    print(f"{number} commands, {found} broke a law")
+    return found
+
+
+def main() -> int:
+    """Run a campaign as the command line asks."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=0)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--findings", type=int, default=1, help="end after this many")
+    asked = parser.parse_args()
+    signal.signal(signal.SIGALRM, _hang)
+    sys.stdin = open(os.devnull)  # noqa: SIM115, PTH123  for the commands that read it
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY_BYTES, hard))
+    end = time.monotonic() + asked.seconds
+    FINDINGS.mkdir(parents=True, exist_ok=True)
+    return campaign(asked.seed, lambda number: number < asked.runs or time.monotonic() < end, asked.findings)
+
+
+if __name__ == "__main__":
+    sys.exit(1 if main() else 0)
