@@ -264,7 +264,7 @@ def change_values(value: Any, chance: random.Random) -> Any:
             except (KeyError, IndexError):
                 del of[key]
         else:
-            of[key] = chance.choice(ODD_VALUES)
+            of[key] = copy.deepcopy(chance.choice(ODD_VALUES))
     return value
 
 
@@ -476,7 +476,7 @@ def campaign(seed: int, wanted: Callable[[int], bool], most_findings: int = 1) -
                 if file and chance.random() < 0.85:
                     Path(file).write_bytes(damaged(file, files[file], chance))
                 elif file and chance.random() < 0.3:
-                    file = chance.choice([text for text in ODD_TEXTS])
+                    file = chance.choice(ODD_TEXTS)
                 arguments = line.draw(command, file, chance.random() < 0.4, chance)
                 if (why := try_case(arguments)) is not None:
                     found += 1

@@ -188,7 +188,10 @@ def _standard_input() -> Source:
 
 
 def _open_url(url: str, closing: ExitStack) -> Source:
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise TraceError(f"not an address ({error}); pass a path or a URL", url) from None
     if parts.scheme == "file":
         return _open_path(Path(unquote(parts.path)), url, closing)
     try:
