@@ -6,10 +6,9 @@ import json
 import os
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -23,6 +22,7 @@ from xmem.capture.process import Ended, run_process
 from xmem.capture.ranks import rank_that_needs_most
 from xmem.capture.world import MOST_RANKS, World
 from xmem.errors import CaptureError, ConfigError
+from xmem.files.scratch import scratch_folder
 from xmem.phantom.ledger import ProcessRecord
 from xmem.text.units import format_bytes
 
@@ -259,16 +259,14 @@ def _check_output(target: Path) -> None:
 @contextmanager
 def _workspace(target: Path) -> Iterator[Path]:
     """Make a private folder beside the output, so that the finished trace can be renamed into place."""
-    try:
-        folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-    except OSError as error:
-        raise CaptureError(
-            f"cannot write to {target.parent} ({error.strerror}); choose another output"
-        ) from error
-    try:
+    with ExitStack() as removed:
+        try:
+            folder = removed.enter_context(scratch_folder(f".{target.name}.", target.parent))
+        except OSError as error:
+            raise CaptureError(
+                f"cannot write to {target.parent} ({error.strerror}); choose another output"
+            ) from error
         yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _child_environment(env: Mapping[str, str]) -> dict[str, str]:

@@ -1,11 +1,9 @@
-"""Runs the captured command: its output passes through, and its end is that of its whole process group."""
+"""Runs the captured command: its output passes through, and what it started ends with it."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import re
-import signal
 import subprocess
 import threading
 import time
@@ -18,12 +16,14 @@ from typing import IO
 from xmem.capture.heartbeat import Heartbeat
 from xmem.capture.host_memory import HostMemory, HostMemoryWatch
 from xmem.capture.notes import note, write_to_stderr
+from xmem.capture.processes import end_processes
 from xmem.errors import CaptureError
+from xmem.files.interrupts import uninterrupted
 
 _POLL_S = 0.05
 _FINISH_S = 30.0  # time for a script that took too long to reach a point where its recording can end
 _UNWIND_S = 30.0  # time for a script to leave once its trace is complete: workers to join, files to close
-_TERMINATE_S = 2.0
+_DRAIN_S = 2.0
 _KEPT_LINES = 20
 # The profiler's remarks on memory older than the recording, and on a recording off the main thread.
 _OUR_NOISE = re.compile(
@@ -84,13 +84,11 @@ def run_process(
     try:
         timed_out, last_seen = _wait(process, workspace, timeout_s, heartbeat)
         exit_status = process.poll()
-    except BaseException:
-        _end_group(process)
-        raise
     finally:
-        host_memory = memory.stop()
-    if exit_status is None:
-        _end_group(process)
+        with uninterrupted():
+            host_memory = memory.stop()
+            end_processes(process.pid, workspace)
+            process.wait()
     return Ended(exit_status, timed_out, tail.lines(), last_seen, host_memory)
 
 
@@ -122,15 +120,6 @@ def _wait(
         deadline = now + _FINISH_S
 
 
-def _end_group(process: subprocess.Popen[bytes]) -> None:
-    for sent, patience_s in ((signal.SIGTERM, _TERMINATE_S), (signal.SIGKILL, None)):
-        # The leader may be gone while others of its group still run.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, sent)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(patience_s)
-
-
 class _Tail:
     """Copies a stream to our standard error from a thread and remembers its end."""
 
@@ -145,7 +134,7 @@ class _Tail:
     def lines(self) -> str:
         """Return the last lines; a process that outlives the command may hold the stream open, so this waits
         briefly."""
-        self._thread.join(_TERMINATE_S)
+        self._thread.join(_DRAIN_S)
         return b"\n".join([*self._kept, self._partial]).decode(errors="replace").strip("\n")
 
     def _copy(self) -> None:

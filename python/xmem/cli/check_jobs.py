@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from xmem.cli import options, output
 from xmem.cli.capturing import CaptureSettings, capture_noting
 from xmem.errors import ConfigError, XmemError
 from xmem.estimation.estimate_file import is_estimate_file, read_estimate
+from xmem.files.scratch import scratch_folder
 from xmem.gate.baseline import Baseline, read_baseline, write_baseline
 from xmem.gate.judge import CheckOutcome, failed_outcome, judge
 from xmem.gate.spec import CheckedJob, CommandToCapture, limits_of
@@ -106,8 +106,8 @@ def _is_estimate(source: str | CommandToCapture) -> bool:
 def outcomes_of(checks: Sequence[Check]) -> Iterator[CheckOutcome]:
     """Judge a job on all of its GPUs; one that cannot be read or captured does not stop the others."""
     job = checks[0].job
-    with tempfile.TemporaryDirectory(prefix="xmem-") as folder:
-        estimate = _estimator(job, Path(folder))
+    with scratch_folder() as folder:
+        estimate = _estimator(job, folder)
         for entry in checks:
             try:
                 needed = estimate(entry)

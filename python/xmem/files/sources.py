@@ -169,6 +169,8 @@ def _open_path(path: Path, name: str, closing: ExitStack) -> Source:
         head = os.pread(file.fileno(), _HEAD_BYTES, 0)
     except OSError as error:
         raise TraceError(_unreadable(error), name) from None
+    except ValueError as error:  # a name with a null byte
+        raise TraceError(f"cannot be read: {error}; check the path", name) from None
     closing.enter_context(_unchanged(file.fileno(), name))
     plain = _packed_as(head) is None and _other_format(head) is None
     return Source(name, _read_file(file), status.st_size, path if plain else None)

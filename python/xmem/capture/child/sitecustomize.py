@@ -7,10 +7,14 @@ comparison an import until torch appears. It is standard library only: the inter
 
 from __future__ import annotations
 
+import _thread
 import atexit
+import contextlib
 import importlib
 import importlib.util
+import json
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
@@ -114,7 +118,44 @@ class _TorchFinder:
 
 
 sys.path[:] = [entry for entry in sys.path if not entry or Path(entry).resolve() != _FOLDER]
+
+
+def _kill_daemons(workspace: str) -> None:
+    """Kill processes of the capture that left its session (``xmem.capture.processes``)."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            number = int(process.name)
+            if workspace.encode() in (process / "environ").read_bytes() and os.getsid(number) != os.getsid(0):
+                os.kill(number, signal.SIGKILL)
+
+
+def _end_with_the_capture() -> None:
+    """End this process and its group when the capture is gone, which may have been killed.
+
+    Its lock on the private folder is free then (``xmem.files.scratch``); until then a thread waits for it.
+    """
+    try:
+        import fcntl
+
+        workspace = json.loads(os.environ["XMEM_CAPTURE"])["workspace"]
+        lock = os.open(Path(workspace) / "owner", os.O_RDWR)
+    except (ImportError, OSError):  # no locks on this system, or on its file system
+        return
+
+    def wait() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH)
+        except OSError:
+            return
+        _kill_daemons(workspace)
+        os.killpg(0, signal.SIGKILL)
+
+    _thread.start_new_thread(wait, ())
+
+
 if "XMEM_CAPTURE" in os.environ:
+    _end_with_the_capture()
     sys.meta_path.insert(0, _TorchFinder())
     _follow_failures()
 _load_shadowed_sitecustomize()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +14,7 @@ from xmem.cli.capturing import CaptureSettings, capture_noting
 from xmem.cli.exit_codes import ExitCode
 from xmem.cli.options import CaptureMode
 from xmem.errors import ConfigError
+from xmem.files.scratch import scratch_folder
 
 if TYPE_CHECKING:
     from xmem.estimation.question import Question
@@ -91,8 +91,8 @@ def fit(
         gpus_per_node=gpus_per_node,
         timeout=timeout,
     )
-    with tempfile.TemporaryDirectory(prefix="xmem-") as folder:
-        run_at = _Runner(runs if dim else None, settings, question, Path(folder), as_json=as_json)
+    with scratch_folder() as folder:
+        run_at = _Runner(runs if dim else None, settings, question, folder, as_json=as_json)
         fitted, verifications = _fit(runs, dim, check or [], model, run_at)
     if as_json:
         output.print_json(_contract(fitted, verifications, model))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,6 +14,7 @@ from xmem.cli import options, output
 from xmem.cli.capturing import CaptureSettings, capture_noting
 from xmem.cli.options import CaptureMode
 from xmem.cli.reading import reading
+from xmem.files.scratch import scratch_folder
 
 
 def run(
@@ -116,5 +116,5 @@ def _trace_path(keep_trace: Path | None) -> Iterator[Path]:
     if keep_trace is not None:
         yield keep_trace
         return
-    with tempfile.TemporaryDirectory(prefix="xmem-") as folder:
-        yield Path(folder) / "trace.json"
+    with scratch_folder() as folder:
+        yield folder / "trace.json"
