@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -47,7 +48,7 @@ def test_command_that_a_signal_ends_after_an_exception(tmp_path: Path) -> None:
         "subprocess.run([sys.executable, __file__, 'worker'])\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    with pytest.raises(CaptureError, match="ended by signal 9 after ValueError: no kernel for this"):
+    with pytest.raises(CaptureError, match=r"ended by signal 9 \(SIGKILL\) after ValueError: no kernel"):
         capture([sys.executable, str(script)], tmp_path / "trace.json", timeout_s=100)
 
 
@@ -84,3 +85,28 @@ def test_ends_that_are_no_failures_leave_no_note(tmp_path: Path) -> None:
     error = fails([sys.executable, "-c", "import sys, torch; sys.exit(3)"], tmp_path)
     assert error.exit_status == 3
     assert error.traceback == ""
+
+
+@pytest.mark.parametrize(
+    ("ending", "message"),
+    [
+        ("os._exit(0)", "a process left at once"),
+        ("sys.exit(3)", r"it ended with exit status 3; see its output above"),
+        ("os.kill(os.getpid(), signal.SIGABRT)", r"signal 6 \(SIGABRT\); see the output above"),
+        ("ctypes.string_at(0)", r"signal 11 \(SIGSEGV\); see the output above"),
+    ],
+)
+def test_an_end_without_an_exception_is_named(tmp_path: Path, ending: str, message: str) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(f"import ctypes, os, signal, sys, torch\ntorch.nn.Linear(4, 4)\n{ending}\n")
+    with pytest.raises(CaptureError, match=message) as caught:
+        capture([sys.executable, str(script)], tmp_path / "trace.json", mode="real")
+    assert "smaller batch" not in str(caught.value)
+
+
+def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import torch\n")
+    monkeypatch.setattr("shutil.disk_usage", lambda _path: SimpleNamespace(free=0))
+    with pytest.raises(CaptureError, match=r"the disk of .* is full; free some space"):
+        capture([sys.executable, str(script)], tmp_path / "trace.json", mode="real")

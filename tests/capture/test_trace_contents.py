@@ -326,6 +326,23 @@ def test_two_optimizers_share_an_iteration(captured: Capturing) -> None:
         assert step_end <= iteration_end
 
 
+def test_a_new_optimizer_for_each_batch_does_not_record_for_ever(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch\n"
+        "model = torch.nn.Linear(8, 8)\n"
+        "while True:\n"
+        "    optimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
+        "    model(torch.randn(4, 8)).sum().backward()\n"
+        "    optimizer.step()\n"
+    )
+    result = xmem.capture.capture(
+        [sys.executable, str(script)], tmp_path / "trace.json", mode="real", timeout_s=100
+    )
+    assert result.iterations >= 1
+    assert len(xmem.read_trace(result.path).notes.optimizers) == 24  # 8 for each of the 3 that were asked for
+
+
 def test_closures_and_device_contexts(captured: Capturing) -> None:
     run = captured("lbfgs.py")
     assert {row["name"] for row in run.tensors("parameter")} == {

@@ -35,6 +35,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def test_a_growth_without_a_baseline_is_a_mistake() -> None:
+    result = check("run.json", "--budget", "1GiB", "--max-growth", "5%")
+    assert result.exit_code == 2
+    assert "--max-growth has no baseline to compare with; pass --baseline" in result.stderr
+
+
 class TestBudget:
     def test_a_trace_within_and_over(self):
         within = check("run.json", "--budget", "1GiB")

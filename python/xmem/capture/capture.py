@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from xmem.capture.extent import Extent
-from xmem.capture.failures import Failure, explain_reads, first_failure
+from xmem.capture.failures import Failure, explain_reads, first_failure, in_words
 from xmem.capture.notes import note
 from xmem.capture.phantom import PhantomMachine, last_calls, read_processes, refused_calls
 from xmem.capture.process import Ended, run_process
@@ -256,6 +257,9 @@ def _check_output(target: Path) -> None:
         raise CaptureError(f"{target.parent} is not writable; choose another output")
 
 
+_LEAST_DISK_BYTES = 1 << 20
+
+
 @contextmanager
 def _workspace(target: Path) -> Iterator[Path]:
     """Make a private folder beside the output, so that the finished trace can be renamed into place."""
@@ -387,8 +391,8 @@ def _explain_missing(workspace: Path, ended: Ended, failure: Failure | None) -> 
     if exit_status is not None and exit_status < 0:
         before = f" after {failure.in_words()}" if failure and not failure.by_signal else ""
         return (
-            f"the command was ended by signal {-exit_status}{before}{last_calls(workspace)}"
-            f"{_lack_of_memory(ended)}"
+            f"the command was ended by {in_words(-exit_status)}{before}{last_calls(workspace)}"
+            f"{_lack_of_memory(ended, -exit_status)}"
         )
     if exit_status != 0:
         return _explain_failure(workspace, ended, failure)
@@ -397,14 +401,23 @@ def _explain_missing(workspace: Path, ended: Ended, failure: Failure | None) -> 
             "the command never imported torch where the capture could see it; "
             "name the training script itself, and let it keep PYTHONPATH (do not use python -I, -E or -S)"
         )
+    if shutil.disk_usage(workspace).free < _LEAST_DISK_BYTES:
+        return f"the disk of {workspace.parent} is full; free some space, or choose another output"
+    if any(workspace.glob("stacks.*")):  # a process removes its file when Python ends
+        return (
+            "a process left at once, as os._exit() does, and its recording was lost with it; "
+            "let the script end by itself, or ask for fewer --iterations"
+        )
     return (
         "the script ended, but the capture saw no model call and no optimizer step in any process; "
         "capture the command that trains"
     )
 
 
-def _lack_of_memory(ended: Ended) -> str:
+def _lack_of_memory(ended: Ended, number: int) -> str:
     """Say whether a signal came for lack of host memory, as the rest of a sentence."""
+    if number != signal.SIGKILL:  # a crash or a request, which lack of memory does not cause
+        return "; see the output above"
     if ended.host_memory is None:
         return "; if the machine ran out of memory, use fewer processes, a smaller batch or another machine"
     left = format_bytes(ended.host_memory.least_available_bytes)
@@ -415,11 +428,11 @@ def _explain_failure(workspace: Path, ended: Ended, failure: Failure | None) -> 
     """Explain why the script ended with an error; name its CUDA calls where they explain something."""
     exit_status = ended.exit_status
     if failure is None:
-        return f"the script itself failed (exit status {exit_status}); make it run on the CPU first"
-    if failure.by_signal:
+        return f"the script itself failed: it ended with exit status {exit_status}; see its output above"
+    if failure.by_signal is not None:
         return (
             f"the script failed (exit status {exit_status}): {failure.in_words()}"
-            f"{last_calls(workspace, failure.process)}{_lack_of_memory(ended)}"
+            f"{last_calls(workspace, failure.process)}{_lack_of_memory(ended, failure.by_signal)}"
         )
     named = f"(exit status {exit_status}): {failure.in_words()}"
     ours = explain_reads(failure)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ class Failure:
         traceback: Last lines of the traceback; empty for a signal.
         reads: The values of the phantom GPU that it may come from, the likeliest first: ``line``,
             ``function``, ``kind`` and ``value`` of each.
+        by_signal: Number of the signal that ended the process, None for an exception.
     """
 
     process: int
@@ -38,11 +40,7 @@ class Failure:
     summary: str
     traceback: str
     reads: Sequence[dict[str, Any]]
-
-    @property
-    def by_signal(self) -> bool:
-        """Whether a signal ended the process."""
-        return not self.traceback
+    by_signal: int | None = None
 
     @property
     def of_cuda(self) -> bool:
@@ -56,6 +54,14 @@ class Failure:
         return text if self.rank is None else f"rank {self.rank}: {text}"
 
 
+def in_words(number: int) -> str:
+    """Name a signal: ``signal 11 (SIGSEGV)``."""
+    try:
+        return f"signal {number} ({signal.Signals(number).name})"
+    except ValueError:
+        return f"signal {number}"
+
+
 def first_failure(workspace: Path) -> Failure | None:
     """Return what made the command fail: the first of its processes to fail by itself; None if none noted
     it."""
@@ -65,7 +71,8 @@ def first_failure(workspace: Path) -> Failure | None:
     killed = [row for note in notes for row in note["others"] if -row["exit_status"] in _DEADLY]
     if killed:
         row = killed[0]
-        return Failure(row["process"], row["rank"], f"ended by signal {-row['exit_status']}", "", ())
+        number = -row["exit_status"]
+        return Failure(row["process"], row["rank"], f"ended by {in_words(number)}", "", (), number)
     # The script may not have minded the failure of a process without a rank, such as a launcher or helper.
     ranked = [note for note in own if note["rank"] is not None]
     for note in ranked or own or notes:

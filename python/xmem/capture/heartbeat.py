@@ -15,6 +15,7 @@ from pathlib import Path
 _SILENCE_S = 10.0
 _STARTING = "starting"  # the first phase; launchers stay in it
 _ANSWER_S = 0.5
+_ENDED = re.compile(r"(iteration|after) (\d+)")  # `iteration 4, in Linear`, `after 3 iterations`
 _POLL_S = 0.02
 # The same as in `xmem_child.records.progress`.
 STACKS_SIGNAL = signal.SIGRTMIN + 13 if hasattr(signal, "SIGRTMIN") else None
@@ -28,6 +29,7 @@ class _Process:
     number: int
     phase: str
     since: float
+    iterations: int  # that have ended
 
 
 class Heartbeat:
@@ -43,6 +45,8 @@ class Heartbeat:
         self._say = say
         self._began = time.monotonic()
         self._heard = self._began
+        self._iterations = 0
+        self._progressed = self._began
 
     def heard(self) -> None:
         """Note that the script printed something itself."""
@@ -54,6 +58,13 @@ class Heartbeat:
         if now - self._heard >= _SILENCE_S:
             self._heard = now
             self._say(f"{now - self._began:.0f} s: {self.last_seen() or 'torch is not imported yet'}")
+
+    def without_progress_s(self) -> float:
+        """Return for how many seconds no iteration has ended; 0 before the first."""
+        ended = max((process.iterations for process in self._processes()), default=0)
+        if ended != self._iterations:
+            self._iterations, self._progressed = ended, time.monotonic()
+        return time.monotonic() - self._progressed if ended else 0.0
 
     def last_seen(self) -> str:
         """Say what the script does, since when, and where it is; empty before it has imported torch."""
@@ -76,7 +87,9 @@ class Heartbeat:
             with contextlib.suppress(OSError, ValueError, KeyError):
                 note = json.loads(path.read_text())
                 os.kill(note["process"], 0)
-                found.append(_Process(note["process"], note["phase"], note["since"]))
+                ended = _ENDED.match(note["phase"])
+                count = int(ended[2]) - (ended[1] == "iteration") if ended else 0
+                found.append(_Process(note["process"], note["phase"], note["since"], count))
         return found
 
     def _place(self, process: int) -> str:

@@ -22,6 +22,7 @@ from xmem.files.interrupts import uninterrupted
 
 _POLL_S = 0.05
 _FINISH_S = 30.0  # time for a script that took too long to reach a point where its recording can end
+_STALLED_S = 1800.0  # without a new iteration, where no --timeout was set: the script does not train any more
 _UNWIND_S = 30.0  # time for a script to leave once its trace is complete: workers to join, files to close
 _DRAIN_S = 2.0
 _KEPT_LINES = 20
@@ -112,7 +113,13 @@ def _wait(
                 return False, last_seen
             continue
         heartbeat.beat()
-        if deadline is None or now <= deadline:
+        if deadline is None and heartbeat.without_progress_s() > _STALLED_S:
+            note(
+                f"no iteration has ended for {_STALLED_S / 60:.0f} minutes; ending with what was seen "
+                "(--timeout waits longer)"
+            )
+            deadline = now
+        if deadline is None or now < deadline:
             continue
         if last_seen or not (last_seen := heartbeat.last_seen()):
             return True, last_seen

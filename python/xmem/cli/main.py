@@ -119,6 +119,7 @@ for _command in (
 
 
 def _end(signal_number: int, _frame: object) -> None:
+    os.write(2, f"xmem-fast: ended by {signal.Signals(signal_number).name}\n".encode())
     sys.exit(128 + signal_number)
 
 

@@ -54,7 +54,7 @@ def test_killed_rank_comes_before_those_that_lost_it(tmp_path: Path) -> None:
     failure = first_failure(tmp_path)
     assert failure is not None
     assert failure.by_signal
-    assert failure.in_words() == "rank 1: ended by signal 9"
+    assert failure.in_words() == "rank 1: ended by signal 9 (SIGKILL)"
 
 
 def test_exception_of_another_process_is_better_than_none(tmp_path: Path) -> None:

@@ -107,3 +107,20 @@ def test_asking_where_a_script_is_does_no_harm_to_its_threads(tmp_path: Path) ->
             assert any(", at <string>:" in heartbeat.last_seen() for _ in range(100))
         finally:
             process.kill()
+
+
+def test_a_script_that_ends_no_iteration_any_more_is_noticed(tmp_path: Path) -> None:
+    heartbeat = Heartbeat(tmp_path, lambda _line: None)
+
+    def note(phase: str) -> float:
+        text = json.dumps({"phase": phase, "since": time.time(), "process": os.getpid()})
+        (tmp_path / "progress.1").write_text(text)
+        return heartbeat.without_progress_s()
+
+    assert note("starting") == 0
+    assert note("iteration 1, in Linear") == 0  # the first may take as long as it likes
+    time.sleep(0.2)
+    assert note("after 1 iterations") < 0.1
+    time.sleep(0.2)
+    assert note("iteration 2, in Linear") >= 0.2
+    assert note("after 2 iterations") < 0.1

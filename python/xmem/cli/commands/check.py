@@ -146,6 +146,8 @@ def check(
 
     jobs = _jobs_of_file(config, only) if not inputs else _jobs_of_inputs(inputs, config, only, at)
     checks = checks_of([replace(job, asked=overridden(job.asked)) for job in jobs], update=update_baseline)
+    if max_growth is not None and not any(entry.baseline_file for of_job in checks for entry in of_job):
+        raise ConfigError("--max-growth has no baseline to compare with", "pass --baseline with it")
     outcomes = [outcome for of_job in checks for outcome in outcomes_of(of_job)]
     if update_baseline:
         update_baselines(outcomes, [entry for of_job in checks for entry in of_job])

@@ -106,10 +106,12 @@ class Iterations:
 
     def stepped(self, enough: int, most: int) -> bool:
         """Return whether every optimizer that has stepped has made enough steps, one of them not skipped; or
-        one has made so many that the others need not be waited for."""
+        one has made so many that the others need not be waited for; or all together, as where each batch or
+        fold has a new optimizer."""
         if not self.steps:
             return False
-        if max(len(steps.ends_ns) for steps in self.steps) >= most:
+        counts = [len(steps.ends_ns) for steps in self.steps]
+        if max(counts) >= most or min(sum(counts), self.backwards) >= most:
             return True
         return all(len(steps.ends_ns) >= enough and steps.real for steps in self.steps)
 
