@@ -237,6 +237,9 @@ def test_source_is_read_below_the_current_folder_only(
     (here / "train.py").symlink_to(outside)
     assert "secret" not in page_of(analysis)
     (here / "train.py").unlink()
+    os.mkfifo(here / "train.py")
+    page_of(analysis)  # does not wait for somebody to write to it
+    (here / "train.py").unlink()
     (here / "train.py").write_text("\n".join(f"visible {number}" for number in range(1, 20)))
     page = page_of(analysis)
     assert "visible 3" in page  # line 7 and four lines around it

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
 from xmem.errors import ConfigError
+
+_ABANDONED_S = 600.0
 
 
 @contextmanager
@@ -28,6 +32,7 @@ def writing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
             yield file
         return
     path = path.resolve()
+    _remove_old(path)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         with partial.open("wb") as file:
@@ -38,6 +43,16 @@ def writing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+
+
+def _remove_old(path: Path) -> None:
+    """Remove what a killed process left of this file, once nobody has written to it for a while."""
+    with contextlib.suppress(OSError):
+        for partial in path.parent.iterdir():
+            if partial.name.startswith(f".{path.name}.") and partial.suffix == ".partial":
+                with contextlib.suppress(OSError):
+                    if time.time() - partial.stat().st_mtime > _ABANDONED_S:
+                        partial.unlink()
 
 
 def write_whole(path: str | os.PathLike[str], data: bytes) -> None:

@@ -27,6 +27,7 @@ from xmem.estimation.observation import observe
 from xmem.files.decoding import decode
 from xmem.files.documents import parse_json
 from xmem.files.sources import unpacks_too_far
+from xmem.files.writing import writing
 from xmem.scaling.dimensions import Point, require_point
 from xmem.scaling.model import Sample, ScalingModel, fit
 from xmem.trace.trace import Trace, read_trace
@@ -56,10 +57,8 @@ def write_model(
     Raises:
         TraceError: A trace cannot be read, or the file cannot be written.
     """
-    target = Path(path)
-    partial = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive:
+        with writing(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
             samples = []
             for number, (point, trace) in enumerate(traces):
                 name = f"traces/{number}-{trace.name}"
@@ -73,11 +72,8 @@ def write_model(
                 "command": None if command is None else list(command),
             }
             archive.writestr(_INDEX, json.dumps(index, indent=1))
-        partial.replace(target)
     except OSError as error:
-        raise TraceError(f"cannot be written: {error.strerror}; check the path", str(target)) from None
-    finally:
-        partial.unlink(missing_ok=True)
+        raise TraceError(f"cannot be written: {error.strerror}; check the path", os.fspath(path)) from None
 
 
 def read_model(path: str | os.PathLike[str]) -> ScalingModel:

@@ -107,7 +107,11 @@ def _file_lines(file: str) -> list[str] | None:
     here = Path.cwd()
     try:
         path = (here / file).resolve()
-        if path.suffix != ".py" or not path.is_relative_to(here) or path.stat().st_size > _MOST_FILE_BYTES:
+        if path.suffix != ".py" or not path.is_relative_to(here):
+            return None
+        if not path.is_file():  # a pipe or a device, which may never end
+            return None
+        if path.stat().st_size > _MOST_FILE_BYTES:
             return None
         return path.read_text(encoding="utf-8", errors="replace").splitlines()
     except (OSError, ValueError):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import stat
 import tempfile
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
@@ -99,9 +101,23 @@ def _require_listening(address: str | None) -> None:
         ) from error
 
 
+def _own_folder() -> Path:
+    """Return a folder for temporary files that no other user can have put anything into.
+
+    Raises:
+        SweepError: Another user has made it, or may write to it.
+    """
+    folder = Path(tempfile.gettempdir()) / f"xmem-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
+        raise SweepError(f"{folder} is not private to this user; remove it, or set TMPDIR")
+    return folder
+
+
 def _evaluate_copy(content: bytes, job: JobFile, chunk: Chunk) -> Finished:
     """Evaluate on a machine that need not see the file of the job."""
-    copy = Path(tempfile.gettempdir()) / f"xmem-{job.digest}"
+    copy = _own_folder() / job.digest
     if not copy.exists() or JobFile.of(copy).digest != job.digest:
         with tempfile.NamedTemporaryFile(dir=copy.parent, delete=False) as partial:
             partial.write(content)
