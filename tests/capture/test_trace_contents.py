@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import platform
 import sys
 from collections.abc import Callable
 from itertools import pairwise
@@ -459,3 +460,24 @@ def test_a_module_may_call_something_of_its_own_buffers(tmp_path: Path) -> None:
     (tmp_path / "trace").mkdir()
     captured = run_capture(tmp_path / "trace", [sys.executable, str(script)])
     assert {row["name"] for row in captured.tensors("parameter")} == {"Net.weight", "Net.bias"}
+
+
+def test_the_trace_holds_no_secret_of_the_command_line_or_the_script(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch\n"
+        "model = torch.nn.Linear(8, 8)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
+        "for _ in range(3):\n"
+        "    x = torch.randn(4, 8); login = dict(token='very-secret')\n"
+        "    model(x).sum().backward()\n"
+        "    optimizer.step()\n"
+    )
+    command = [sys.executable, str(script), "--hf-token", "very-secret", "--lr", "1"]
+    result = xmem.capture.capture(command, tmp_path / "trace.json", mode="real", timeout_s=100)
+    text = result.path.read_text()
+    assert "very-secret" not in text
+    assert "token='***'" in text
+    assert xmem.read_trace(result.path).notes.argv[1:] == ("--hf-token", "***", "--lr", "1")
+    assert platform.node() not in text
+    assert '"host_name": ""' in text or "host_name" not in text

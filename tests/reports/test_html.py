@@ -240,10 +240,18 @@ def test_source_is_read_below_the_current_folder_only(
     os.mkfifo(here / "train.py")
     page_of(analysis)  # does not wait for somebody to write to it
     (here / "train.py").unlink()
-    (here / "train.py").write_text("\n".join(f"visible {number}" for number in range(1, 20)))
+    lines = [f"visible_{number} = 1" for number in range(1, 20)]
+    (here / "train.py").write_text("\n".join(lines))
     page = page_of(analysis)
-    assert "visible 3" in page  # line 7 and four lines around it
-    assert "visible 2<" not in page
+    assert "visible_3 =" in page  # line 7 and four lines around it
+    assert "visible_2 =" not in page
+    assert "visible_" not in page_of(analysis, with_source=False)
+    lines[3:5] = ["def other():", "    concealed = 1"]
+    lines[7] = 'login(token="concealed")'
+    (here / "train.py").write_text("\n".join(lines))
+    page = page_of(analysis)
+    assert "visible_3 =" in page
+    assert "concealed" not in page  # nor what another function does, nor a secret
 
 
 def test_slack_is_told_where_categories_of_the_page_have_it_and_those_of_the_estimate_do_not() -> None:

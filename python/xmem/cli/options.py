@@ -263,6 +263,12 @@ Page = Annotated[
 WithAdvice = Annotated[
     bool, typer.Option("--advice/--no-advice", help="Include replayed advice on saving memory in the page.")
 ]
+WithSource = Annotated[
+    bool,
+    typer.Option(
+        "--source/--no-source", help="Show the text of source lines; without it a page or tree can be shared."
+    ),
+]
 EstimateFile = Annotated[
     Path | None,
     typer.Option("-o", "--output", metavar="FILE", help="Also write the estimate to FILE, as JSON."),

@@ -83,6 +83,7 @@ def give_analysis(
     output: Path | None,
     page: Path | None,
     with_advice: bool = True,
+    with_source: bool = True,
     request: Scheduler | None = None,
     upper: bool = False,
     explain: bool = False,
@@ -95,6 +96,7 @@ def give_analysis(
         output: File to write it to as well, as JSON.
         page: File for the page that shows the data behind it.
         with_advice: Whether the page has advice, which is replayed for it.
+        with_source: Whether the page shows the text of source lines.
         request: Print the request for this scheduler instead.
         upper: Request the upper bound of the interval, not the estimate.
         explain: Also show what each policy changed; JSON always does.
@@ -116,7 +118,7 @@ def give_analysis(
             from xmem.reports.formats import HTML, Wanted
 
             with naming(f"--html {page}"), writing(page) as out:
-                HTML.written(analysis, out, Wanted(with_advice=with_advice))
+                HTML.written(analysis, out, Wanted(with_advice=with_advice, with_source=with_source))
             note(f"{page}: a page to open in a browser")
     raise typer.Exit(ExitCode.DOES_NOT_FIT if estimate.fits is False else ExitCode.DONE)
 

@@ -26,10 +26,12 @@ class Wanted:
     Attributes:
         table: Table to write, for formats that hold one; None for the most detailed.
         with_advice: Whether to search for advice, for formats that show it.
+        with_source: Whether to show the text of source lines, for formats that do.
     """
 
     table: TableName | None = None
     with_advice: bool = True
+    with_source: bool = True
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,7 @@ def _html(source: Source, out: IO[bytes], wanted: Wanted) -> int:
 
     analysis = _analysis(source)
     advised = advise(analysis, budget_s=PAGE_BUDGET_S) if wanted.with_advice else None
-    return out.write(page_of(analysis, advised=advised).encode())
+    return out.write(page_of(analysis, advised=advised, with_source=wanted.with_source).encode())
 
 
 def _terminal(source: Source, out: IO[bytes], _wanted: Wanted) -> int:
@@ -177,10 +179,10 @@ def _flamegraph(source: Source, out: IO[bytes], _wanted: Wanted) -> int:
     return write_folded_stacks(source, out)
 
 
-def _tree(source: Source, out: IO[bytes], _wanted: Wanted) -> int:
+def _tree(source: Source, out: IO[bytes], wanted: Wanted) -> int:
     from xmem.reports.terminal.tree import write_tree
 
-    return write_tree(_analysis(source), out)
+    return write_tree(_analysis(source), out, with_source=wanted.with_source)
 
 
 HTML = ReportFormat("html", (".html",), _html, needs_trace=True)

@@ -23,6 +23,7 @@ def estimate(
     output_file: options.EstimateFile = None,
     page: options.Page = None,
     with_advice: options.WithAdvice = True,
+    with_source: options.WithSource = True,
 ) -> None:
     """Estimate the peak GPU memory of a recorded job, and whether it fits."""
     from xmem.estimation.pipeline import answer
@@ -39,6 +40,7 @@ def estimate(
         output=output_file,
         page=page,
         with_advice=with_advice,
+        with_source=with_source,
         request=request,
         upper=confidence is not None,
     )

@@ -58,6 +58,7 @@ def report(
     ] = None,
     show_packages: options.ShowPackages = False,
     with_advice: options.WithAdvice = True,
+    with_source: options.WithSource = True,
     at: options.At = None,
     gpu: options.Gpu = None,
     capacity: options.Capacity = None,
@@ -95,7 +96,7 @@ def report(
 
         render(estimate, output.console())
     else:
-        wanted_of_it = Wanted(what, with_advice)
+        wanted_of_it = Wanted(what, with_advice, with_source)
         with _output(file) as out:
             written = chosen.written(source, out, wanted_of_it)
         if file is not None:

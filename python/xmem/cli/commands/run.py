@@ -59,6 +59,7 @@ def run(
     output_file: options.EstimateFile = None,
     page: options.Page = None,
     with_advice: options.WithAdvice = True,
+    with_source: options.WithSource = True,
 ) -> None:
     """Record a training script, without a GPU, and report how much GPU memory it will need."""
     from xmem.capture import Extent
@@ -106,6 +107,7 @@ def run(
         output=output_file,
         page=page,
         with_advice=with_advice,
+        with_source=with_source,
         request=request,
         upper=confidence is not None,
     )

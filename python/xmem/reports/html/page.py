@@ -29,21 +29,28 @@ _FOLDER = Path(__file__).parent
 _SCRIPTS = ("data.js", "curve.js", "instant.js", "bricks.js", "segments.js", "tree.js", "main.js")
 
 
-def write_page(analysis: Analysis, path: str | os.PathLike[str], *, advised: Advised | None = None) -> None:
+def write_page(
+    analysis: Analysis,
+    path: str | os.PathLike[str],
+    *,
+    advised: Advised | None = None,
+    with_source: bool = True,
+) -> None:
     """Write the report as one file that needs nothing else.
 
     Args:
         analysis: The result of ``xmem.analyze``.
         path: File to write the page to.
         advised: Advice on making the job take less memory; without it the page has none.
+        with_source: Whether it shows the text of source lines.
 
     Raises:
         OSError: The file cannot be written.
     """
-    write_whole(path, page_of(analysis, advised=advised).encode())
+    write_whole(path, page_of(analysis, advised=advised, with_source=with_source).encode())
 
 
-def page_of(analysis: Analysis, *, advised: Advised | None = None) -> str:
+def page_of(analysis: Analysis, *, advised: Advised | None = None, with_source: bool = True) -> str:
     """Return the report as the text of an HTML page; see ``write_page`` for the arguments."""
     holders = analysis.holders
     execution = execution_of(analysis)
@@ -66,7 +73,7 @@ def page_of(analysis: Analysis, *, advised: Advised | None = None) -> str:
         bricks_text=drawing.bricks_text,
         segments_text=drawing.segments_text,
         tree=module_rows_of(analysis, execution),
-        source=source_view_of(analysis, execution),
+        source=source_view_of(analysis, execution, with_source=with_source),
         card=card_of(analysis.estimate),
         advised=advised,
         sections=_sections(has_advice=advised is not None),

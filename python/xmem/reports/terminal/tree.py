@@ -21,7 +21,7 @@ _GIB = 1 << 30
 _SCHEMA_VERSION = 1
 
 
-def write_tree(analysis: Analysis, file: IO[bytes]) -> int:
+def write_tree(analysis: Analysis, file: IO[bytes], *, with_source: bool = True) -> int:
     """Write the modules and lines of a run.
 
     Args:
@@ -38,7 +38,7 @@ def write_tree(analysis: Analysis, file: IO[bytes]) -> int:
         "iteration": analysis.estimate.peak.iteration,
         "peak_allocated_bytes": analysis.estimate.peak_allocated_bytes,
         **_module(tree.root),
-        "lines": [_line(line) for line in bytes_by_line(analysis, execution)],
+        "lines": [_line(line, with_source) for line in bytes_by_line(analysis, execution)],
     }
     file.write(json.dumps(document).encode() + b"\n")
     return len(tree) - 1
@@ -58,12 +58,12 @@ def _module(node: ModuleNode) -> dict[str, Any]:
     }
 
 
-def _line(line: LineBytes) -> dict[str, Any]:
+def _line(line: LineBytes, with_source: bool) -> dict[str, Any]:
     return {
         "file": line.file,
         "line": line.line,
         "function": line.function,
-        "text": line.text,
+        "text": line.text if with_source else "",
         **_deltas(line.forward, line.backward),
         **_peak(line.category),
     }

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ..masking import masked_arguments
 from ..watching.device_memory import usage
 from ..watching.iterations import Iterations
 from ..watching.script_settings import ScriptSettings
@@ -32,7 +33,7 @@ class RunNotes:
         self.script_settings = ScriptSettings()
         self.iterations = Iterations()
         self.thread = 0
-        self._argv = list(sys.argv)
+        self._argv = masked_arguments(sys.argv)
         self._first_iteration_ns = -1
         self._alignments: dict[str, tuple[int, str]] = {}
         self._assumptions: dict[str, None] = {}

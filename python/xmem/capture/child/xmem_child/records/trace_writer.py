@@ -45,6 +45,7 @@ _HEAD_BYTES = 1 << 16
 _TAIL_BYTES = 1 << 12
 _COPY_BYTES = 1 << 20
 _BASE = re.compile(rb'"baseTimeNanoseconds":\s*(\d+)')
+_HOST = re.compile(rb'("host_name":\s*)"(?:[^"\\]|\\.)*"')
 _EVENTS = re.compile(rb'"traceEvents":\s*\[')
 _MEMORY = re.compile(rb'"name": *"\[memory\]"')
 _MOST_OF_MEMORY_EVENT = 4096
@@ -84,7 +85,7 @@ class ProfilerFile:
         """Write the trace with ``metadata`` under the key ``xmem``; ``spans`` and ``memory`` are its
         first events."""
         with self.path.open("rb") as raw, _open_trace(output) as out:
-            out.write(raw.read(self._keys_end))
+            out.write(_HOST.sub(rb'\1""', raw.read(self._keys_end)))
             out.write(b'"xmem": ' + json.dumps(metadata).encode() + b',\n  "traceEvents": [\n')
             for span in spans:
                 out.write(self._event(span, process))

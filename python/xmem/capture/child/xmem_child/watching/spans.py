@@ -24,6 +24,8 @@ import time
 from pathlib import Path
 from types import CodeType, FrameType
 
+from ..masking import masked
+
 Span = tuple[str, str, int, int, int]
 # (path, line) of the user's frame and of the package's; a path is empty where there is no such frame.
 Place = tuple[str, int, str, int]
@@ -119,7 +121,7 @@ class SpanRecorder:
         return {
             shown: {
                 "function": getattr(code, "co_qualname", code.co_name),
-                "text": linecache.getline(code.co_filename, number).strip()[:_MOST_TEXT],
+                "text": masked(linecache.getline(code.co_filename, number).strip())[:_MOST_TEXT],
             }
             for shown, (code, number) in self._code.items()
         }
