@@ -17,5 +17,7 @@ def xmem_fast(*arguments: object) -> Result:
 
 
 def heed_interrupts() -> None:
-    """For a child process (``preexec_fn``): the tests may run as a background job, which ignores SIGINT."""
+    """For a child process (``preexec_fn``): the tests may run as a background job, which ignores SIGINT and
+    SIGQUIT."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)

@@ -63,9 +63,14 @@ def capture(folder: Path, mode: str, python: str, script: str, *arguments: str) 
         [*line, "--", python, str(file), *arguments],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        # A job in the background ignores SIGINT, and its children would too.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        preexec_fn=heed,
     )
+
+
+def heed() -> None:
+    """Take signals that a job in the background ignores, and its children would too."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 
 def processes_of(folder: Path) -> list[str]:
