@@ -16,24 +16,6 @@ using allocators::Action;
 using allocators::BlockHandle;
 using allocators::CachingAllocator;
 
-RecordedAction recorded(Action action) {
-  switch (action) {
-    case Action::kSegmentAlloc:
-      return RecordedAction::kSegmentAlloc;
-    case Action::kSegmentFree:
-      return RecordedAction::kSegmentFree;
-    case Action::kSegmentMap:
-      return RecordedAction::kSegmentMap;
-    case Action::kSegmentUnmap:
-      return RecordedAction::kSegmentUnmap;
-    case Action::kFreeCompleted:
-      return RecordedAction::kFreeCompleted;
-    case Action::kOutOfMemory:
-      return RecordedAction::kOutOfMemory;
-  }
-  return RecordedAction::kOther;
-}
-
 bool gives_back(RecordedAction action) {
   return action == RecordedAction::kSegmentFree || action == RecordedAction::kSegmentUnmap;
 }
@@ -324,6 +306,24 @@ class Driver {
 };
 
 }  // namespace
+
+RecordedAction recorded(allocators::Action action) {
+  switch (action) {
+    case Action::kSegmentAlloc:
+      return RecordedAction::kSegmentAlloc;
+    case Action::kSegmentFree:
+      return RecordedAction::kSegmentFree;
+    case Action::kSegmentMap:
+      return RecordedAction::kSegmentMap;
+    case Action::kSegmentUnmap:
+      return RecordedAction::kSegmentUnmap;
+    case Action::kFreeCompleted:
+      return RecordedAction::kFreeCompleted;
+    case Action::kOutOfMemory:
+      return RecordedAction::kOutOfMemory;
+  }
+  return RecordedAction::kOther;
+}
 
 void check_recording(const Recording& recording) {
   const std::size_t count = recording.action.size();

@@ -31,6 +31,9 @@ enum class RecordedAction : std::uint8_t {
   kOther = 8,  // says nothing about memory
 };
 
+// What PyTorch records for an entry of the allocator's own log.
+RecordedAction recorded(allocators::Action action);
+
 struct Recording {
   std::span<const std::uint8_t> action;  // RecordedAction
   std::span<const Bytes> address;        // of an out of memory the free bytes of the device

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from command_line import heed_interrupts
+from left_behind import processes_of, until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 
@@ -37,26 +35,6 @@ subprocess.Popen([sys.executable, "-c", stubborn])
 """
 STUBBORN = "import pathlib, signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
 WAIT = "pathlib.Path(sys.argv[1]).touch(); time.sleep(300)\n"
-
-
-def started_in(folder: Path) -> list[str]:
-    """The command lines of living processes that carry the folder in their environment or arguments."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if int(process.name) == os.getpid() or ") Z " in (process / "stat").read_text():
-                continue
-            said = (process / "environ").read_bytes() + (process / "cmdline").read_bytes()
-            if os.fsencode(folder) in said:
-                found.append((process / "cmdline").read_text().replace("\0", " "))
-    return found
-
-
-def until(holds: Callable[[], bool]) -> bool:
-    end = time.monotonic() + PATIENCE_S
-    while not holds() and time.monotonic() < end:
-        time.sleep(0.05)
-    return holds()
 
 
 def capture(folder: Path, script: str, *arguments: str) -> subprocess.Popen[str]:
@@ -84,7 +62,7 @@ def waiting(folder: Path) -> subprocess.Popen[str]:
     """A capture of a script that waits, ignores requests to end, and has started others."""
     ready = folder / "ready"
     process = capture(folder, STUBBORN + CHILDREN + WAIT, str(ready))
-    assert until(ready.exists), process.communicate()
+    assert until(ready.exists, PATIENCE_S), process.communicate()
     return process
 
 
@@ -96,7 +74,7 @@ def test_children_end_with_a_command_that_ends_well(tmp_path: Path) -> None:
     process = capture(tmp_path, CHILDREN + TRAIN)
     _, stderr = process.communicate(timeout=PATIENCE_S * 2)
     assert process.returncode == 0, stderr
-    assert (started_in(tmp_path), hidden(tmp_path)) == ([], [])
+    assert (processes_of(tmp_path), hidden(tmp_path)) == ([], [])
 
 
 @pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
@@ -110,7 +88,7 @@ def test_a_second_signal_cuts_nothing_short(tmp_path: Path, first: signal.Signal
     assert process.returncode in (130, 128 + first)
     if process.returncode == 143:
         assert "xmem-fast: ended by SIGTERM" in stderr
-    assert (started_in(tmp_path), hidden(tmp_path)) == ([], [])
+    assert (processes_of(tmp_path), hidden(tmp_path)) == ([], [])
 
 
 @pytest.mark.parametrize("deadly", [signal.SIGKILL, signal.SIGQUIT])
@@ -120,9 +98,9 @@ def test_what_a_killed_capture_leaves_ends_by_itself_or_with_the_next(
     process = waiting(tmp_path)
     process.send_signal(deadly)
     process.communicate(timeout=PATIENCE_S)
-    assert until(lambda: not [line for line in started_in(tmp_path) if "script.py" in line])
+    assert until(lambda: not [line for line in processes_of(tmp_path) if "script.py" in line], PATIENCE_S)
     assert len(hidden(tmp_path)) == 1
     again = capture(tmp_path, TRAIN)
     _, stderr = again.communicate(timeout=PATIENCE_S * 2)
     assert again.returncode == 0, stderr
-    assert (started_in(tmp_path), hidden(tmp_path)) == ([], [])
+    assert (processes_of(tmp_path), hidden(tmp_path)) == ([], [])

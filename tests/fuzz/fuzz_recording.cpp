@@ -32,24 +32,6 @@ struct Columns {
   Recording recording() const { return {action, address, size, stream, mempool}; }
 };
 
-RecordedAction recorded(Action action) {
-  switch (action) {
-    case Action::kSegmentAlloc:
-      return RecordedAction::kSegmentAlloc;
-    case Action::kSegmentFree:
-      return RecordedAction::kSegmentFree;
-    case Action::kSegmentMap:
-      return RecordedAction::kSegmentMap;
-    case Action::kSegmentUnmap:
-      return RecordedAction::kSegmentUnmap;
-    case Action::kFreeCompleted:
-      return RecordedAction::kFreeCompleted;
-    case Action::kOutOfMemory:
-      return RecordedAction::kOutOfMemory;
-  }
-  return RecordedAction::kOther;
-}
-
 // Runs calls drawn from the input, and records them as PyTorch does.
 AllocatorState record(const AllocatorOptions& options, const DeviceProperties& properties, xmem::fuzz::Bytes& input,
                       Columns& into) {

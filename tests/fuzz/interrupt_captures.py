@@ -11,16 +11,18 @@ Usage: python tests/fuzz/interrupt_captures.py --runs N [--seed N] [--python INT
 from __future__ import annotations
 
 import argparse
-import contextlib
-import os
 import random
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from command_line import heed_interrupts
+from left_behind import processes_of, until
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGKILL)
 PATIENCE_S = 60.0
@@ -63,34 +65,8 @@ def capture(folder: Path, mode: str, python: str, script: str, *arguments: str) 
         [*line, "--", python, str(file), *arguments],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        preexec_fn=heed,
+        preexec_fn=heed_interrupts,
     )
-
-
-def heed() -> None:
-    """Take signals that a job in the background ignores, and its children would too."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
-
-
-def processes_of(folder: Path) -> list[str]:
-    """Return the command lines of living processes that name the folder."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if int(process.name) == os.getpid() or ") Z " in (process / "stat").read_text():
-                continue
-            if os.fsencode(folder) in (process / "environ").read_bytes() + (process / "cmdline").read_bytes():
-                found.append((process / "cmdline").read_text().replace("\0", " "))
-    return found
-
-
-def until(holds: Callable[[], bool]) -> bool:
-    """Wait for something; return whether it came."""
-    end = time.monotonic() + PATIENCE_S
-    while not holds() and time.monotonic() < end:
-        time.sleep(0.05)
-    return holds()
 
 
 def try_case(chance: random.Random, folder: Path, mode: str, python: str) -> str | None:
@@ -118,7 +94,7 @@ def try_case(chance: random.Random, folder: Path, mode: str, python: str) -> str
         and not output.read_bytes().endswith(b"}\n")
     ):
         return f"{what}: the output from before is damaged"
-    if not until(lambda: not processes_of(folder)):
+    if not until(lambda: not processes_of(folder), PATIENCE_S):
         return f"{what}: {processes_of(folder)}"
     again = capture(folder, mode, python, TRAIN)
     if again.wait(PATIENCE_S) != 0:
