@@ -318,16 +318,18 @@ def _require_history(requests: DeviceRequests) -> None:
             freed.add(request)
         else:
             raise ValueError(f"phantom.requests.order frees {request}, which is not allocated")
-    small = (*requests.mempool, *(mark[2] for mark in requests.marks if _is_row(mark, int, str, int)))
     ranges = {
         "order": allocations == count,
         "size_bytes": min(requests.size_bytes, default=0) >= 0,
-        "mempool": all(0 <= pool < _MOST_POOLS for pool in small),
+        "mempool": all(0 <= pool < _MOST_POOLS for pool in requests.mempool),
         "waits": all(0 <= row < count for row in requests.waits),
         "restored": all(
             _is_row(row, int, int) and 0 <= row[0] < count and row[1] < count for row in requests.restored
         ),
-        "marks": all(_is_row(mark, int, str, int) and mark[0] >= 0 for mark in requests.marks),
+        "marks": all(
+            _is_row(mark, int, str, int) and mark[0] >= 0 and -1 <= mark[2] < _MOST_POOLS
+            for mark in requests.marks
+        ),
     }
     for column, is_in_range in ranges.items():
         if not is_in_range:

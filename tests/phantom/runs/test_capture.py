@@ -249,7 +249,9 @@ def test_a_crash_tells_its_last_cuda_call(python, tmp_path):
         torch.cuda.synchronize()
         os.abort()
     """
-    with pytest.raises(CaptureError, match=r"signal 6; its last CUDA call was cudaDeviceSynchronize"):
+    with pytest.raises(
+        CaptureError, match=r"signal 6 \(SIGABRT\); its last CUDA call was cudaDeviceSynchronize"
+    ):
         run(python, tmp_path, script)
 
 

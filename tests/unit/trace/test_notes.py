@@ -83,11 +83,13 @@ HISTORY: dict[str, Any] = {
         ("restored", [[0, 2]], "restored does not fit"),
         ("restored", [0], "restored does not fit"),
         ("marks", [[0, "empty_cache"]], "marks does not fit"),
+        ("marks", [[0, "empty_cache", -2]], "marks does not fit"),
     ],
 )
 def test_a_history_that_names_no_allocation_of_its_own_is_refused(
     column: str, values: list[Any], message: str
 ) -> None:
-    assert parse_notes({"phantom": {"requests": [HISTORY]}}).phantom is not None
+    good = {**HISTORY, "marks": [[0, "empty_cache", -1]]}
+    assert parse_notes({"phantom": {"requests": [good]}}).phantom is not None
     with pytest.raises(ValueError, match=message):
         parse_notes({"phantom": {"requests": [{**HISTORY, column: values}]}})
