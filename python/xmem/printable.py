@@ -11,11 +11,12 @@ import re
 from typing import Any, TextIO
 
 _BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
-_CONTROL = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029{_BIDI}]")
-_LINE_OR_CONTROL = re.compile(f"[\x00-\x1f\x7f-\x9f\u2028\u2029{_BIDI}]")
+_SURROGATES = "\ud800-\udfff"  # of bytes that are not UTF-8; they cannot be written
+_CONTROL = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029{_BIDI}{_SURROGATES}]")
+_LINE_OR_CONTROL = re.compile(f"[\x00-\x1f\x7f-\x9f\u2028\u2029{_BIDI}{_SURROGATES}]")
 # On a terminal, what rich itself writes: colours, and the moves of a progress line.
 _CONTROL_BUT_RICH = re.compile(
-    f"\x1b(?!\\[[0-9;?]*[A-Za-z])|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f{_BIDI}]"
+    f"\x1b(?!\\[[0-9;?]*[A-Za-z])|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f{_BIDI}{_SURROGATES}]"
 )
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")

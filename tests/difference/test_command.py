@@ -201,3 +201,12 @@ def test_page_in_a_browser(small: Path, large: Path, tmp_path: Path) -> None:
             backgrounds.add(page.evaluate("getComputedStyle(document.body).backgroundColor"))
         assert len(backgrounds) == 2
         browser.close()
+
+
+def test_a_name_that_is_not_utf_8_does_not_spoil_the_page(tmp_path: Path) -> None:
+    trace = training()
+    trace.metadata = {"format": 1, "argv": ["train.py", "NAME"]}
+    before, page = tmp_path / "before.json", tmp_path / "page.html"
+    before.write_bytes(trace.bytes().replace(b'"NAME"', b'"\\udc80"'))
+    assert xmem_fast("diff", before, training().write(tmp_path / "after.json"), "--html", page).exit_code == 0
+    assert page.read_text(encoding="utf-8").rstrip().endswith("</html>")

@@ -101,4 +101,5 @@ def _write_html(compared: Difference, path: Path, before: str, after: str) -> No
     from xmem.reports.difference.page import page_of
 
     with naming(f"--html {path}"):
-        write_whole(path, page_of(compared, before=before, after=after).encode())
+        page = page_of(compared, before=before, after=after)
+        write_whole(path, page.encode("utf-8", "replace"))  # names of files need not be UTF-8
