@@ -23,6 +23,7 @@ from xmem.files.interrupts import uninterrupted
 _POLL_S = 0.05
 _FINISH_S = 30.0  # time for a script that took too long to reach a point where its recording can end
 _STALLED_S = 1800.0  # without a new iteration, where no --timeout was set: the script does not train any more
+_LOOK_S = 5.0  # between two looks at the progress of all processes, which are many files
 _UNWIND_S = 30.0  # time for a script to leave once its trace is complete: workers to join, files to close
 _DRAIN_S = 2.0
 _KEPT_LINES = 20
@@ -101,6 +102,7 @@ def _wait(
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     reported_at: float | None = None
     last_seen = ""
+    look_at, is_stalled = 0.0, False
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_POLL_S)
@@ -113,7 +115,10 @@ def _wait(
                 return False, last_seen
             continue
         heartbeat.beat()
-        if deadline is None and heartbeat.without_progress_s() > _STALLED_S:
+        if deadline is None and now >= look_at:
+            look_at = now + _LOOK_S
+            is_stalled = heartbeat.without_progress_s() > _STALLED_S
+        if deadline is None and is_stalled:
             note(
                 f"no iteration has ended for {_STALLED_S / 60:.0f} minutes; ending with what was seen "
                 "(--timeout waits longer)"

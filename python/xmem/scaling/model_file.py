@@ -88,12 +88,12 @@ def read_model(path: str | os.PathLike[str]) -> ScalingModel:
     try:
         with zipfile.ZipFile(path) as archive:
             index = _index(archive, name)
-            samples = [_sample(archive, entry, name) for entry in index.samples]
+            traces = [(dict(entry.point), _trace(archive, entry.trace, name)) for entry in index.samples]
     except OSError as error:
         raise TraceError(f"cannot be read: {error.strerror or error}; check the path", name) from None
     except _DAMAGED as error:
         raise TraceError(f"not a fitted model, or damaged ({error}); fit it again", name) from None
-    return fit(samples)
+    return fit([Sample(point, observe(trace)) for point, trace in traces])
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,6 @@ def _index(archive: zipfile.ZipFile, path: str) -> _Index:
     return index
 
 
-def _sample(archive: zipfile.ZipFile, entry: _SampleEntry, path: str) -> Sample:
-    with archive.open(entry.trace) as file:
-        trace = read_trace(cast(BinaryIO, file))
-    return Sample(dict(entry.point), observe(Trace(trace.core, f"{path}:{entry.trace}")))
+def _trace(archive: zipfile.ZipFile, member: str, path: str) -> Trace:
+    with archive.open(member) as file:
+        return Trace(read_trace(cast(BinaryIO, file)).core, f"{path}:{member}")

@@ -13,14 +13,14 @@ come where the first iteration of the trace would have made them, if another one
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
 from xmem.dtypes import item_bytes
-from xmem.run.operators import ANNOTATION, OPERATOR
+from xmem.run.operators import ANNOTATION, OPERATOR, covered
 from xmem.run.recorded import Recorded
 from xmem.run.workload import Workload, concatenated, made_by_policy
 from xmem.text.units import MOST_BYTES
@@ -163,12 +163,27 @@ def _iterations_ns(context: Recorded) -> NDArray[np.int64]:
     outer = np.flatnonzero((events.kind == OPERATOR) & (operators.parent < 0))
     calls = np.stack([events.name[outer], events.inputs[outer], events.thread[outer]], axis=1)
     beginnings = operators.rows_named(_BEGINNINGS)[outer]
-    for period in (np.flatnonzero((calls[1:] == calls[0]).all(axis=1)) + 1).tolist():
-        if 2 * period > len(calls):
-            break
-        if beginnings[:period].any() and (calls[period:] == calls[:-period]).all():
+    _, same = np.unique(calls, axis=0, return_inverse=True)
+    first = int(np.argmax(beginnings)) if beginnings.any() else len(calls)
+    for period in _periods(same.ravel().tolist()):
+        if first < period <= len(calls) // 2:
             return events.begin_ns[outer[::period]]
     return np.empty(0, np.int64)
+
+
+def _periods(values: Sequence[int]) -> Iterator[int]:
+    """Yield the lengths after which all of a sequence repeats itself, ascending, in linear time: what is left
+    beside each of its borders (the prefix function of Knuth, Morris and Pratt)."""
+    borders = [0] * len(values)
+    for place in range(1, len(values)):
+        border = borders[place - 1]
+        while border and values[place] != values[border]:
+            border = borders[border - 1]
+        borders[place] = border + (values[place] == values[border])
+    border = borders[-1] if values else 0
+    while border:
+        yield len(values) - border
+        border = borders[border - 1]
 
 
 def _fullest(rows: NDArray[np.intp], number: NDArray[np.intp]) -> list[int]:
@@ -248,9 +263,7 @@ def _calls(context: Recorded, spans: NDArray[np.intp], wanted: frozenset[str]) -
     """Return whether one of these operators runs within one of these spans."""
     events = context.trace.events
     begins = events.begin_ns[context.operators.rows_named(wanted)]
-    return any(
-        bool(((events.begin_ns[span] <= begins) & (begins < events.end_ns[span])).any()) for span in spans
-    )
+    return bool(covered(begins, events.begin_ns[spans], events.end_ns[spans]).any())
 
 
 def _older(category: Category, sizes: Sequence[int], begin_ns: int) -> Workload:
