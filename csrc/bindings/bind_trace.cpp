@@ -99,6 +99,10 @@ void register_trace(py::module_& core) {
       .def_property_readonly("names", [](const Trace& trace) { return texts(trace.names); })
       .def_property_readonly("counts", &counts_by_kind)
       .def_property_readonly("diagnostics", [](const Trace& trace) { return diagnostics_list(trace.diagnostics); })
+      .def_property_readonly(
+          "process_of_thread",
+          [](const py::object& self) { return numpy_view(self.cast<const Trace&>().process_of_thread, self); })
+      .def_property_readonly("distributed", [](const Trace& trace) { return py::bytes(trace.distributed); })
       .def_property_readonly("metadata", [](const Trace& trace) { return py::bytes(trace.metadata); })
       .def_readonly("bytes", &Trace::bytes)
       .def_readonly("event_count", &Trace::event_count);

@@ -154,6 +154,7 @@ bool TraceReader::read_key() {
   const std::size_t end = value_end(text, at);
   if (end == kIncomplete) return false;
   if (key == "xmem") metadata_.assign(text.substr(at, end - at));
+  if (key == "distributedInfo") distributed_.assign(text.substr(at, end - at));
   begin_ = end;
   patience_ = 0;
   return true;
@@ -260,6 +261,7 @@ Trace TraceReader::finish() {
   Trace trace = decoders_.finish();
   trace.bytes = size;
   trace.metadata = std::move(metadata_);
+  trace.distributed = std::move(distributed_);
   return trace;
 }
 

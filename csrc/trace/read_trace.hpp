@@ -62,7 +62,7 @@ class TraceReader {
 
   WindowDecoders decoders_;
   EventSplitter splitter_;
-  std::string metadata_;
+  std::string metadata_, distributed_;
   State state_ = State::start;
   bool bare_list_ = false;
   bool saw_events_ = false;

@@ -27,7 +27,9 @@ struct Trace {
   StringTable names;
   std::vector<SkippedKind> skipped;
   Diagnostics diagnostics;
-  std::string metadata;  // raw text of the top-level value "xmem", empty when the file has none
+  std::vector<std::int32_t> process_of_thread;  // by the number of the thread, as the tables have it
+  std::string distributed;  // raw text of the top-level value "distributedInfo", empty when the file has none
+  std::string metadata;     // raw text of the top-level value "xmem", empty when the file has none
   std::int64_t bytes = 0;
   std::int64_t event_count = 0;  // elements of the event array, kept or not
 };

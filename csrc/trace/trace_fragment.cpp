@@ -141,6 +141,16 @@ TraceFragment join(std::vector<TraceFragment>& fragments) {
   return joined;
 }
 
+std::vector<std::int32_t> processes_of(const StringTable& threads) {
+  StringTable processes;
+  std::vector<std::int32_t> found(threads.size());
+  for (std::size_t i = 0; i < threads.size(); ++i) {
+    const std::string_view thread = threads[NameId{static_cast<std::int32_t>(i)}];
+    found[i] = processes.intern(thread.substr(0, thread.find('\0'))).value;
+  }
+  return found;
+}
+
 }  // namespace
 
 TraceFragment::Extent TraceFragment::extent(std::int64_t window) const {
@@ -158,6 +168,7 @@ Trace assemble_trace(std::vector<TraceFragment> fragments) {
   trace.skipped = std::move(whole.skipped);
   trace.diagnostics = std::move(whole.diagnostics);
   trace.event_count = whole.event_count;
+  trace.process_of_thread = processes_of(whole.threads);
   return trace;
 }
 

@@ -30,6 +30,8 @@ class Trace:
     names: list[str]
     counts: dict[str, int]
     diagnostics: list[_Problem]
+    process_of_thread: NDArray[np.int32]
+    distributed: bytes
     metadata: bytes
     bytes: int
     event_count: int

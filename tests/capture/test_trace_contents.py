@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import platform
 import sys
 from collections.abc import Callable
@@ -462,7 +463,10 @@ def test_a_module_may_call_something_of_its_own_buffers(tmp_path: Path) -> None:
     assert {row["name"] for row in captured.tensors("parameter")} == {"Net.weight", "Net.bias"}
 
 
-def test_the_trace_holds_no_secret_of_the_command_line_or_the_script(tmp_path: Path) -> None:
+def test_the_trace_holds_no_secret_of_the_command_line_or_the_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
     script = tmp_path / "script.py"
     script.write_text(
         "import torch\n"
@@ -481,3 +485,10 @@ def test_the_trace_holds_no_secret_of_the_command_line_or_the_script(tmp_path: P
     assert xmem.read_trace(result.path).notes.argv[1:] == ("--hf-token", "***", "--lr", "1")
     assert platform.node() not in text
     assert '"host_name": ""' in text or "host_name" not in text
+    assert str(tmp_path) not in text
+    estimate = xmem.estimate(result.path)
+    found = json.dumps(estimate.to_json())
+    assert str(tmp_path) not in found
+    assert "~/script.py:6" in found
+    (tmp_path / "as umask").touch()
+    assert result.path.stat().st_mode == (tmp_path / "as umask").stat().st_mode

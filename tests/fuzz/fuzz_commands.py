@@ -418,7 +418,7 @@ def run(arguments: list[str]) -> int:
 
 def silently(arguments: list[str]) -> int:
     """The same without its output."""
-    sink = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="surrogateescape")
+    sink = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")  # strict, as standard output is
     with redirect_stdout(sink), redirect_stderr(sink):
         return run(arguments)
 

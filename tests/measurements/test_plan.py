@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter, deque
 from pathlib import Path
@@ -167,6 +168,16 @@ def test_a_line_that_a_crash_cut_short_is_removed(tmp_path: Path) -> None:
     assert path.read_bytes() == whole
     assert again.is_finished("a")
     assert not again.is_finished("b")
+
+
+def test_messages_of_errors_are_kept_without_the_home_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    Store(tmp_path).append(
+        {"part": "training", "key": "a", "outcome": "failed", "error": "no /home/me/libx.so"}
+    )
+    assert json.loads((tmp_path / "training.jsonl").read_text())["error"] == "no ~/libx.so"
 
 
 def test_folders_are_named_by_gpu_and_release() -> None:

@@ -30,6 +30,14 @@ def test_a_model_is_read_back(file: Path) -> None:
     assert model.at(batch=9).workload.size_bytes.tolist() == fitted.at(batch=9).workload.size_bytes.tolist()
 
 
+def test_the_command_is_kept_without_its_secrets(tmp_path: Path) -> None:
+    trace = run_at(2).write(tmp_path / "2.json")
+    command = ["train.py", "--token", "x", "{batch}"]
+    write_model(tmp_path / "model.xmem", [({"batch": 2}, trace)], command)
+    with zipfile.ZipFile(tmp_path / "model.xmem") as archive:
+        assert json.loads(archive.read("model.json"))["command"] == ["train.py", "--token", "***", "{batch}"]
+
+
 def test_nothing_is_left_of_a_model_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="cannot be written"):
         write_model(tmp_path / "model.xmem", [({"batch": 2}, tmp_path / "missing.json")])

@@ -42,6 +42,8 @@ class Store:
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Keep a finished run."""
+        if "error" in record:
+            record = {**record, "error": record["error"].replace(str(Path.home()), "~")}
         line = json.dumps(record, separators=(",", ":"), ensure_ascii=True).encode() + b"\n"
         self.folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self._file(record["part"]), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)

@@ -69,7 +69,7 @@ class PlanCache:
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with closing(sqlite3.connect(self._path, timeout=_WAIT_S)) as database:
             database.execute(
                 "CREATE TABLE IF NOT EXISTS plans (library TEXT, device TEXT, problem TEXT, plans TEXT, "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -327,13 +328,19 @@ def trace_summary(trace: Trace, attribution: Attribution) -> TraceSummary:
     """Return a summary of the trace that the estimate rests on."""
     captured = trace.is_captured
     return TraceSummary(
-        path=trace.path or "",
+        path=_without_home(trace.path or ""),
         bytes=trace.bytes,
         events=trace.counts,
         iterations=trace.notes.iterations if captured else attribution.optimizer_steps,
         source="capture" if captured else "foreign",
         command=trace.notes.argv,
     )
+
+
+def _without_home(path: str) -> str:
+    """Return a path with ``~`` for the user's home folder, as it may be handed on."""
+    home = os.environ.get("HOME", "").rstrip("/")
+    return f"~{path.removeprefix(home)}" if home and path.startswith(f"{home}/") else path
 
 
 def assumptions(context: Recorded, device: Device | None) -> Iterator[str]:
@@ -353,6 +360,7 @@ def assumptions(context: Recorded, device: Device | None) -> Iterator[str]:
     elif not context.asked_for_gpu:
         yield "the script never asks for a GPU: all its tensors were taken as GPU memory"
     if origin in (Origin.FOREIGN_CPU, Origin.FOREIGN_GPU):
+        yield from _one_of_many(context)
         yield from _begins_late(context)
     yield from notes.assumptions
     if origin.on_cpu:
@@ -393,8 +401,33 @@ def has_interval(recorded: Recorded) -> bool:
     """
     if recorded.origin not in (Origin.FOREIGN_CPU, Origin.FOREIGN_GPU):
         return True
+    if len(_processes(recorded)) > 1:
+        return False
     has_totals = recorded.origin is Origin.FOREIGN_CPU or recorded.allocator is not None
     return has_totals and recorded.attribution.optimizer_steps >= _WHOLE_ITERATION
+
+
+def _processes(recorded: Recorded) -> NDArray[np.int32]:
+    """Return the processes whose memory on the traced device the trace shows."""
+    memory, (device_type, device) = recorded.trace.memory, recorded.traced_device
+    rows = (memory.device_type == device_type) & (memory.device_index == device)
+    return np.unique(recorded.trace.process_of_thread[memory.thread[rows]])
+
+
+def _one_of_many(recorded: Recorded) -> Iterator[str]:
+    """Describe whose memory a trace that others recorded shows, where a job has several processes."""
+    rank, processes = recorded.trace.rank, len(_processes(recorded))
+    if processes > 1:
+        yield (
+            f"the trace holds memory events of {processes} processes on the same device: they are counted "
+            "together as if one process had made them, so that the reserved memory is not that of any; "
+            "give the trace of one process"
+        )
+    elif rank is not None and rank.world_size > 1:
+        yield (
+            f"the trace is of rank {rank.number} of {rank.world_size}: other ranks can need more, and what "
+            "other processes held on the same GPU is not in it"
+        )
 
 
 def _begins_late(recorded: Recorded) -> Iterator[str]:

@@ -65,6 +65,11 @@ def _upper_bound(estimate: Estimate, metric: Metric) -> int:
             "a confidence cannot be combined with the metric allocated",
             "use device_peak or reserved, which have bounds",
         )
+    if estimate.interval is None and estimate.trace.source == "foreign":
+        raise ConfigError(
+            "a confidence needs an interval, and the trace does not show a whole run of one process",
+            "leave --confidence out, or record two iterations or more (docs/foreign_traces.md)",
+        )
     if estimate.interval is None:
         raise ConfigError(
             "a confidence needs an interval, and the estimate has none",

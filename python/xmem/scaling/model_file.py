@@ -6,7 +6,8 @@ this package then applies its improvements. `model.json` holds
     format      1
     dimensions  names, in order
     samples     a list of {"trace": name in the archive, "point": {dimension: value}}
-    command     the command that was captured, with {dimension} for its arguments; null when unknown
+    command     the command that was captured, with {dimension} for its arguments, secrets masked; null when
+                unknown
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, cast
 
+from xmem.capture.child.xmem_child.masking import masked_arguments
 from xmem.errors import TraceError
 from xmem.estimation.observation import observe
 from xmem.files.decoding import decode
@@ -69,7 +71,7 @@ def write_model(
                 "format": _FORMAT,
                 "dimensions": dimensions,
                 "samples": samples,
-                "command": None if command is None else list(command),
+                "command": None if command is None else masked_arguments(command),
             }
             archive.writestr(_INDEX, json.dumps(index, indent=1))
     except OSError as error:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -148,6 +148,18 @@ class Problem:
     message: str
 
 
+class Rank(NamedTuple):
+    """A process of a distributed job.
+
+    Attributes:
+        number: From 0.
+        world_size: Number of processes of the job.
+    """
+
+    number: int
+    world_size: int
+
+
 class Names:
     """The interned names of a trace: ``names[id] -> str``; an id of -1 is the empty string."""
 
@@ -220,6 +232,28 @@ class Trace:
             total_allocated=core.memory_total_allocated,
             total_reserved=core.memory_total_reserved,
         )
+
+    @cached_property
+    def process_of_thread(self) -> NDArray[np.int32]:
+        """A number for the process of each thread of the tables; int32."""
+        return self.core.process_of_thread
+
+    @cached_property
+    def rank(self) -> Rank | None:
+        """Which process of a distributed job the trace is of; None where it does not say.
+
+        Source: ``distributedInfo`` of libkineto, in the traces of torch 2.1 and newer.
+        """
+        try:
+            noted = parse_json(self.core.distributed) if self.core.distributed else None
+        except ValueError:
+            return None
+        if not isinstance(noted, dict):
+            return None
+        rank, world_size = noted.get("rank"), noted.get("world_size")
+        if type(rank) is not int or type(world_size) is not int or not 0 <= rank < world_size:
+            return None
+        return Rank(rank, world_size)
 
     @cached_property
     def metadata(self) -> dict[str, Any] | None:

@@ -156,3 +156,58 @@ def test_a_card_that_is_smaller_than_what_was_held_does_not_fit() -> None:
 def test_real_traces_need_what_their_allocator_reserved(name: str, reserved_mib: int) -> None:
     estimate = xmem.estimate(TRACES / name, gpu="a100-40gb")
     assert estimate.peak_reserved_bytes == reserved_mib * MIB
+
+
+def of_rank(trace: TraceBuilder, noted: object) -> bytes:
+    """The file of a process whose profiler noted its place in a distributed job."""
+    return trace.bytes().replace(
+        b'"traceEvents"', b'"distributedInfo": %s, "traceEvents"' % json.dumps(noted).encode()
+    )
+
+
+def test_a_rank_of_a_distributed_job_is_named() -> None:
+    noted = {"backend": "nccl", "rank": 3, "world_size": 8, "pg_count": 1}
+    estimate = xmem.estimate(of_rank(two_steps(400), noted), gpu="rtx-3060")
+    assert any("rank 3 of 8: other ranks can need more" in each for each in estimate.assumptions)
+    assert estimate.interval is not None
+
+
+@pytest.mark.parametrize(
+    "noted",
+    [
+        None,
+        [],
+        {},
+        {"rank": "0", "world_size": 2},
+        {"rank": 2, "world_size": 2},
+        {"rank": 0, "world_size": 1},
+    ],
+)
+def test_what_names_no_rank_of_several_is_passed_over(noted: object) -> None:
+    estimate = xmem.estimate(of_rank(two_steps(400), noted), gpu="rtx-3060")
+    assert not any("other ranks" in each for each in estimate.assumptions)
+
+
+def test_processes_that_share_a_device_have_no_interval() -> None:
+    trace = two_steps(400).on(7, pid=4321)
+    for time, size in ((20, 5), (30, -5)):
+        trace.memory(
+            size * MIB,
+            time,
+            address=0x9000,
+            device_type=1,
+            device_index=0,
+            total_allocated=0,
+            total_reserved=400 * MIB,
+        )
+    estimate = xmem.estimate(trace.bytes(), gpu="rtx-3060")
+    assert any("2 processes on the same device" in each for each in estimate.assumptions)
+    assert estimate.interval is None
+
+
+def test_a_confidence_without_an_interval_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    path.write_bytes(held_before(1676).bytes())
+    result = xmem_fast("check", path, "--budget", "4GiB", "--confidence", "0.9")
+    assert result.exit_code == 2
+    assert "does not show a whole run" in result.stderr

@@ -108,6 +108,7 @@ def test_what_was_said_is_kept_by_library_and_device(tmp_path: Path) -> None:
     kept = PlanCache("9.20", "a GPU", file)
     assert kept.read(["a"]) == {}
     kept.write({"a": ((600, (0, 5)), (0, ())), "b": ()})
+    assert file.parent.stat().st_mode & 0o777 == 0o700
     assert kept.read(["a", "b", "c"]) == {"a": ((600, (0, 5)), (0, ())), "b": ()}
     assert PlanCache("9.8", "a GPU", file).read(["a"]) == {}
     assert PlanCache("9.20", "another GPU", file).read(["a"]) == {}

@@ -14,6 +14,8 @@ from xmem_measure.meter import loaded_library
 from xmem_measure.parts.cudnn import device_json
 from xmem_measure.session import Session
 
+# Prefixes of what is left out: results tell the kind of card, not which one it is.
+_LEFT_OUT = ("_", "uuid", "pci_")
 # The product's table of attribute numbers: data of the same checkout, no import.
 ATTRIBUTE_NUMBERS = Path(__file__).resolve().parents[4] / "python/xmem/data/cuda_attributes.toml"
 
@@ -37,7 +39,7 @@ def run(_config: dict[str, Any], session: Session) -> dict[str, Any]:
     result["properties"] = {
         name: value if isinstance(value, int | float | str) else str(value)
         for name in dir(properties)
-        if not name.startswith("_") and not callable(value := getattr(properties, name))
+        if not name.startswith(_LEFT_OUT) and not callable(value := getattr(properties, name))
     }
     for name, ask in {"attributes": _attributes, "versions": _versions, "cudnn_device": device_json}.items():
         try:

@@ -117,25 +117,53 @@ class _Recorded:
     fused: bool
 
 
+class _ByTime:
+    """Some rows of events, by the time at which they begin."""
+
+    def __init__(self, begin_ns: NDArray[np.int64], chosen: NDArray[np.bool_]) -> None:
+        rows = np.flatnonzero(chosen)
+        self.rows = rows[np.argsort(begin_ns[rows], kind="stable")]
+        self._begin_ns = begin_ns[self.rows]
+
+    def within(self, begin_ns: int, end_ns: int) -> NDArray[np.intp]:
+        """Return those that begin from one time until before another."""
+        first, last = np.searchsorted(self._begin_ns, (begin_ns, end_ns))
+        return self.rows[first:last]
+
+
+class _Gradients:
+    """Gradients that are alive, asked at times that do not decrease."""
+
+    def __init__(self, workload: Workload) -> None:
+        self._workload = workload
+        self._rows = np.flatnonzero(workload.category == Category.GRADIENT)
+        self._alloc_ns = workload.alloc_ns[self._rows]
+        self._seen = 0
+        self._alive = self._rows[:0]
+
+    def at(self, time_ns: int) -> NDArray[np.intp]:
+        """Return those that are allocated before this time and freed after it, in order."""
+        seen = int(np.searchsorted(self._alloc_ns, time_ns))
+        rows = np.concatenate((self._alive, self._rows[self._seen : seen]))
+        self._alive, self._seen = rows[self._workload.free_ns[rows] > time_ns], seen
+        return self._alive
+
+
 def _steps(workload: Workload, context: Context) -> list[_Recorded]:
     events, names, operators = context.trace.events, context.trace.names, context.operators
     annotated = operators.rows_named(lambda name: _STEP.fullmatch(name) is not None, ANNOTATION)
-    rows = np.flatnonzero(annotated)
-    in_lists = np.flatnonzero(operators.rows_named(lambda name: name.startswith(_LISTS)))
-    fused = np.flatnonzero(operators.rows_named(lambda name: name.startswith(_LISTS[1])))
-    outermost = np.flatnonzero((events.kind == OPERATOR) & (operators.parent < 0))
+    in_lists = _ByTime(events.begin_ns, operators.rows_named(lambda name: name.startswith(_LISTS)))
+    fused = _ByTime(events.begin_ns, operators.rows_named(lambda name: name.startswith(_LISTS[1])))
+    outermost = _ByTime(events.begin_ns, (events.kind == OPERATOR) & (operators.parent < 0))
+    gradients = _Gradients(workload)
     found = []
-    for row in rows[np.argsort(events.begin_ns[rows], kind="stable")].tolist():
+    for row in _ByTime(events.begin_ns, annotated).rows.tolist():
         begin_ns, end_ns = int(events.begin_ns[row]), int(events.end_ns[row])
-
-        def within(spans: NDArray[np.intp], begin: int = begin_ns, end: int = end_ns) -> NDArray[np.intp]:
-            return spans[(events.begin_ns[spans] >= begin) & (events.begin_ns[spans] < end)]
-
         first, last = np.searchsorted(workload.alloc_ns, (begin_ns, end_ns))
         made = np.arange(first, last)
         sized = made[workload.size_bytes[made] > _NUMBER_BYTES]
         gone = workload.free_ns[sized] <= end_ns
-        own = [names[int(name)] for name in events.name[within(outermost)]]
+        own = [names[int(name)] for name in events.name[outermost.within(begin_ns, end_ns)]]
         telling = [name for name in own if name in ("aten::add", "aten::mul_", "aten::add_", "aten::clone")]
         matched = _STEP.fullmatch(names[int(events.name[row])])
         assert matched is not None
@@ -147,26 +175,24 @@ def _steps(workload: Workload, context: Context) -> list[_Recorded]:
                 made=made,
                 temporary=sized[gone],
                 state=sized[~gone],
-                parameter_bytes=_parameters(workload, begin_ns, sized[gone], sized[~gone]),
+                parameter_bytes=_parameters(workload, gradients.at(begin_ns), sized[gone], sized[~gone]),
                 sums=own.count("aten::add"),
                 sum_first=telling[:1] == ["aten::add"],
-                lists=len(within(in_lists)) > 0,
-                fused=len(within(fused)) > 0,
+                lists=len(in_lists.within(begin_ns, end_ns)) > 0,
+                fused=len(fused.within(begin_ns, end_ns)) > 0,
             )
         )
     return found
 
 
 def _parameters(
-    workload: Workload, begin_ns: int, temporary: NDArray[np.intp], state: NDArray[np.intp]
+    workload: Workload, gradients: NDArray[np.intp], temporary: NDArray[np.intp], state: NDArray[np.intp]
 ) -> NDArray[np.int64]:
     """Return the sizes of the gradients that a step finds, in the order of the optimizer if that is known.
 
     Gradients are made from the last parameter to the first. The for-loop makes as many tensors for each
     parameter, one after the other, be it state or temporaries.
     """
-    alive = (workload.alloc_ns < begin_ns) & (workload.free_ns > begin_ns)
-    gradients = alive & (workload.category == Category.GRADIENT)
     sizes: NDArray[np.int64] = workload.size_bytes[gradients][::-1]
     for tensors in (state, temporary):
         made = workload.size_bytes[tensors]

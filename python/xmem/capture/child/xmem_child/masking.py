@@ -31,8 +31,13 @@ def masked(text: str) -> str:
     """Return text, such as a line of code, without its secrets and with ``~`` for the user's home folder."""
     text = _LITERAL.sub(rf"\1{MASK}", text)
     text = _TOKEN.sub(MASK, _URL.sub(rf"\1{MASK}@", text))
+    return with_short_home(text)
+
+
+def with_short_home(text: str) -> str:
+    """Return text, such as a path, with ``~`` for the user's home folder."""
     home = os.environ.get("HOME", "").rstrip("/")
-    return re.sub(rf"{re.escape(home)}(?=/|$)", "~", text) if home else text
+    return re.sub(rf"(?<![\w.-]){re.escape(home)}(?=/|$)", "~", text) if home else text
 
 
 def masked_arguments(arguments: Sequence[str]) -> list[str]:

@@ -6,7 +6,6 @@ import gzip
 import json
 import mmap
 import re
-import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,7 +44,8 @@ _HEAD_BYTES = 1 << 16
 _TAIL_BYTES = 1 << 12
 _COPY_BYTES = 1 << 20
 _BASE = re.compile(rb'"baseTimeNanoseconds":\s*(\d+)')
-_HOST = re.compile(rb'("host_name":\s*)"(?:[^"\\]|\\.)*"')
+# The name of the machine, and the path of the private file.
+_OF_MACHINE = re.compile(rb'("(?:host_name|traceName)":\s*)"(?:[^"\\]|\\.)*"')
 _EVENTS = re.compile(rb'"traceEvents":\s*\[')
 _MEMORY = re.compile(rb'"name": *"\[memory\]"')
 _MOST_OF_MEMORY_EVENT = 4096
@@ -71,6 +71,7 @@ class ProfilerFile:
         if events is None:
             raise OSError("the profiler wrote a trace without events")
         self.base_ns = int(base[1]) if base else 0
+        self._tail_begin = max(events.end(), size - _TAIL_BYTES)
         self._keys_end = events.start()
         self._events_begin = events.end()
 
@@ -85,14 +86,16 @@ class ProfilerFile:
         """Write the trace with ``metadata`` under the key ``xmem``; ``spans`` and ``memory`` are its
         first events."""
         with self.path.open("rb") as raw, _open_trace(output) as out:
-            out.write(_HOST.sub(rb'\1""', raw.read(self._keys_end)))
+            out.write(_OF_MACHINE.sub(rb'\1""', raw.read(self._keys_end)))
             out.write(b'"xmem": ' + json.dumps(metadata).encode() + b',\n  "traceEvents": [\n')
             for span in spans:
                 out.write(self._event(span, process))
             for change in memory:
                 out.write(_memory_event(change, process))
             raw.seek(self._events_begin)
-            shutil.copyfileobj(raw, out, _COPY_BYTES)
+            for begin in range(self._events_begin, self._tail_begin, _COPY_BYTES):
+                out.write(raw.read(min(_COPY_BYTES, self._tail_begin - begin)))
+            out.write(_OF_MACHINE.sub(rb'\1""', raw.read()))
 
     def device_memory(self) -> list[SeenMemory]:
         """Return all allocations and frees on GPUs, by time."""

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..masking import with_short_home
 from ..records.failures import is_own
 from ..watching.spans import SpanRecorder
 from .outcomes import allowed_outcome
@@ -79,7 +80,7 @@ class Reads:
 
     def __init__(self, spans: SpanRecorder, chosen: dict[str, float], assume: Callable[[str], None]) -> None:
         self._spans = spans
-        self._chosen = chosen
+        self._chosen = {with_short_home(name): number for name, number in chosen.items()}
         self._functions = {name for name in chosen if ":" not in name}
         self._assume = assume
         self._waits: dict[tuple[CodeType | None, int], _Wait] = {}  # since the last training step

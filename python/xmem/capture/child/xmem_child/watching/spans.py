@@ -24,7 +24,7 @@ import time
 from pathlib import Path
 from types import CodeType, FrameType
 
-from ..masking import masked
+from ..masking import masked, with_short_home
 
 Span = tuple[str, str, int, int, int]
 # (path, line) of the user's frame and of the package's; a path is empty where there is no such frame.
@@ -168,7 +168,7 @@ class SpanRecorder:
             return ""
         if path.startswith(self._installed):
             return ""
-        shown = path.removeprefix(self._started_in)
+        shown = with_short_home(path.removeprefix(self._started_in))
         return f"./{shown}" if shown.startswith(" ") else shown  # a space begins a package's
 
     def _run(self) -> _Run:
