@@ -253,6 +253,74 @@ def inside_modes_and_subclasses():
 
 
 @program
+def forms_of_one_memory():
+    """Views of the same memory differ in shape, order, place and type; each sees what the others write."""
+    x = tensor([[1, 2, 3], [4, 5, 6]])
+    flat, row, column = x.view(-1), x[1], x[:, 1]
+    views = [x, flat, flat[:3], flat[3:], row, column, flat[1::2], x.t(), x.view(torch.int32), x]
+    before = [(view + 0).tolist() for view in views]
+    row += 10
+    column.mul_(2)
+    flat[1::2][0] = -1
+    flat[3:].sub_(flat[:3])
+    after = [(view + 0).tolist() for view in views]
+    x.t_()
+    x.add_(1)
+    x.unsqueeze_(0)
+    turned = [(x * 1).tolist(), x.squeeze_().sum(0).tolist(), (flat + 0).tolist()]
+    numbers = tensor([1 + 2j, 3 - 1j])
+    parts = [(part + 0).tolist() for part in (numbers.real, numbers.imag, torch.view_as_real(numbers))]
+    return [before, after, turned, parts]
+
+
+@program
+def one_number_everywhere():
+    """A fill is kept as one number, until a part of it is written."""
+    ones, zero = torch.ones(4, device=device), torch.zeros((), device=device)
+    read = [(ones * 2).tolist(), (ones[:2] + ones[2:]).tolist(), (zero + 1).tolist()]
+    ones[:2].add_(1)
+    zero.add_(3)
+    written = [(ones * 2).tolist(), (ones.view(2, 2) + 0).tolist(), (zero + 1).tolist(), zero.item()]
+    zero.copy_(ones[0])
+    ones.zero_()
+    return [read, written, (zero + ones).tolist(), (ones + 0).tolist()]
+
+
+@program
+def memory_that_is_exchanged():
+    """A tensor that is set to another one's memory leaves its own to its views."""
+    taken, other = tensor([1, 2, 3]), tensor([7, 8, 9])
+    view = taken.view(3)
+    first = [(taken + 0).tolist(), (view + 0).tolist()]
+    taken.set_(other)
+    taken.add_(1)
+    return [first, (taken + 0).tolist(), (other + 0).tolist(), (view + 0).tolist()]
+
+
+@program
+def results_of_several_and_of_parts():
+    x, rows = tensor([[3, 1], [2, 5], [4, 0]]), tensor([2, 0])
+    mask = tensor([True, False, True])
+    sorted_, order = x[:, 0].sort()
+    halves = torch.unsafe_chunk(x, 3)
+    halves = [(half + 0).tolist() for half in halves]
+    chosen = [x[rows].tolist(), x[mask].tolist(), x[rows, 1].tolist(), x[None, mask][0].tolist()]
+    x[0] = 9
+    return [
+        [sorted_.tolist(), order.tolist(), halves, chosen, (x + 0).tolist()],
+        [(mask & ~mask).tolist(), (mask | (x[:, 0] > 100)).tolist(), mask.logical_and_(mask).tolist()],
+        [x.float().to(torch.int32).tolist(), x.t().to(torch.float16).tolist(), x.t().clone().tolist()],
+        [
+            (x + 0.5).tolist(),
+            (x * 2).tolist(),
+            (x + True).tolist(),
+            (0.5 - x).tolist(),
+            (x.float() * 2).tolist(),
+        ],
+    ]
+
+
+@program
 def nothing():
     numbers, unknown = tensor([3, 1]), torch.randn(4, 8, device=device) @ torch.randn(8, 4, device=device)
     none = unknown[:0]

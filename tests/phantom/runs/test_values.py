@@ -493,7 +493,7 @@ def test_operators_that_take_functions_run(python, tmp_path):
 
 
 def test_what_nobody_wrote_is_not_known(python, tmp_path):
-    """Memory of weights that were not initialized, and what a larger size adds."""
+    """Memory of weights that were not initialized, what a larger size adds, and views that change values."""
     script = TRAIN + textwrap.dedent(
         """
         left = [torch.full((300, 100), float("nan")) for _ in range(50)]
@@ -501,8 +501,10 @@ def test_what_nobody_wrote_is_not_known(python, tmp_path):
         weight = torch.nn.Embedding(300, 100).cuda().weight
         print(weight.isnan().any().item(), weight.sum().item())
         print(torch.tensor([1, 2], device="cuda").resize_(1000).sum().item())
+        numbers = torch.tensor([1.0, 2.0], device="cuda")
+        print((numbers + 0).tolist(), (torch._neg_view(numbers) + 0).tolist())
         train()
         """
     )
     lines, _ = printed(python, tmp_path, script)
-    assert lines == ["False 0.0", "0"]
+    assert lines == ["False 0.0", "0", "[1.0, 2.0] [0.0, 0.0]"]

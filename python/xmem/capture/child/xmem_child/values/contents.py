@@ -24,14 +24,30 @@ class Fact:
     """What is known about one storage: one of ``bytes``, ``later``, ``number``, ``share`` and ``among``.
 
     Attributes:
+        view: The values in the form of the tensor that asked last, for the next one, which mostly has the
+            same; what it adds to an address in them, where there are bytes, gives one on the GPU (``shift``).
         is_even: Whether it counts something unknown that was spread evenly (tokens of experts).
     """
 
-    __slots__ = ("among", "bytes", "dtype", "is_even", "later", "number", "share", "watched", "weak")
+    __slots__ = (
+        "among",
+        "bytes",
+        "dtype",
+        "is_even",
+        "later",
+        "number",
+        "share",
+        "shift",
+        "view",
+        "watched",
+        "weak",
+    )
 
     def __init__(self, weak: int, watched: int) -> None:
         self.weak = weak
         self.watched = watched
+        self.view: torch.Tensor | None = None
+        self.shift = 0
         self.bytes: torch.UntypedStorage | None = None
         self.later: Callable[[], torch.Tensor | None] | None = None
         self.number: Number | None = None
@@ -56,6 +72,9 @@ class Contents:
 
     Ask it only where operators are not followed (``unfollowed``): it calls some itself.
 
+    Attributes:
+        has_even: Whether anything was noted that counts what is spread evenly.
+
     Args:
         most_elements: Limit for a tensor of floats whose values are kept one by one; one of integers or a
             mask may have eight times as many elements, since sizes come from those (routes of experts,
@@ -68,14 +87,15 @@ class Contents:
         self._sweep_at = _SWEEP_AT_LEAST
         self._unwritten: dict[int, int] = {}  # weak references to storages of the host, by their addresses
         self._watch = _Watch()
-        self._has_even = False
+        self._marks = self._watch.marks
+        self.has_even = False
 
     def is_small(self, tensor: torch.Tensor) -> bool:
         """Return whether a tensor may be kept element by element."""
         return self._few(tensor.numel(), tensor.dtype)
 
     def _few(self, elements: int, dtype: torch.dtype) -> bool:
-        return elements * weight(dtype) <= self.most_elements
+        return elements <= self.most_elements or elements * weight(dtype) <= self.most_elements
 
     def __bool__(self) -> bool:
         return bool(self._facts)
@@ -89,6 +109,10 @@ class Contents:
                 unknown = first.is_cuda and torch._C._storage_address(first) not in self._facts
                 return unknown and first.numel() != 0
         return False
+
+    def has(self, tensor: torch.Tensor) -> bool:
+        """Return whether anything was noted about the tensor's storage."""
+        return torch._C._storage_address(tensor) in self._facts
 
     def knows(self, tensor: torch.Tensor) -> bool:
         """Return whether a fact about the tensor's storage gives values."""
@@ -123,18 +147,45 @@ class Contents:
         Returns:
             The values; None if they are unknown or too many.
         """
-        if not tensor.numel():  # there is nothing to know
+        fact = self._facts.get(torch._C._storage_address(tensor))
+        if fact is not None and (fact.watched < 0 or self._marks[fact.watched]):
+            fact = self._fact(tensor)
+        if fact is None:
+            if tensor.numel():
+                return None
+            # There is nothing to know.
             return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
-        fact = self._fact(tensor)
-        if fact is None or not fact.gives_values or tensor.is_conj() or tensor.is_neg():
+        view = fact.view
+        if (
+            view is not None
+            and view.size() == tensor.size()
+            and view.dtype == tensor.dtype
+            and not (tensor.is_neg() or tensor.is_conj())
+        ):
+            if fact.number is not None:
+                if not to_write:
+                    return view
+            # The address tells the place in the storage, and that the storage was not resized since.
+            elif view.stride() == tensor.stride() and tensor.data_ptr() - view.data_ptr() == fact.shift:
+                return view
+        return self._in_form(tensor, fact, to_write)
+
+    def _in_form(self, tensor: torch.Tensor, fact: Fact, to_write: bool) -> torch.Tensor | None:
+        """Return the values of a storage in the form of a tensor, and keep that form for the next one."""
+        if not tensor.numel():
+            return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
+        if not fact.gives_values or tensor.is_conj() or tensor.is_neg():
             return None
         if fact.number is not None and not to_write and tensor.dtype == fact.dtype:
-            return torch.full((), fact.number, dtype=fact.dtype).expand(tensor.size())
+            fact.view = torch.full((), fact.number, dtype=fact.dtype).expand(tensor.size())
+            return fact.view
         kept = self._bytes(tensor, fact)
         if kept is None or not self.is_small(tensor):
             return None
         view = torch.empty(0, dtype=tensor.dtype)
-        return view.set_(kept, tensor.storage_offset(), tensor.size(), tensor.stride())
+        view.set_(kept, tensor.storage_offset(), tensor.size(), tensor.stride())
+        fact.view, fact.shift = view, tensor.data_ptr() - view.data_ptr()
+        return view
 
     def share(self, mask: torch.Tensor) -> float:
         """Return the share of a mask of unknown values that is taken as true: all of it, a slice's share of
@@ -158,40 +209,64 @@ class Contents:
             return
         storage = storage_of(tensor)
         if is_whole(tensor, storage):
-            if values.dtype != tensor.dtype or values.stride() != tensor.stride() or not is_whole(values):
-                values = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype).copy_(values)
-            self._new_fact(tensor, storage).bytes = values.untyped_storage()
+            self._set_whole(tensor, storage, values)
         elif fresh:
             whole = torch.zeros(storage.nbytes(), dtype=torch.uint8).untyped_storage()
             part = torch.empty(0, dtype=tensor.dtype)
             part.set_(whole, tensor.storage_offset(), tensor.size(), tensor.stride()).copy_(values)
             self._new_fact(tensor, storage).bytes = whole
-        elif (kept := self.tensor(tensor, to_write=True)) is not None:
-            kept.copy_(values)
+        elif (view := self.tensor(tensor, to_write=True)) is not None:
+            view.copy_(values)
         else:
             self.forget(tensor)
 
+    def set_copy(self, tensor: torch.Tensor, values: torch.Tensor) -> bool:
+        """Keep a copy of values, which may be of another type or size, if they are few and the tensor is all
+        of its storage; returns whether that is so."""
+        storage = storage_of(tensor)
+        if not is_whole(tensor, storage) or not self.is_small(tensor):
+            return False
+        if values.size() == tensor.size() and values.stride() == tensor.stride():
+            values = values.to(tensor.dtype, copy=True)
+        else:
+            values = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype).copy_(values)
+        self._set_whole(tensor, storage, values)
+        return True
+
+    def _set_whole(self, tensor: torch.Tensor, storage: torch.UntypedStorage, values: torch.Tensor) -> None:
+        kept = values.untyped_storage()
+        alike = values.size() == tensor.size() and values.stride() == tensor.stride()
+        if not alike or values.dtype != tensor.dtype or kept.nbytes() != storage.nbytes():
+            values = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype).copy_(values)
+            kept = values.untyped_storage()
+        fact = self._new_fact(tensor, storage)
+        fact.bytes = kept
+        fact.view, fact.shift = values, tensor.data_ptr() - values.data_ptr()
+
     def set_later(self, tensor: torch.Tensor, draw: Callable[[], torch.Tensor | None]) -> None:
         """Keep a function that finds the values of a tensor; they may turn out to be unknown."""
-        if is_whole(tensor) and self.is_small(tensor):
-            self._new_fact(tensor).later = draw
+        storage = storage_of(tensor)
+        if is_whole(tensor, storage) and self.is_small(tensor):
+            self._new_fact(tensor, storage).later = draw
         else:
             self.forget(tensor)
 
     def fill(self, tensor: torch.Tensor, number: Number) -> None:
         """Note that all elements are one number."""
-        if is_whole(tensor):
-            fact = self._new_fact(tensor)
+        storage = storage_of(tensor)
+        if is_whole(tensor, storage):
+            fact = self._new_fact(tensor, storage)
             fact.number, fact.dtype = number, tensor.dtype
-        elif (kept := self.tensor(tensor, to_write=True)) is not None:
-            kept.fill_(number)
+        elif (view := self.tensor(tensor, to_write=True)) is not None:
+            view.fill_(number)
         else:
             self.forget(tensor)
 
     def note_share(self, mask: torch.Tensor, share: float) -> None:
         """Note the share of a mask that is true; its values are unknown."""
-        if is_whole(mask):
-            self._new_fact(mask).share = share
+        storage = storage_of(mask)
+        if is_whole(mask, storage):
+            self._new_fact(mask, storage).share = share
 
     def among(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """Return the distinct numbers, ascending, that each element is one of; None if unknown."""
@@ -200,23 +275,24 @@ class Contents:
 
     def note_among(self, tensor: torch.Tensor, numbers: torch.Tensor) -> None:
         """Note that the values are unknown, but that each is one of these distinct, ascending numbers."""
-        if is_whole(tensor):
-            self._new_fact(tensor).among = numbers
+        storage = storage_of(tensor)
+        if is_whole(tensor, storage):
+            self._new_fact(tensor, storage).among = numbers
 
     def note_even(self, counts: torch.Tensor) -> None:
         """Note that the values count something unknown, spread evenly."""
         fact = self._fact(counts)
         if fact is not None:
-            fact.is_even = self._has_even = True
+            fact.is_even = self.has_even = True
 
     def is_even(self, tensor: torch.Tensor) -> bool:
         """Return whether the values follow from counts of something that was spread evenly."""
-        fact = self._fact(tensor) if self._has_even else None
+        fact = self._fact(tensor) if self.has_even else None
         return fact is not None and fact.is_even
 
     def follow_even(self, result: torch.Tensor, inputs: Iterable[int]) -> None:
         """Note a result that follows from such counts among the storages with these addresses."""
-        if self._has_even and any((fact := self._facts.get(a)) is not None and fact.is_even for a in inputs):
+        if self.has_even and any((fact := self._facts.get(a)) is not None and fact.is_even for a in inputs):
             self.note_even(result)
 
     def note_unwritten(self, tensor: torch.Tensor) -> None:
@@ -227,6 +303,8 @@ class Contents:
 
     def is_unwritten(self, tensor: torch.Tensor) -> bool:
         """Return whether a write to a host tensor was skipped."""
+        if not self._unwritten:
+            return False
         address = torch._C._storage_address(tensor)
         weak = self._unwritten.get(address)
         if weak is None or not torch.UntypedStorage._expired(weak):
@@ -254,15 +332,13 @@ class Contents:
 
     def _fact(self, tensor: torch.Tensor) -> Fact | None:
         fact = self._facts.get(torch._C._storage_address(tensor))
-        if fact is None or not self._watch.touched(fact.watched):
+        if fact is None or (fact.watched >= 0 and not self._marks[fact.watched]):
             return fact
         self.forget(tensor)
         return None
 
-    def _new_fact(self, tensor: torch.Tensor, storage: torch.UntypedStorage | None = None) -> Fact:
+    def _new_fact(self, tensor: torch.Tensor, storage: torch.UntypedStorage) -> Fact:
         self.forget(tensor)
-        if storage is None:
-            storage = storage_of(tensor)
         if len(self._facts) >= self._sweep_at:
             self._sweep()
         fact = Fact(storage._weak_ref(), self._watch.begin(storage.data_ptr(), storage.nbytes()))
@@ -282,7 +358,7 @@ class Contents:
                 self.forget(tensor)
                 return None
             fact.bytes = torch.full((elements,), fact.number, dtype=fact.dtype).untyped_storage()
-            fact.number = None
+            fact.number = fact.view = None
         if fact.bytes is None or fact.bytes.nbytes() != nbytes:  # unknown after all, or resized since
             self.forget(tensor)
             return None
@@ -304,7 +380,7 @@ class Contents:
 # The engine then adds gradients out of place (``can_accumulate_inplace`` asks for one owner), which takes
 # memory that no real run takes. In this state, which torch has for several interpreters in one process, a
 # storage gets an object that it does not know about.
-_c10 = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
+_c10 = ctypes.PyDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
 _init_hermetic = getattr(_c10, "_ZN3c104impl19HermeticPyObjectTLS10init_stateEv", None)
 _set_hermetic = getattr(_c10, "_ZN3c104impl19HermeticPyObjectTLS9set_stateEb", None)
 if _init_hermetic is not None:
@@ -342,10 +418,14 @@ def is_whole(tensor: torch.Tensor, storage: torch.UntypedStorage | None = None) 
 
 class _Watch:
     """Ranges of device memory that kernels other than PyTorch's may write to: the phantom looks for their
-    addresses among the arguments of each launch (``memory/watched.hpp``)."""
+    addresses among the arguments of each launch (``memory/watched.hpp``).
+
+    Attributes:
+        marks: By number, not 0 once a kernel may have written to the range.
+    """
 
     def __init__(self) -> None:
-        library = ctypes.CDLL(None)
+        library = ctypes.PyDLL(None)  # short calls, for which the interpreter's lock is not given away
         self._begin = library.xmem_phantom_watch
         self._begin.argtypes, self._begin.restype = [ctypes.c_uint64, ctypes.c_uint64], ctypes.c_int32
         self._end = library.xmem_phantom_unwatch
@@ -354,15 +434,12 @@ class _Watch:
         marks.argtypes, marks.restype = [ctypes.POINTER(ctypes.c_int32)], ctypes.c_void_p
         count = ctypes.c_int32()
         address = marks(ctypes.byref(count))
-        self._marks = (ctypes.c_uint8 * count.value).from_address(address)
+        self.marks = memoryview((ctypes.c_uint8 * count.value).from_address(address)).cast("B")
 
     def begin(self, address: int, nbytes: int) -> int:
-        """Watch a range from now on; return its number, -1 if too many are watched."""
+        """Watch a range from now on; return its number, -1 if too many are watched: it counts as written
+        to."""
         return int(self._begin(address, nbytes))
-
-    def touched(self, watched: int) -> bool:
-        """Return whether a kernel may have written to it since; unwatched ranges count as written to."""
-        return watched < 0 or self._marks[watched] != 0
 
     def end(self, watched: int) -> None:
         """Stop watching it."""

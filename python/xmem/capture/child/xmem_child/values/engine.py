@@ -14,6 +14,7 @@ from .operators import CPU_KEYS, Operator, unfollowed
 
 _CPU = torch.device("cpu")
 _FAILURES = 3  # failures of an operator on the host, after which it is not tried again
+_PLAIN = frozenset({int, float, bool, str, type(None), torch.dtype})
 _BY_ONE_ELEMENT = frozenset({"all", "any", "max", "min", "_is_all_true", "_is_any_true"})
 
 Args = tuple[Any, ...]
@@ -34,14 +35,31 @@ class Engine:
     def __init__(self, contents: Contents) -> None:
         self.contents = contents
         self._failures: Counter[str] = Counter()
+        self._given_up: set[str] = set()  # operators that do not run on the host
         self._drawn = 0
 
     def call(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
         """Call an operator as it was called, and find out what is known about its result."""
         with unfollowed():
-            if not operator.random and self.contents.has_nothing_of(args):
+            if operator.random:
+                return self._call_random(operator, keys, args, kwargs)
+            if self.contents.has_nothing_of(args):
                 return self.call_unknown(operator, keys, args, kwargs)
-            return self.call_followed(operator, keys, args, kwargs)
+            args = operator.with_tensors(args)
+            try:
+                host_args, host_kwargs = self._on_host(operator, args, kwargs)
+            except UnknownValueError:
+                return self.call_unknown(operator, keys, args, kwargs)
+            result = operator.call_ready(keys, args, kwargs)
+            if operator.writes or self.contents.has_even:
+                self._finish(operator, args, kwargs, result, host_args, host_kwargs)
+                return result
+            try:
+                values = self._run(operator, host_args, host_kwargs)
+            except UnknownValueError:
+                return result
+            self._keep_new(result, values, host_args)
+            return result
 
     def call_followed(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
         """Do the same; the operators that it calls itself are followed if this thread is."""
@@ -52,7 +70,7 @@ class Engine:
             host_args, host_kwargs = self.on_host(operator, args, kwargs)
         except UnknownValueError:
             return self.call_unknown(operator, keys, args, kwargs)
-        result = operator.call(keys, args, kwargs)
+        result = operator.call_ready(keys, args, kwargs)
         with unfollowed():
             self._finish(operator, args, kwargs, result, host_args, host_kwargs)
         return result
@@ -86,19 +104,32 @@ class Engine:
         Raises:
             UnknownValueError: Some are not known, or there are too many.
         """
-        if self._failures[operator.name] >= _FAILURES:
+        with unfollowed():
+            return self._on_host(operator, args, kwargs)
+
+    def _on_host(self, operator: Operator, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+        if operator.name in self._given_up:
             raise UnknownValueError
         written = operator.written
-        with unfollowed():
-            host_args = tuple(self._host(a, place in written) for place, a in enumerate(args))
-            host_kwargs = {
-                name: self._host(a, name in written)
-                for name, a in kwargs.items()
-                if name not in operator.outputs
-            }
+        host_args = tuple([self._host(a, place in written) for place, a in enumerate(args)])
+        if not kwargs:
+            return host_args, kwargs
+        host_kwargs = {
+            name: self._host(a, name in written) for name, a in kwargs.items() if name not in operator.outputs
+        }
         if "device" in host_kwargs:
             host_kwargs["device"] = _CPU
         return host_args, host_kwargs
+
+    def values_of(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """Return the values of a tensor that an operator reads, None if they are unknown; with strides of 0
+        where one number fills it."""
+        with unfollowed():
+            try:
+                found: torch.Tensor = self._host(tensor, to_write=False)
+            except UnknownValueError:
+                return None
+            return found
 
     def run(self, operator: Operator, host_args: Args, host_kwargs: Kwargs) -> Any:
         """Return the result of an operator on the host.
@@ -106,13 +137,18 @@ class Engine:
         Raises:
             UnknownValueError: It does not run there.
         """
+        return self._run(operator, operator.with_tensors(host_args), host_kwargs)
+
+    def _run(self, operator: Operator, host_args: Args, host_kwargs: Kwargs) -> Any:
         host_args, host_kwargs, by_one = self._small(operator, host_args, host_kwargs)
         if operator.outputs:
             host_kwargs = {**host_kwargs, **{name: torch.empty(0) for name in operator.outputs}}
         try:
-            result = operator.call_at(CPU_KEYS, host_args, host_kwargs)
+            result = operator.redispatch(CPU_KEYS, *host_args, **host_kwargs)
         except Exception as error:
             self._failures[operator.name] += 1
+            if self._failures[operator.name] >= _FAILURES:
+                self._given_up.add(operator.name)
             raise UnknownValueError from error
         return _ByOne(result) if by_one else result
 
@@ -123,11 +159,12 @@ class Engine:
     def _keep(self, result: Any, values: Any, inputs: set[int]) -> None:
         if isinstance(result, torch.Tensor):
             if result.is_cuda and torch._C._storage_address(result) not in inputs:
-                self._keep_one(result, values, inputs)
+                shared = isinstance(values, torch.Tensor) and torch._C._storage_address(values) in inputs
+                self._keep_one(result, values, shared)
+                self.contents.follow_even(result, inputs)
         elif isinstance(result, (list, tuple)):
-            by_one = isinstance(values, _ByOne)
             for place, one in enumerate(result):
-                self._keep(one, _ByOne(values.result[place]) if by_one else values[place], inputs)
+                self._keep(one, _part(values, place), inputs)
 
     def draw_later(
         self, operator: Operator, result: torch.Tensor, args: Args, kwargs: Kwargs, state: Any = None
@@ -171,7 +208,7 @@ class Engine:
         host_kwargs: Kwargs,
     ) -> None:
         try:
-            values = self.run(operator, host_args, host_kwargs)
+            values = self._run(operator, host_args, host_kwargs)
         except UnknownValueError:
             self.forget_written(operator, args, kwargs)
             return
@@ -189,24 +226,34 @@ class Engine:
             kwargs = {name: a for name, a in kwargs.items() if name not in operator.outputs}
         self.keep(result, values, (*args, *kwargs.values()))
 
-    def _keep_one(self, result: torch.Tensor, values: Any, inputs: set[int]) -> None:
+    def _keep_new(self, result: Any, values: Any, host_args: Args) -> None:
+        """Do as ``keep`` does, quickly: all inputs are known, so a storage of which nothing is known is none
+        of theirs."""
+        if isinstance(result, torch.Tensor):
+            if result.is_cuda and not self.contents.has(result):
+                self._keep_one(result, values, any(values is a for a in host_args))
+        elif isinstance(result, (list, tuple)):
+            for place, one in enumerate(result):
+                self._keep_new(one, _part(values, place), host_args)
+
+    def _keep_one(self, result: torch.Tensor, values: Any, shared: bool) -> None:
+        """Keep the values of a new tensor; some may share their memory with something else."""
         if isinstance(values, _ByOne):
             self.contents.fill(result, values.result.item())
         elif not isinstance(values, torch.Tensor) or values.size() != result.size():
             self.contents.forget(result)
         else:
-            alias = values._is_view() or torch._C._storage_address(values) in inputs
-            self.contents.set(result, values.clone() if alias else values, fresh=True)
-        self.contents.follow_even(result, inputs)
+            self.contents.set(result, values.clone() if shared or values._is_view() else values, fresh=True)
 
     def _host(self, value: Any, to_write: bool) -> Any:
+        if type(value) in _PLAIN:
+            return value
         if isinstance(value, torch.Tensor):
             if value.layout is not torch.strided:
                 raise UnknownValueError
             if not value.is_cuda:
-                if value.device != _CPU or not self.contents.is_small(value):
-                    raise UnknownValueError
-                if self.contents.is_unwritten(value):
+                few = value.is_cpu and self.contents.is_small(value)
+                if not few or self.contents.is_unwritten(value):
                     raise UnknownValueError
                 return value
             found = self.contents.tensor(value, to_write=to_write)
@@ -225,7 +272,8 @@ class Engine:
         Raises:
             UnknownValueError: There are too many elements.
         """
-        if _elements(args) + _elements(kwargs.values()) <= 2 * self.contents.most_elements:
+        most = 2 * self.contents.most_elements
+        if _at_most(args, kwargs) <= most or _elements(args) + _elements(kwargs.values()) <= most:
             return args, kwargs, False
         tensors = _host_tensors((args, kwargs))
         base = operator.name.partition(".")[0]
@@ -292,6 +340,23 @@ class _ByOne:
 
     def __init__(self, result: Any) -> None:
         self.result = result
+
+
+def _part(values: Any, place: int) -> Any:
+    return _ByOne(values.result[place]) if isinstance(values, _ByOne) else values[place]
+
+
+def _at_most(args: Args, kwargs: Kwargs) -> int:
+    """Return a quick upper limit of ``_elements``; lists of lists hold no tensors."""
+    count = 0
+    for value in (*args, *kwargs.values()) if kwargs else args:
+        if isinstance(value, torch.Tensor):
+            count += value.numel()
+        elif isinstance(value, list):
+            for each in value:
+                if isinstance(each, torch.Tensor):
+                    count += each.numel()
+    return count
 
 
 def _elements(values: Iterable[Any]) -> float:

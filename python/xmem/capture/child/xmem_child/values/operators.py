@@ -26,12 +26,22 @@ _KEY_SET = _C.DispatchKeySet(KEY)
 CPU_KEYS = _C.DispatchKeySet(_C.DispatchKey.CPU)
 
 # What a call may go to below this key; anything else (modes, subclasses, functorch) calls operators again.
-_ON_GPU, _ON_HOST, _AGAIN = 2, 1, 0
+_ON_GPU, _ON_HOST, _TRACED, _AGAIN = range(4)
 _GOES_TO = {
     _C.DispatchKey.CUDA: _ON_GPU,
     _C.DispatchKey.CPU: _ON_HOST,
     _C.DispatchKey.BackendSelect: _ON_HOST,
+    _C.DispatchKey.PythonDispatcher: _TRACED,
 }
+_BELOW: dict[int, tuple[Any, int]] = {}  # by the bits of all keys; there are few different ones
+
+
+def _below(keys: Any) -> tuple[Any, int]:
+    """Return the keys below this one, and what a call with them goes to."""
+    below = keys.remove(KEY)
+    found = _BELOW[keys.raw_repr()] = below, _GOES_TO.get(below.highestPriorityTypeId(), _AGAIN)
+    return found
+
 
 # Arithmetic of models, whose results are unknown because the weights are; they write to nothing but their
 # results.
@@ -59,6 +69,7 @@ class Operator:
         outputs: Names of the arguments that it overwrites completely (``out=``).
         writes: Whether there are any of those.
         random: Whether it draws numbers.
+        redispatch: Calls it at any keys, with arguments as ``with_tensors`` gives them.
         is_own: Whether it is PyTorch's, not a library's.
         is_pointwise: Whether each element of the result follows from those at its position.
     """
@@ -72,6 +83,7 @@ class Operator:
         "outputs",
         "overload",
         "random",
+        "redispatch",
         "writes",
         "written",
     )
@@ -97,17 +109,22 @@ class Operator:
         self.is_pointwise = torch.Tag.pointwise in overload.tags
         self.writes = bool(self.written or self.outputs)
         self.random = torch.Tag.nondeterministic_seeded in overload.tags
+        self.redispatch = overload._handle.redispatch_boxed
 
     def call(self, keys: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call it at the keys below this one, as the script does."""
+        return self.call_ready(keys, self.with_tensors(args), kwargs)
+
+    def call_ready(self, keys: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Do the same with arguments that have gone through ``with_tensors``."""
         current = _calls.current
         current.began = True
-        current.result = result = self.call_at(keys, args, kwargs)
+        current.result = result = self.redispatch(keys, *args, **kwargs)
         return result
 
     def call_at(self, keys: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call it at any keys."""
-        return self.overload._handle.redispatch_boxed(keys, *self.with_tensors(args), **kwargs)
+        return self.redispatch(keys, *self.with_tensors(args), **kwargs)
 
     def with_tensors(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the arguments with tensors again where the dispatcher made Python numbers of them.
@@ -170,24 +187,26 @@ Kernel = Callable[[Operator, Any, tuple[Any, ...], dict[str, Any]], Any]
 
 _NUMBERS = (bool, int, float, complex, torch.SymInt, torch.SymFloat, torch.SymBool)
 _NUMBER_TYPES = frozenset(_NUMBERS)
-_NUMBER_TENSORS: dict[tuple[type, Any, torch.dtype], torch.Tensor] = {}
+_NUMBER_TENSORS: dict[tuple[type, Any, torch.dtype], torch.Tensor] = {}  # of types that hold the number
 _MOST_NUMBERS = 1 << 14
 
 
 def _number_tensor(number: Any, args: tuple[Any, ...]) -> torch.Tensor:
-    kinds = {bool: torch.bool, int: torch.int64, float: torch.get_default_dtype()}
-    dtype = kinds.get(type(number), torch.complex64)
     for a in reversed(args):
-        if isinstance(a, torch.Tensor) and _holds(a.dtype, number):
+        if isinstance(a, torch.Tensor):
             dtype = a.dtype
-            break
-    key = (type(number), number, dtype)
-    known = _NUMBER_TENSORS.get(key)
-    if known is None:
-        if len(_NUMBER_TENSORS) >= _MOST_NUMBERS:
-            _NUMBER_TENSORS.clear()
-        with unfollowed():
-            known = _NUMBER_TENSORS[key] = torch.tensor(number, dtype=dtype)
+            known = _NUMBER_TENSORS.get((type(number), number, dtype))
+            if known is not None:
+                return known
+            if _holds(dtype, number):
+                break
+    else:
+        kinds = {bool: torch.bool, int: torch.int64, float: torch.get_default_dtype()}
+        dtype = kinds.get(type(number), torch.complex64)
+    if len(_NUMBER_TENSORS) >= _MOST_NUMBERS:
+        _NUMBER_TENSORS.clear()
+    with unfollowed():
+        known = _NUMBER_TENSORS[type(number), number, dtype] = torch.tensor(number, dtype=dtype)
     return known
 
 
@@ -272,14 +291,12 @@ class Registry:
         on_host = operator.name in self._on_host
 
         def call(keys: Any, *args: Any, **kwargs: Any) -> Any:
-            keys = keys.remove(KEY)
-            highest = keys.highestPriorityTypeId()
-            goes_to = _GOES_TO.get(highest, _AGAIN)
+            keys, goes_to = _BELOW.get(keys.raw_repr()) or _below(keys)
             if goes_to == _ON_GPU or (goes_to == _ON_HOST and (on_host or _makes_on_gpu(kwargs))):
                 return self._call(operator, kernel, keys, args, kwargs)
             if goes_to == _ON_HOST:
                 return operator.call_at(keys, args, kwargs)
-            if highest != _C.DispatchKey.PythonDispatcher and not operator.has_numbers(args):
+            if goes_to != _TRACED and not operator.has_numbers(args):
                 return operator.call_at(keys, args, kwargs)  # whose calls come here
             # A trace of torch.compile; or modes and subclasses, which have to see the numbers as such.
             with unfollowed():

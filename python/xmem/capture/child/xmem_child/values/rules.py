@@ -124,7 +124,7 @@ class Rules:
         if not isinstance(source, torch.Tensor):
             return self._engine.call(operator, keys, args, kwargs)
         with unfollowed():
-            values = self._given(operator, source)
+            values = self._engine.values_of(source)
             result = operator.call(keys, args, kwargs)
             self._keep_copy(target, source, values)
         return result
@@ -132,7 +132,7 @@ class Rules:
     def _convert(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
         source = args[0]
         with unfollowed():
-            values = self._given(operator, source)
+            values = self._engine.values_of(source)
             result = operator.call(keys, args, kwargs)
             if isinstance(result, torch.Tensor):
                 self._keep_copy(result, source, values)
@@ -153,9 +153,8 @@ class Rules:
                 target.copy_(values)
         elif values is None:
             self._copy_unknown(target, source)
-        elif is_whole(target) and self._contents.is_small(target):
-            kept = torch.empty_strided(target.size(), target.stride(), dtype=target.dtype)
-            self._contents.set(target, kept.copy_(values))
+        elif self._contents.set_copy(target, values):
+            pass
         elif not any(values.stride()) and values.numel() and values.size() == target.size():
             self._contents.fill(target, values.as_strided((), ()).to(target.dtype).item())
         else:
@@ -295,7 +294,7 @@ class Rules:
     def _nonzero(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
         mask = args[0]
         chosen = self._reads.chosen_here()
-        values = None if chosen is not None else self._values(operator, mask)
+        values = None if chosen is not None else self._values(mask)
         with unfollowed():
             if values is not None:
                 found = values.nonzero()
@@ -357,7 +356,9 @@ class Rules:
         """Note that elements chosen from a known tensor are among its numbers, even if it is unknown
         which."""
         source = args[0]
-        result = self._engine.call_followed(operator, keys, args, kwargs)
+        # A mask among the indices is counted by an operator that this one calls.
+        call = self._engine.call_followed if _has_mask(args[1]) else self._engine.call
+        result = call(operator, keys, args, kwargs)
         if source.is_cuda and not source.dtype.is_floating_point and source.dtype != torch.bool:
             with unfollowed():
                 if not self._contents.knows(result) and (numbers := self._numbers_of(source)) is not None:
@@ -367,13 +368,14 @@ class Rules:
     def _places(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
         """Note that positions along a dimension (routes to experts, classes) are among as many as it has."""
         result = self._engine.call(operator, keys, args, kwargs)
-        dim = operator.given("dim", args, kwargs)
         places = result if isinstance(result, torch.Tensor) else result[1]
+        if self._contents.knows(places):
+            return result
+        dim = operator.given("dim", args, kwargs)
         count = args[0].numel() if dim is None or not args[0].dim() else args[0].size(dim)
         if 0 < count <= _MOST_NUMBERS and places.is_cuda:
             with unfollowed():
-                if not self._contents.knows(places):
-                    self._contents.note_among(places, torch.arange(count))
+                self._contents.note_among(places, torch.arange(count))
         return result
 
     def _numbers_of(self, source: torch.Tensor) -> torch.Tensor | None:
@@ -397,7 +399,7 @@ class Rules:
     def _repeat(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
         """Take unknown repeats as one each."""
         repeats = args[0]
-        if self._values(operator, repeats) is not None or not is_whole(repeats):
+        if self._values(repeats) is not None or not is_whole(repeats):
             return self._engine.call_followed(operator, keys, args, kwargs)
         self._reads.unknown(_SELECTING, "repeat_interleave", 1)
         with unfollowed():
@@ -413,18 +415,9 @@ class Rules:
             return natural
         return min(max(float(self._reads.unknown(_SELECTING, name, natural)), 0.0), 1.0)
 
-    def _given(self, operator: Operator, tensor: torch.Tensor) -> torch.Tensor | None:
-        """Return the values of a tensor that an operator reads; with strides of 0 where one number fills
-        it."""
-        try:
-            (_, found), _ = self._engine.on_host(operator, (None, tensor), {})
-        except UnknownValueError:
-            return None
-        return found if isinstance(found, torch.Tensor) else None
-
-    def _values(self, operator: Operator, tensor: torch.Tensor) -> torch.Tensor | None:
-        """Return the same if they are few enough to run the operator with."""
-        found = self._given(operator, tensor)
+    def _values(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """Return the values of a tensor if they are few enough to run operators with."""
+        found = self._engine.values_of(tensor)
         return found if found is not None and self._contents.is_small(found) else None
 
     # Counts of what is unknown.
@@ -449,7 +442,7 @@ class Rules:
 
     def _histogram(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
         """Spread unknown numbers evenly; their weights are a separate matter."""
-        known = self._values(operator, args[0]) is not None or kwargs.get("weights") is not None
+        known = self._values(args[0]) is not None or kwargs.get("weights") is not None
         result = self._engine.call_followed(operator, keys, args, kwargs)
         if not known and result.numel():
             with unfollowed():
@@ -474,6 +467,16 @@ class Rules:
             return None
         return self._contents.number(tensor)
 
+    def _is_given(self, tensor: Any) -> bool:
+        """Return whether the values of a tensor are known, so that the operator is run with them."""
+        return (
+            isinstance(tensor, torch.Tensor)
+            and tensor.is_cuda
+            and tensor.layout is torch.strided
+            and self._contents.is_small(tensor)
+            and self._contents.knows(tensor)
+        )
+
     def _clone(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
         result = self._engine.call(operator, keys, args, kwargs)
         if args[0].layout is torch.strided and self._contents.has_share(args[0]):
@@ -485,7 +488,8 @@ class Rules:
     def _decided_by(self, answer: bool) -> Kernel:
         def decide(operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
             with unfollowed():
-                decided = any(self._number_in(side) == answer for side in args[:2])
+                follows = all(self._is_given(side) for side in args[:2])
+                decided = not follows and any(self._number_in(side) == answer for side in args[:2])
             result = self._engine.call(operator, keys, args, kwargs)
             # All bits of 0 are false; of other numbers, not all are true.
             if decided and isinstance(result, torch.Tensor) and (not answer or result.dtype == torch.bool):
@@ -505,6 +509,13 @@ def _as(dtype: torch.dtype, number: float) -> Any:
     if dtype == torch.bool:
         return bool(number)
     return number if dtype.is_floating_point or dtype.is_complex else int(number)
+
+
+def _has_mask(indices: Any) -> bool:
+    """Return whether an argument is a list of indices with a mask (of bytes, too) among them."""
+    return isinstance(indices, (list, tuple)) and any(
+        each is not None and each.dtype in (torch.bool, torch.uint8) for each in indices
+    )
 
 
 def _even(count: int, bins: int) -> torch.Tensor:
