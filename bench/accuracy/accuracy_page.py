@@ -35,6 +35,7 @@ _HEADER = (
 
 _WORDS = {
     "phantom": "phantom GPU: the job's own PyTorch on a simulated GPU",
+    "fake": "capture of the whole job on the CPU, with nothing computed",
     "cpu": "capture of the whole job on the CPU",
     "fitted": "captures of the job at small batches on the CPU, and a fitted model",
 }

@@ -3,8 +3,8 @@
     python bench/accuracy/captures.py --csv RUNS.csv --python ENV/bin/python [--cudnn libcudnn.so.9]
 
 The published runs used torch 2.6.0 and transformers 4.51.3; so should the Python given here. In this order:
-every run on a phantom GPU, every job at two small batches on the CPU, and some jobs whole on the CPU, those
-of each model that cost least first. Models take turns.
+every run on a phantom GPU, every job on the CPU with nothing computed, every job at two small batches on the
+CPU, and some jobs whole on the CPU, those of each model that cost least first. Models take turns.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from xmem.errors import XmemError
 from xmem.estimation.need import memory_needed
 from xmem.text.units import format_bytes, parse_bytes
 
-STEPS = ("phantom", "small", "full")
+STEPS = ("phantom", "fake", "small", "full")
 ITERATIONS = 4
 # The host holds the model twice and oneDNN's scratch beside what the GPU would.
 _HOST_FACTOR = 1.3
@@ -76,7 +76,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add_laboratory_arguments(parser)
-    parser.add_argument("--steps", default=",".join(STEPS), help="some of phantom,small,full")
+    parser.add_argument("--steps", default=",".join(STEPS), help="some of phantom,fake,small,full")
     parser.add_argument("--full-rows", type=int, default=12, help="how many jobs run whole on the CPU")
     parser.add_argument("--budget-seconds", type=float, default=600, help="a capture on the CPU may take")
     parser.add_argument("--memory", help="a capture on the CPU may take; by default 3/4 of what is free")
@@ -91,6 +91,8 @@ def main() -> None:
         for step in options.steps.split(","):
             if step == "phantom":
                 bench.phantom(runs)
+            elif step == "fake":
+                bench.fake(runs)
             elif step == "small":
                 bench.small(runs)
             else:
@@ -113,6 +115,13 @@ class _Bench:
             self._unless_there(
                 self._laboratory.phantom_key(run),
                 lambda run=run: self._laboratory.capture_on_phantom(run, ITERATIONS),
+            )
+
+    def fake(self, runs: Iterable[Run]) -> None:
+        for job in in_turns(run.job for run in runs):
+            self._unless_there(
+                self._laboratory.cpu_key(job, "fake"),
+                lambda job=job: self._laboratory.capture_on_cpu(job, ITERATIONS, self._budget_s, "fake"),
             )
 
     def small(self, runs: Iterable[Run]) -> None:

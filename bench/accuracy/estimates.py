@@ -132,8 +132,7 @@ def policies_at_peak(laboratory: Laboratory, run: Run, way: Way) -> dict[str, in
         NotCapturedError: The captures are not there.
         TraceError: One cannot be read.
     """
-    job = run.job
-    observed = laboratory.observe(job) if way == "cpu" else laboratory.model(job).at(batch=job.batch)
+    observed = laboratory.observe_for(way, run.job)
     facts = {policy.name for policy in observed.plan.facts} if way == "fitted" else ()
     stages = run_stages(observed, Question(run.device))
     explained = conclude(stages).estimate

@@ -1,6 +1,7 @@
 """The ways to an estimate of a measured run, and the captures that each one needs.
 
 phantom     the job itself on a phantom GPU of the run's size: what PyTorch's own allocator reserved
+fake        a capture of the job itself on the CPU with nothing computed, moved to the run's GPU
 cpu         a capture of the job itself on the CPU, moved to the run's GPU
 fitted      captures of the job at two small batches on the CPU, a model of them at the run's batch, moved
 """
@@ -27,8 +28,10 @@ from xmem.phantom.installation import library_folder
 from xmem.scaling import Sample, ScalingModel, fit
 from xmem.trace.attribution import Category
 
-Way = Literal["phantom", "cpu", "fitted"]
-WAYS: tuple[Way, ...] = ("phantom", "cpu", "fitted")
+Way = Literal["phantom", "fake", "cpu", "fitted"]
+WAYS: tuple[Way, ...] = ("phantom", "fake", "cpu", "fitted")
+CpuMode = Literal["real", "fake"]
+_PREFIXES: dict[CpuMode, str] = {"real": "cpu", "fake": "fake"}
 SMALL_BATCHES = (2, 3)
 SCRIPT = Path(__file__).parent / "train.py"
 _WORKLOADS = Path(__file__).parents[1] / "workloads"
@@ -97,18 +100,18 @@ class Laboratory:
         libraries = sorted(library_folder().glob("*xmem_phantom*"))
         return digest(self._sources, *libraries, str(self.cudnn and digest(self.cudnn)))
 
-    def cpu_key(self, job: Job) -> Key:
+    def cpu_key(self, job: Job, mode: CpuMode = "real") -> Key:
         """Name of a capture on the CPU."""
-        return Key(f"cpu-{job}-torch{self._torch}", self._sources)
+        return Key(f"{_PREFIXES[mode]}-{job}-torch{self._torch}", self._sources)
 
     def phantom_key(self, run: Run) -> Key:
         """Name of a capture on a phantom GPU."""
         subject = f"phantom-{run.job}-{run.device.slug}-{run.measured.total_bytes}-torch{self._torch}"
         return Key(subject, self._phantom_sources)
 
-    def capture_on_cpu(self, job: Job, iterations: int, timeout_s: float) -> Record:
+    def capture_on_cpu(self, job: Job, iterations: int, timeout_s: float, mode: CpuMode = "real") -> Record:
         """Run the job on the CPU, and note how that went."""
-        key = self.cpu_key(job)
+        key = self.cpu_key(job, mode)
         self.cache.folder.mkdir(parents=True, exist_ok=True)
         try:
             done = capture(
@@ -117,6 +120,7 @@ class Laboratory:
                 iterations=iterations,
                 env=self.environment,
                 timeout_s=timeout_s,
+                mode=mode,
             )
             record = Record("captured", done.wall_s)
         except CaptureError as error:
@@ -176,17 +180,28 @@ class Laboratory:
                 note=stale,
             )
         job = run.job
-        observed = self.observe(job) if way == "cpu" else self.model(job).at(batch=job.batch)
-        return _moved(observed, run)
+        return _moved(self.observe_for(way, job), run)
 
-    def observe(self, job: Job) -> Observation:
+    def observe_for(self, way: Way, job: Job) -> Observation:
+        """What a way other than ``phantom`` sees of a job.
+
+        Raises:
+            NotCapturedError: A capture is missing.
+            TraceError: One cannot be read.
+            ConfigError: Those of a model have too little in common.
+        """
+        if way == "fitted":
+            return self.model(job).at(batch=job.batch)
+        return self.observe(job, "fake" if way == "fake" else "real")
+
+    def observe(self, job: Job, mode: CpuMode = "real") -> Observation:
         """What the capture of a job on the CPU says.
 
         Raises:
             NotCapturedError: There is none.
             TraceError: It cannot be read.
         """
-        return self.observe_capture(self.cpu_key(job))
+        return self.observe_capture(self.cpu_key(job, mode))
 
     def observe_capture(self, key: Key) -> Observation:
         """What the trace of a capture says.

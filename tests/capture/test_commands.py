@@ -216,7 +216,7 @@ def test_invalid_settings(tmp_path: Path) -> None:
         capture([PYTHON], tmp_path / "trace.json", iterations=0)
     with pytest.raises(ConfigError, match="no command was given"):
         capture([], tmp_path / "trace.json")
-    with pytest.raises(ConfigError, match="real, phantom"):
+    with pytest.raises(ConfigError, match="real, fake, phantom"):
         capture([PYTHON], tmp_path / "trace.json", mode="cpu")  # type: ignore[arg-type]
 
 

@@ -22,12 +22,13 @@ from xmem.capture.phantom import PhantomMachine, last_calls, read_processes, ref
 from xmem.capture.process import Ended, run_process
 from xmem.capture.ranks import rank_that_needs_most
 from xmem.capture.world import MOST_RANKS, World
+from xmem.devices.description import Device
 from xmem.errors import CaptureError, ConfigError
 from xmem.files.scratch import scratch_folder
 from xmem.phantom.ledger import ProcessRecord
 from xmem.text.units import format_bytes
 
-Mode = Literal["real", "phantom"]
+Mode = Literal["real", "fake", "phantom"]
 
 _CHILD = Path(__file__).parent / "child"
 
@@ -40,6 +41,15 @@ class DescribedGpu:
     total_memory_bytes: int = 12622168064
     capability: tuple[int, int] = (8, 6)
     multiprocessors: int = 28
+
+    @classmethod
+    def of(cls, device: Device) -> DescribedGpu:
+        """Describe a GPU as CUDA would; the default, if it is not CUDA's or known by its size alone."""
+        if device.vendor != "NVIDIA" or device.compute_capability is None or device.multiprocessors < 1:
+            return cls()
+        return cls(
+            device.full_name, device.total_memory_bytes, device.compute_capability, device.multiprocessors
+        )
 
 
 @dataclass(frozen=True)
@@ -92,11 +102,13 @@ def capture(
             seen.
         stacks: Record every Python frame too (slow, large); modules and source lines are there anyway.
         env: The command's environment; this process's by default.
-        gpu: What ``torch.cuda`` describes to the script in real mode; an RTX 3060 by default.
+        gpu: What ``torch.cuda`` describes to the script on the CPU; an RTX 3060 by default.
         stdout: File descriptor for the command's standard output; this process's own by default.
-        mode: ``real`` computes everything on the CPU; ``phantom`` needs a CUDA build of torch and runs it on
-            GPUs that compute nothing.
-        machine: The GPUs of phantom mode; one RTX 3060 by default.
+        mode: ``real`` computes everything on the CPU; ``fake`` makes what operators on the CPU would return,
+            and computes nothing; ``phantom`` needs a CUDA build of torch and runs it on GPUs that compute
+            nothing.
+        machine: The GPUs of phantom mode; one RTX 3060 by default. Its values and what is known of them
+            hold in fake mode, too.
         world: A distributed job of which only some ranks run, in phantom mode; the machine then has the GPUs
             of their nodes.
 

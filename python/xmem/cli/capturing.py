@@ -79,7 +79,7 @@ def capture_noting(
         CaptureError: The script failed, never trained, or the trace could not be written.
         ConfigError: A setting is invalid, or there is no CUDA build of torch for phantom mode.
     """
-    from xmem.capture import Extent, path_with, with_python, world_of
+    from xmem.capture import DescribedGpu, Extent, path_with, with_python, world_of
     from xmem.capture import capture as capture_command
 
     world = world_of(settings.world_size, settings.ranks, settings.gpus_per_node, command)
@@ -92,8 +92,12 @@ def capture_noting(
     device = question.described_device
     build = _phantom_build(command, environment, settings, device)
     machine = _machine(settings, device)
-    mode: Mode = "real" if build is None else "phantom"
-    where = f"a phantom {machine.device.name}" if mode == "phantom" else "the CPU"
+    mode = _mode(settings, build)
+    where = {
+        "phantom": f"a phantom {machine.device.name}",
+        "fake": "the CPU, which computes nothing",
+        "real": "the CPU",
+    }[mode]
     extent = settings.extent or Extent()
     output.note(f"recording {extent.text} on {where}; the script's own output follows")
     result = capture_command(
@@ -105,6 +109,7 @@ def capture_noting(
         stacks=settings.stacks,
         env=environment,
         stdout=_STDERR if as_json else None,
+        gpu=DescribedGpu.of(device),
         mode=mode,
         machine=machine,
         world=world,
@@ -120,6 +125,13 @@ def capture_noting(
     return result
 
 
+def _mode(settings: CaptureSettings, build: TorchBuild | None) -> Mode:
+    """Return how the script runs: on phantom GPUs if there is a build of torch for that."""
+    if build is not None:
+        return "phantom"
+    return "real" if settings.mode is CaptureMode.REAL else "fake"
+
+
 def _phantom_build(
     command: list[str], environment: dict[str, str], settings: CaptureSettings, device: Device
 ) -> TorchBuild | None:
@@ -130,7 +142,7 @@ def _phantom_build(
     """
     from xmem.capture import find_torch, has_gpu
 
-    if settings.mode is CaptureMode.REAL:
+    if settings.mode in (CaptureMode.REAL, CaptureMode.FAKE):
         return None
     build = find_torch(command, environment)
     if build is not None and build.cuda is not None:

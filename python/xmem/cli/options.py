@@ -174,6 +174,7 @@ class CaptureMode(StrEnum):
 
     AUTO = "auto"
     PHANTOM = "phantom"
+    FAKE = "fake"
     REAL = "real"
 
 
@@ -181,8 +182,9 @@ ModeChoice = Annotated[
     CaptureMode,
     typer.Option(
         "--mode",
-        help="phantom: a CUDA build of torch on GPUs that compute nothing, exact; real: on the CPU; "
-        "auto: phantom where the script's torch is a CUDA build and there is no GPU.",
+        help="phantom: a CUDA build of torch on GPUs that compute nothing, exact; fake: any build, on a CPU "
+        "that computes nothing; real: on the CPU; auto: phantom if the script's torch is a CUDA build and "
+        "there is no GPU, else fake.",
     ),
 ]
 NoGpu = Annotated[bool, typer.Option("--no-gpu", help="Do not use a GPU of this machine in mode auto.")]
@@ -201,15 +203,17 @@ StrictCapacity = Annotated[
         "--strict-capacity", help="Phantom memory runs out where the GPU's does, inside the script too."
     ),
 ]
-KeepInit = Annotated[bool, typer.Option("--keep-init", help="Initialize weights in phantom mode: slower.")]
+KeepInit = Annotated[
+    bool, typer.Option("--keep-init", help="Initialize weights in the modes phantom and fake: slower.")
+]
 KNOWN_ELEMENTS = 1 << 20
 KnownElements = Annotated[
     int,
     typer.Option(
         "--known-elements",
         min=0,
-        help="In phantom mode, tensors of up to this many elements keep the values that can be computed from "
-        "what the host wrote; 0 keeps none.",
+        help="In the modes phantom and fake, tensors of up to this many elements keep the values that can be "
+        "computed from what the host wrote; 0 keeps none.",
     ),
 ]
 Imbalance = Annotated[
@@ -227,8 +231,8 @@ Values = Annotated[
     typer.Option(
         "--value",
         metavar="FILE:LINE=NUMBER",
-        help="In phantom mode, the value that a line reads from GPU memory; for a mask, the share that it "
-        "selects. FUNCTION=NUMBER sets it for a function and those that it calls.",
+        help="In the modes phantom and fake, the value that a line reads from GPU memory; for a mask, the "
+        "share that it selects. FUNCTION=NUMBER sets it for a function and those that it calls.",
     ),
 ]
 Cudnn = Annotated[

@@ -41,7 +41,7 @@ from xmem.simulation.stretches import highest_of_stretches
 from xmem.text.units import format_bytes
 from xmem.trace.attribution import CATEGORY_LABELS, Attribution, Phase, trains
 from xmem.trace.blocks import BlockTable
-from xmem.trace.notes import CardNote, ValueRead
+from xmem.trace.notes import CardNote, Mode, ValueRead
 from xmem.trace.trace import Trace
 
 _GRANULE_BYTES = 512  # the caching allocator's rounding, kMinBlockSize
@@ -357,7 +357,10 @@ def assumptions(context: Recorded, device: Device | None) -> Iterator[str]:
             yield "the trace has no optimizer steps: it is taken as the whole job, such as inference"
     elif origin is Origin.FOREIGN_CPU:
         yield "the trace was not made by xmem-fast capture: what a block holds is inferred from its lifetime"
-    elif not context.asked_for_gpu:
+    if notes.mode == Mode.FAKE:
+        yield "operators made their results on the CPU and computed nothing"
+        yield from _values_read(notes.values)
+    if origin is Origin.CAPTURED_CPU and not context.asked_for_gpu:
         yield "the script never asks for a GPU: all its tensors were taken as GPU memory"
     if origin in (Origin.FOREIGN_CPU, Origin.FOREIGN_GPU):
         yield from _one_of_many(context)

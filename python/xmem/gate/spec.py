@@ -15,7 +15,7 @@ from xmem.files.documents import read_toml
 from xmem.gate.limits import Limits, Metric, parse_growth
 from xmem.text.units import parse_bytes
 
-MODES = ("auto", "phantom", "real")
+MODES = ("auto", "phantom", "fake", "real")
 FILE_NAMES = ("xmem.toml", "pyproject.toml")
 
 _LIMIT_KEYS = frozenset(

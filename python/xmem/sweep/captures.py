@@ -12,7 +12,7 @@ from xmem.capture.capture import own_version
 from xmem.scaling import write_model
 from xmem.scaling.dimensions import substitute
 
-MODES = ("auto", "phantom", "real")
+MODES = ("auto", "phantom", "fake", "real")
 
 _READ_WHOLE = 16 << 20  # larger files among the arguments are data, identified by size and time
 
@@ -25,7 +25,7 @@ class CommandJob:
         command: Its arguments, with ``{dimension}`` where a dimension goes.
         points: Points at which it is captured; one empty point when it has no dimensions.
         iterations: Optimizer steps to record.
-        mode: ``auto``, ``phantom`` or ``real``, as for ``xmem-fast capture``.
+        mode: ``auto``, ``phantom``, ``fake`` or ``real``, as for ``xmem-fast capture``.
         timeout_s: Timeout in seconds.
         world_size: Number of ranks of a job of which only some run.
         ranks: Those that run, as ``--ranks`` takes them.

@@ -20,6 +20,7 @@ class Mode(StrEnum):
     """What the script ran on while it was recorded."""
 
     CPU = "real"
+    FAKE = "fake"
     PHANTOM = "phantom"
     GPU = "gpu"
 
@@ -233,6 +234,7 @@ class CaptureNotes:
         tensors: Named tensors.
         optimizers: Optimizers of the script.
         script_ended: Whether it was recorded to its end.
+        values: Reads of values that were not known, of a run on the CPU that computed nothing.
         phantom: Notes of a run on a phantom GPU.
         measured: Notes of PyTorch's allocator on a real GPU.
     """
@@ -248,6 +250,7 @@ class CaptureNotes:
     tensors: NamedTensors = field(default_factory=NamedTensors)
     optimizers: tuple[OptimizerNote, ...] = ()
     script_ended: bool = False
+    values: tuple[ValueRead, ...] = ()
     phantom: PhantomNotes | None = None
     measured: AllocatorNotes | None = None
 

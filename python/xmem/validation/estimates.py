@@ -20,7 +20,7 @@ from xmem.errors import ConfigError, TraceError
 from xmem.files.documents import parse_json
 from xmem.validation.runs import IDENTITY, Identity, MeasuredRun, TableRow, read_table
 
-WAYS = ("phantom", "cpu", "fitted")
+WAYS = ("phantom", "fake", "cpu", "fitted")
 _REQUIRED = (*IDENTITY, "way", "estimate_bytes", "estimated_oom")
 
 

@@ -44,7 +44,7 @@ Ways = Annotated[
     typer.Option(
         "--ways",
         metavar="NAME,...",
-        help="Ways of estimating, the preferred one first: phantom, cpu, fitted.",
+        help="Ways of estimating, the preferred one first: phantom, fake, cpu, fitted.",
     ),
 ]
 Html = Annotated[

@@ -8,8 +8,8 @@ memory), ``spans``, ``tensor_names``, ``flat_memory``, ``script_settings``, ``pr
 ``run_notes``, ``trace_writer``, ``function_mode``, ``allocator_history``, ``pool_calls``,
 ``allocator_record``, ``unseen_memory``, ``card_record``, ``peers`` and ``values`` (what the phantom GPU
 adds), ``session`` (when it begins and ends) and ``modules``; then either ``redirect``, ``cuda_answers``,
-``autocast``, ``alignments``, ``torchvision_names`` and ``slow_dtypes`` (how the CPU stands for the GPU), or
-``architectures``, ``observe``, ``initialisation``, ``host_work``, ``autotuning``, ``absent`` and
+``autocast``, ``alignments``, ``torchvision_names``, ``slow_dtypes`` and ``fake`` (how the CPU stands for the
+GPU), or ``architectures``, ``observe``, ``initialisation``, ``host_work``, ``autotuning``, ``absent`` and
 ``phantom_distributed``
 (how a script runs on the phantom GPU). ``block`` records a part of a process that runs anyway
 (``xmem.record``), in place of a session. A module imports only from those before it.
@@ -17,6 +17,7 @@ adds), ``session`` (when it begins and ends) and ``modules``; then either ``redi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from .settings import Settings
@@ -69,10 +70,10 @@ _kept: list[object] = []
 
 
 def _install(settings: Settings) -> None:
-    (_install_phantom if settings.mode == "phantom" else _install_real)(settings)
+    (_install_phantom if settings.mode == "phantom" else _install_on_cpu)(settings)
 
 
-def _install_real(settings: Settings) -> None:
+def _install_on_cpu(settings: Settings) -> None:
     # Only now: these need a torch that is known to be new enough.
     from .on_cpu import cuda_answers, redirect, torchvision_names
     from .on_cpu.alignments import Alignments, compile_eagerly, flatten_recurrent_weights
@@ -91,7 +92,23 @@ def _install_real(settings: Settings) -> None:
     torchvision_names.follow_import(session.assume)
     _kept.extend([autocast, alignments])
     _follow_training(session, patches, SlowDtypes(session, session.assume))
-    redirect.install(session, patches)
+    if settings.mode == "fake":
+        redirect.install(session, patches, on_start=_compute_nothing(session, settings))
+    else:
+        redirect.install(session, patches)
+
+
+def _compute_nothing(session: Session, settings: Settings) -> Callable[[], None]:
+    from .on_cpu.fake.values import FakeValues
+    from .on_phantom.initialisation import skip_initialisation
+    from .records import failures
+
+    session.values = values = FakeValues(settings, session.spans, session.assume)
+    failures.tell_reads(values.before)
+    if not settings.keep_init:
+        skip_initialisation(values.not_written)
+    values.follow_thread()
+    return values.follow_thread
 
 
 def _install_phantom(settings: Settings) -> None:

@@ -34,6 +34,7 @@ from .watching.extent import Recording
 from .watching.spans import now_ns
 
 if TYPE_CHECKING:
+    from .on_cpu.fake.values import FakeValues
     from .on_phantom.absent import AbsentPeers
 
 _STOPS_BEFORE_EXIT = 3
@@ -57,13 +58,14 @@ class Session(RunNotes):
         self.settings = settings
         # Set for a run on the phantom GPU.
         self.allocator: AllocatorRecord | None = None
-        self.values: Values | None = None
+        # Set where nothing is computed.
+        self.values: Values | FakeValues | None = None
         self.absent: AbsentPeers | None = None
         self.state = State.IDLE
         self.progress = Progress(settings.workspace)
         # The policies for CPU traces look at shapes. Recording them keeps weak references to all arguments,
         # with which torch refuses to swap the tensors of parameters (DTensors that move to the device).
-        self._profiler = Profiler(settings.stacks, shapes=settings.mode == "real")
+        self._profiler = Profiler(settings.stacks, shapes=settings.mode != "phantom")
         self._extent = Recording(settings.extent, self.iterations, self._peak_bytes, self.assume)
         self._lengths = DataLengths(settings.extent.longest_batch, self.assume)
         self._lengths.install()
@@ -178,9 +180,9 @@ class Session(RunNotes):
         if not lines or failures.noted():  # what was raised says more
             return None
         return (
-            "the script built an optimizer and ended without a training step. It read GPU values that the "
-            f"phantom does not know, and got zero or false, at {', '.join(lines)}; if that is the cause, "
-            f"set them with --value {lines[0]}=NUMBER"
+            "the script built an optimizer and ended without a training step. It read values that are not "
+            "known, because nothing is computed, and got zero or false, at "
+            f"{', '.join(lines)}; if that is the cause, set them with --value {lines[0]}=NUMBER"
         )
 
     def follow_thread(self) -> None:
@@ -375,7 +377,7 @@ class Session(RunNotes):
         place = [] if self.absent is None else self.absent.groups.places()
         return {"rank": rank_here(), "process": self._process, "devices": devices, "place": place}
 
-    def _phantom_metadata(self) -> dict[str, Any]:
+    def _phantom_metadata(self, read: list[dict[str, Any]]) -> dict[str, Any]:
         assert self.allocator is not None
         own = self._own_peaks()
         if self.settings.snapshot:
@@ -383,8 +385,6 @@ class Session(RunNotes):
         missing = wait_for_peers(self.settings)
         if missing:
             self.assume(f"{missing} of {world_size()} ranks did not report their memory")
-        if self.values is not None:
-            self.values.ended()
         return {
             **self._world(),
             "alloc_conf": allocator_settings(),
@@ -392,7 +392,7 @@ class Session(RunNotes):
             "cards": cards(),
             "requests": [requests.columns() for requests in self._requests],
             "cudnn": _cudnn_planner(),
-            "values": [] if self.values is None else self.values.rows(),
+            "values": read,
         }
 
     def _world(self) -> dict[str, Any]:
@@ -416,11 +416,15 @@ class Session(RunNotes):
             self.assume(self._extent.unseen())
             for text in self._lengths.unseen():
                 self.assume(text)
+        read: list[dict[str, Any]] = []
+        if self.values is not None:
+            self.values.ended()
+            read = self.values.rows()
         # First, for what it assumes of ranks that say nothing.
-        phantom = {} if self.allocator is None else {"phantom": self._phantom_metadata()}
+        ran = {"values": read} if self.allocator is None else {"phantom": self._phantom_metadata(read)}
         notes = self.metadata(self.settings.mode, self.settings.xmem_version, iterations, base_ns)
         notes["script_ended"] = script_ended
-        return notes | phantom
+        return notes | ran
 
     def _unwind(self) -> None:
         """Leave the script; one that catches everything is left again at its next step, then for good."""

@@ -63,18 +63,19 @@ class Settings(NamedTuple):
 
     Attributes:
         workspace: The private folder.
-        mode: ``real`` (on the CPU) or ``phantom`` (on the phantom GPU).
+        mode: ``real`` (on the CPU), ``fake`` (on the CPU, which computes nothing) or ``phantom`` (on the
+            phantom GPU).
         extent: How far to record.
         rank: The rank of a distributed job whose memory is traced.
         world: The job, where not all of its ranks run (phantom).
         stacks: Whether every Python frame is recorded.
         gzip: Whether the trace is compressed.
         snapshot: Whether the allocator's snapshot is kept (phantom).
-        keep_init: Whether weights are initialized (phantom).
-        values: The value that reads of GPU memory give, by source line (phantom).
-        known_elements: Tensors with more elements have no values (phantom).
+        keep_init: Whether weights are initialized (phantom, fake).
+        values: The value that reads of GPU memory give, by source line (phantom, fake).
+        known_elements: Tensors with more elements have no values (phantom, fake).
         imbalance: Tokens that experts of a rank get, over their share (phantom).
-        gpu: What ``torch.cuda`` describes (real).
+        gpu: What ``torch.cuda`` describes (real, fake).
     """
 
     workspace: Path

@@ -240,12 +240,13 @@ def _is_pinned(_func: Handler, args: tuple[Any, ...], _kwargs: dict[str, Any]) -
     return bool(getattr(storage_of(args[0]), _PINNED, False))
 
 
-def install(session: Session, patches: Patches) -> Redirection:
-    """Switch the redirection on for this thread and for those that start later."""
+def install(session: Session, patches: Patches, on_start: Callable[[], None] = lambda: None) -> Redirection:
+    """Switch the redirection on for this thread and for those that start later, each of which calls
+    ``on_start`` first."""
     mode = Redirection(session)
     _follow_engine(mode)
     _follow_saved_tensor_hooks(mode)
-    follow_threads(mode, on_end=session.thread_ends)
+    follow_threads(mode, on_start=on_start, on_end=session.thread_ends)
     follow_module_moves(patches)
     _redirect_device_contexts(mode)
     _redirect_device_groups()

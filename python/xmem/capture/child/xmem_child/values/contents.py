@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterable
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -79,14 +80,18 @@ class Contents:
         most_elements: Limit for a tensor of floats whose values are kept one by one; one of integers or a
             mask may have eight times as many elements, since sizes come from those (routes of experts,
             lengths).
+        watch: Tells what else may have written to memory; by default the kernels that are launched.
     """
 
-    def __init__(self, most_elements: int) -> None:
+    # Whether nobody computes what is in a tensor's memory, so that facts stand for its values.
+    is_fake: Callable[[torch.Tensor], bool] = staticmethod(attrgetter("is_cuda"))
+
+    def __init__(self, most_elements: int, watch: Watch | None = None) -> None:
         self.most_elements = most_elements
         self._facts: dict[int, Fact] = {}  # by the address of the StorageImpl
         self._sweep_at = _SWEEP_AT_LEAST
         self._unwritten: dict[int, int] = {}  # weak references to storages of the host, by their addresses
-        self._watch = _Watch()
+        self._watch = watch or _LaunchWatch()
         self._marks = self._watch.marks
         self.has_even = False
 
@@ -106,7 +111,7 @@ class Contents:
         for a in args:
             first = a[0] if isinstance(a, (list, tuple)) and a else a
             if isinstance(first, torch.Tensor):
-                unknown = first.is_cuda and torch._C._storage_address(first) not in self._facts
+                unknown = self.is_fake(first) and torch._C._storage_address(first) not in self._facts
                 return unknown and first.numel() != 0
         return False
 
@@ -416,7 +421,23 @@ def is_whole(tensor: torch.Tensor, storage: torch.UntypedStorage | None = None) 
     return True
 
 
-class _Watch:
+class Watch(Protocol):
+    """Ranges of memory that something else than operators may write to.
+
+    Attributes:
+        marks: By number, not 0 once that may have happened.
+    """
+
+    marks: memoryview
+
+    def begin(self, address: int, nbytes: int) -> int:
+        """Watch a range from now on; return its number, -1 if too many are watched."""
+
+    def end(self, watched: int) -> None:
+        """Stop watching it."""
+
+
+class _LaunchWatch:
     """Ranges of device memory that kernels other than PyTorch's may write to: the phantom looks for their
     addresses among the arguments of each launch (``memory/watched.hpp``).
 

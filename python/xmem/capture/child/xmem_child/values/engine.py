@@ -158,7 +158,7 @@ class Engine:
 
     def _keep(self, result: Any, values: Any, inputs: set[int]) -> None:
         if isinstance(result, torch.Tensor):
-            if result.is_cuda and torch._C._storage_address(result) not in inputs:
+            if self.contents.is_fake(result) and torch._C._storage_address(result) not in inputs:
                 shared = isinstance(values, torch.Tensor) and torch._C._storage_address(values) in inputs
                 self._keep_one(result, values, shared)
                 self.contents.follow_even(result, inputs)
@@ -230,7 +230,7 @@ class Engine:
         """Do as ``keep`` does, quickly: all inputs are known, so a storage of which nothing is known is none
         of theirs."""
         if isinstance(result, torch.Tensor):
-            if result.is_cuda and not self.contents.has(result):
+            if self.contents.is_fake(result) and not self.contents.has(result):
                 self._keep_one(result, values, any(values is a for a in host_args))
         elif isinstance(result, (list, tuple)):
             for place, one in enumerate(result):
@@ -251,7 +251,7 @@ class Engine:
         if isinstance(value, torch.Tensor):
             if value.layout is not torch.strided:
                 raise UnknownValueError
-            if not value.is_cuda:
+            if not self.contents.is_fake(value):
                 few = value.is_cpu and self.contents.is_small(value)
                 if not few or self.contents.is_unwritten(value):
                     raise UnknownValueError
@@ -287,7 +287,7 @@ class Engine:
         state = state_of(operator, args, kwargs)
         result = operator.call(keys, args, kwargs)
         first = result if isinstance(result, torch.Tensor) else None
-        if first is None or not first.is_cuda or operator.outputs:
+        if first is None or not self.contents.is_fake(first) or operator.outputs:
             self.forget_written(operator, args, kwargs)
         elif not tensors or (operator.written == (0,) and len(tensors) == 1):
             with unfollowed():
@@ -404,10 +404,10 @@ def _storages(values: Iterable[Any]) -> set[int]:
 
 
 def _plain_tensors(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Yield the GPU tensors that a tensor consists of: itself, or those inside a subclass."""
+    """Yield the tensors with memory that a tensor consists of: itself, or those inside a subclass."""
     if type(tensor) is not torch.Tensor and hasattr(tensor, "__tensor_flatten__"):
         inner = (getattr(tensor, name) for name in tensor.__tensor_flatten__()[0])
         for each in inner:  # DTensor names its mesh among them
             yield from _plain_tensors(each) if isinstance(each, torch.Tensor) else ()
-    elif tensor.is_cuda and tensor.layout is torch.strided:
+    elif tensor.layout is torch.strided:
         yield tensor

@@ -26,20 +26,21 @@ _KEY_SET = _C.DispatchKeySet(KEY)
 CPU_KEYS = _C.DispatchKeySet(_C.DispatchKey.CPU)
 
 # What a call may go to below this key; anything else (modes, subclasses, functorch) calls operators again.
-_ON_GPU, _ON_HOST, _TRACED, _AGAIN = range(4)
+ON_GPU, ON_HOST, TRACED, AGAIN = range(4)
 _GOES_TO = {
-    _C.DispatchKey.CUDA: _ON_GPU,
-    _C.DispatchKey.CPU: _ON_HOST,
-    _C.DispatchKey.BackendSelect: _ON_HOST,
-    _C.DispatchKey.PythonDispatcher: _TRACED,
+    _C.DispatchKey.CUDA: ON_GPU,
+    _C.DispatchKey.CPU: ON_HOST,
+    _C.DispatchKey.BackendSelect: ON_HOST,
+    _C.DispatchKey.PythonDispatcher: TRACED,
 }
-_BELOW: dict[int, tuple[Any, int]] = {}  # by the bits of all keys; there are few different ones
+BELOW: dict[int, tuple[Any, int]] = {}
+"""What ``below`` returned, by the bits of all keys; there are few different ones."""
 
 
-def _below(keys: Any) -> tuple[Any, int]:
+def below(keys: Any) -> tuple[Any, int]:
     """Return the keys below this one, and what a call with them goes to."""
-    below = keys.remove(KEY)
-    found = _BELOW[keys.raw_repr()] = below, _GOES_TO.get(below.highestPriorityTypeId(), _AGAIN)
+    rest = keys.remove(KEY)
+    found = BELOW[keys.raw_repr()] = rest, _GOES_TO.get(rest.highestPriorityTypeId(), AGAIN)
     return found
 
 
@@ -56,6 +57,11 @@ _ARITHMETIC = re.compile(
     |segment_reduce|_trilinear|_spdiags|binomial|_standard_gamma|_sample_dirichlet|_dirichlet""",
     re.VERBOSE,
 )
+
+
+def is_arithmetic(base: str) -> bool:
+    """Return whether an operator of PyTorch's, by its name without the overload, is arithmetic of models."""
+    return _ARITHMETIC.search(base) is not None
 
 
 class Operator:
@@ -117,7 +123,7 @@ class Operator:
 
     def call_ready(self, keys: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Do the same with arguments that have gone through ``with_tensors``."""
-        current = _calls.current
+        current = calls.current
         current.began = True
         current.result = result = self.redispatch(keys, *args, **kwargs)
         return result
@@ -180,7 +186,7 @@ class _Calls(threading.local):
 
 
 _NOTHING = object()
-_calls = _Calls()
+calls = _Calls()
 
 Kernel = Callable[[Operator, Any, tuple[Any, ...], dict[str, Any]], Any]
 """Called with the operator, the keys below this one, and the arguments by place and by name."""
@@ -276,10 +282,10 @@ class Registry:
         self._seen |= new
         for full_name in sorted(new):
             space, _, name = full_name.partition("::")
-            if not _may_matter(space, name, full_name):
+            if not self._may_matter(space, name, full_name):
                 continue
             try:
-                operator = Operator(_overload(space, name))
+                operator = self._operator(_overload(space, name))
             except AttributeError:  # a library gave it a kernel, and no schema that Python can call
                 continue
             if space not in self._libraries:
@@ -287,16 +293,22 @@ class Registry:
             kernel = self._followed(operator, self._kernel_of(operator))
             self._libraries[space].m.impl(name, _KEY_NAME, kernel, True)
 
+    def _may_matter(self, space: str, name: str, full_name: str) -> bool:
+        return _may_matter(space, name, full_name)
+
+    def _operator(self, overload: Any) -> Operator:
+        return Operator(overload)
+
     def _followed(self, operator: Operator, kernel: Kernel) -> Callable[..., Any]:
         on_host = operator.name in self._on_host
 
         def call(keys: Any, *args: Any, **kwargs: Any) -> Any:
-            keys, goes_to = _BELOW.get(keys.raw_repr()) or _below(keys)
-            if goes_to == _ON_GPU or (goes_to == _ON_HOST and (on_host or _makes_on_gpu(kwargs))):
+            keys, goes_to = BELOW.get(keys.raw_repr()) or below(keys)
+            if goes_to == ON_GPU or (goes_to == ON_HOST and (on_host or _makes_on_gpu(kwargs))):
                 return self._call(operator, kernel, keys, args, kwargs)
-            if goes_to == _ON_HOST:
+            if goes_to == ON_HOST:
                 return operator.call_at(keys, args, kwargs)
-            if goes_to != _TRACED and not operator.has_numbers(args):
+            if goes_to != TRACED and not operator.has_numbers(args):
                 return operator.call_at(keys, args, kwargs)  # whose calls come here
             # A trace of torch.compile; or modes and subclasses, which have to see the numbers as such.
             with unfollowed():
@@ -310,8 +322,8 @@ class Registry:
         self, operator: Operator, kernel: Kernel, keys: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Call a kernel; the script sees only the operator's own errors."""
-        outer, mine = _calls.current, _Call()
-        _calls.current = mine
+        outer, mine = calls.current, _Call()
+        calls.current = mine
         try:
             return kernel(operator, keys, args, kwargs)
         except Exception as error:
@@ -324,7 +336,7 @@ class Registry:
             with unfollowed():
                 return operator.call_at(keys, args, kwargs)
         finally:
-            _calls.current = outer
+            calls.current = outer
 
 
 def _leave_higher_orders() -> None:
@@ -340,7 +352,7 @@ def _makes_on_gpu(kwargs: dict[str, Any]) -> bool:
     return device is not None and torch.device(device).type == "cuda"
 
 
-_SPACES_LEFT_OUT = frozenset(
+SPACES_LEFT_OUT = frozenset(
     """quantized _quantized static_runtime mkldnn onednn prepacked sparse profiler _test mkldnn_prepacked mkl
     inductor quantization debugprims rngprims prims symm_mem _c10d_functional _c10d_functional_autograd
     _dtensor fsdp streams higher_order aoti_torch _inductor_test""".split()  # noqa: SIM905
@@ -353,7 +365,7 @@ _OWN_SPACES = frozenset({"aten", "c10d"})
 
 
 def _may_matter(space: str, name: str, full_name: str) -> bool:
-    if space in _SPACES_LEFT_OUT or _C._dispatch_has_kernel_for_dispatch_key(
+    if space in SPACES_LEFT_OUT or _C._dispatch_has_kernel_for_dispatch_key(
         full_name, "CompositeImplicitAutograd"
     ):
         return False

@@ -142,13 +142,13 @@ class Rules:
         """Keep what a copy into a GPU or host tensor makes known; ``values`` are those of the source."""
         if target.layout is not torch.strided:
             return
-        even = source.is_cuda and self._contents.is_even(source)
+        even = self._contents.is_fake(source) and self._contents.is_even(source)
         self._keep_copy_of(target, source, values)
-        if even and target.is_cuda:
+        if even and self._contents.is_fake(target):
             self._contents.note_even(target)
 
     def _keep_copy_of(self, target: torch.Tensor, source: torch.Tensor, values: torch.Tensor | None) -> None:
-        if not target.is_cuda:
+        if not self._contents.is_fake(target):
             if values is not None:
                 target.copy_(values)
         elif values is None:
@@ -163,7 +163,7 @@ class Rules:
     def _copy_unknown(self, target: torch.Tensor, source: torch.Tensor) -> None:
         """Keep what is known after a copy of unknown values; a mask that becomes numbers counts as all
         true."""
-        if source.is_cuda and self._is_mask(source):
+        if self._contents.is_fake(source) and self._is_mask(source):
             share = self._contents.share(source)
             if source.dtype == torch.bool and target.dtype != torch.bool and share == 1:
                 self._contents.fill(target, 1)
@@ -229,7 +229,7 @@ class Rules:
         return result
 
     def _note_fill(self, result: Any, number: float) -> None:
-        if isinstance(result, torch.Tensor) and result.is_cuda and result.layout is torch.strided:
+        if self._is_followed(result):
             self._contents.fill(result, _as(result.dtype, number))
         else:
             self._engine.forget(result)
@@ -250,7 +250,7 @@ class Rules:
         ):
             return self._always(not differs, operator, keys, args, kwargs)
         result = self._engine.call(operator, keys, args, kwargs)
-        if isinstance(one, torch.Tensor) and one.is_cuda and one.layout is torch.strided and one.numel():
+        if self._is_followed(one) and one.numel():
             with unfollowed():
                 numbers = self._contents.among(one)
                 if numbers is not None and not self._contents.knows(result):
@@ -359,7 +359,8 @@ class Rules:
         # A mask among the indices is counted by an operator that this one calls.
         call = self._engine.call_followed if _has_mask(args[1]) else self._engine.call
         result = call(operator, keys, args, kwargs)
-        if source.is_cuda and not source.dtype.is_floating_point and source.dtype != torch.bool:
+        is_integer = not source.dtype.is_floating_point and source.dtype != torch.bool
+        if is_integer and self._contents.is_fake(result):
             with unfollowed():
                 if not self._contents.knows(result) and (numbers := self._numbers_of(source)) is not None:
                     self._contents.note_among(result, numbers)
@@ -373,7 +374,7 @@ class Rules:
             return result
         dim = operator.given("dim", args, kwargs)
         count = args[0].numel() if dim is None or not args[0].dim() else args[0].size(dim)
-        if 0 < count <= _MOST_NUMBERS and places.is_cuda:
+        if 0 < count <= _MOST_NUMBERS and self._contents.is_fake(places):
             with unfollowed():
                 self._contents.note_among(places, torch.arange(count))
         return result
@@ -420,6 +421,14 @@ class Rules:
         found = self._engine.values_of(tensor)
         return found if found is not None and self._contents.is_small(found) else None
 
+    def _is_followed(self, tensor: Any) -> bool:
+        """Return whether facts stand for the values of something."""
+        return (
+            isinstance(tensor, torch.Tensor)
+            and self._contents.is_fake(tensor)
+            and tensor.layout is torch.strided
+        )
+
     # Counts of what is unknown.
 
     def _is_mask(self, tensor: torch.Tensor) -> bool:
@@ -462,20 +471,14 @@ class Rules:
         return result
 
     def _number_in(self, tensor: torch.Tensor) -> Any:
-        """Return the number that fills a tensor of the GPU; None if there is none."""
-        if not (isinstance(tensor, torch.Tensor) and tensor.is_cuda) or tensor.numel() == 0:
+        """Return the number that fills a tensor; None if there is none, or it is not known."""
+        if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided or not tensor.numel():
             return None
         return self._contents.number(tensor)
 
     def _is_given(self, tensor: Any) -> bool:
         """Return whether the values of a tensor are known, so that the operator is run with them."""
-        return (
-            isinstance(tensor, torch.Tensor)
-            and tensor.is_cuda
-            and tensor.layout is torch.strided
-            and self._contents.is_small(tensor)
-            and self._contents.knows(tensor)
-        )
+        return self._is_followed(tensor) and self._contents.is_small(tensor) and self._contents.knows(tensor)
 
     def _clone(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
         result = self._engine.call(operator, keys, args, kwargs)

@@ -1,0 +1,223 @@
+"""Which operators are made instead of computed; what is not known follows the rules of the phantom GPU."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from types import CodeType
+from typing import Any
+
+import torch
+
+from ...settings import Settings
+from ...values.contents import is_whole
+from ...values.engine import Engine
+from ...values.inside import follow_inside
+from ...values.operators import (
+    BELOW,
+    KEY,
+    ON_HOST,
+    SPACES_LEFT_OUT,
+    Kernel,
+    Operator,
+    Registry,
+    below,
+    follow_this_thread,
+    unfollowed,
+)
+from ...values.reads import Reads
+from ...values.rules import Rules
+from ...watching.device_memory import running
+from ...watching.spans import SpanRecorder
+from .contents import FakeContents
+from .operators import Args, FakeOperator, Kwargs, Maker, tensors_in
+from .unseen import Aside, Unseen
+
+_C = torch._C
+
+# Composite, and yet one operation on a GPU: what they do inside depends on the machine.
+_WHOLE = frozenset({"copy_", "convolution", "convolution_backward", "_to_copy"})
+_WHOLE_PREFIXES = ("_foreach_", "_fused_")
+# They make memory or tell where it is, and touch none of it.
+_PASSED = frozenset(
+    """set_ set_.source_Storage set_.source_Storage_storage_offset set_.source_Tensor lift _lazy_clone
+    lift_fresh record_stream _pin_memory is_pinned""".split()  # noqa: SIM905
+)
+
+
+class FakeValues:
+    """Makes what operators on the CPU would return, and answers reads of what is not known.
+
+    Args:
+        settings: Settings of the capture.
+        spans: Knows the user's lines.
+        assume: Takes a sentence that a reader of the estimate should know.
+    """
+
+    def __init__(self, settings: Settings, spans: SpanRecorder, assume: Callable[[str], None]) -> None:
+        self._assume = assume
+        self._failed: set[str] = set()
+        self._reads = Reads(spans, settings.values, assume)
+        self._aside = Aside()
+        self._contents = FakeContents(settings.known_elements)
+        unseen = Unseen()
+        maker = Maker(self._contents, self._aside, unseen)
+        engine = Engine(self._contents)
+        rules = Rules(engine, self._reads, lambda *_: 0, maker.counting, {})
+        # Its kernels live as long as it does.
+        self._registry = _Registry(rules, engine, maker, self._contents, unseen, self._kernel_failed)
+        self._registry.register()
+        self._registry.follow_libraries()
+        follow_inside()
+        os.register_at_fork(after_in_child=self._in_fork)
+
+    def follow_thread(self) -> None:
+        """Follow the operators of the calling thread and of the backward passes that it starts."""
+        follow_this_thread()
+
+    def not_written(self, tensor: torch.Tensor) -> None:
+        """Note that a tensor does not hold what the script expects it to hold."""
+        self._contents.lose(tensor)
+
+    def stepped(self) -> None:
+        """Note that a training step was made."""
+        self._reads.stepped()
+
+    def model_called(self) -> None:
+        """Note that a model was called."""
+        self._reads.model_called()
+
+    def deciding_lines(self) -> list[str]:
+        """Return the lines that made numbers or conditions of unknown values."""
+        return self._reads.deciding_lines()
+
+    def ended(self) -> None:
+        """Note that the run has ended, before its assumptions are read."""
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the reads of unknown values: see ``Reads.rows``."""
+        return self._reads.rows()
+
+    def before(self, failed: list[CodeType]) -> list[dict[str, Any]]:
+        """Return the reads that may have caused an exception: see ``Reads.before``."""
+        return self._reads.before(failed)
+
+    def _kernel_failed(self, name: str, error: Exception) -> None:
+        if name not in self._failed:
+            self._failed.add(name)
+            self._assume(
+                f"the values of {name} were not followed because of a bug in xMem: {error!r}; "
+                "please report it"
+            )
+
+    def _in_fork(self) -> None:
+        """Compute in a fork, which is a worker that loads data."""
+        _C._dispatch_tls_set_dispatch_key_included(KEY, False)
+        self._aside.in_fork()
+
+
+class _Registry(Registry):
+    """Registers kernels above those of the CPU."""
+
+    def __init__(
+        self,
+        rules: Rules,
+        engine: Engine,
+        maker: Maker,
+        contents: FakeContents,
+        unseen: Unseen,
+        failed: Callable[[str, Exception], None],
+    ) -> None:
+        super().__init__(rules.kernel_of, engine.forget_written, failed)
+        self._plain = engine.call
+        self._maker = maker
+        self._contents = contents
+        self._unseen = unseen
+
+    def _may_matter(self, space: str, name: str, full_name: str) -> bool:
+        if space in SPACES_LEFT_OUT or (space == "aten" and name in _PASSED):
+            return False
+        base = name.partition(".")[0]
+        if space == "aten" and (base in _WHOLE or base.startswith(_WHOLE_PREFIXES)):
+            return True
+        if not _C._dispatch_has_kernel_for_dispatch_key(full_name, "CPU"):
+            return False
+        schema = _C._get_schema(f"{space}::{base}", name.partition(".")[2])
+        aliases = [a.alias_info for a in schema.arguments if a.alias_info is not None]
+        return not aliases or any(alias.is_write for alias in aliases)  # the others are views
+
+    def _operator(self, overload: Any) -> Operator:
+        return FakeOperator(overload, self._maker)
+
+    def _followed(self, operator: Operator, kernel: Kernel) -> Callable[..., Any]:
+        assert isinstance(operator, FakeOperator)
+        is_plain = kernel == self._plain and not operator.random
+        contents, unseen = self._contents, self._unseen
+
+        def call(keys: Any, *args: Any, **kwargs: Any) -> Any:
+            keys, goes_to = BELOW.get(keys.raw_repr()) or below(keys)
+            if goes_to != ON_HOST:
+                return operator.call_at(keys, args, kwargs)
+            if not self._is_made(operator, args, kwargs):
+                return self._compute(operator, keys, args, kwargs)
+            if operator.is_arithmetic or (is_plain and (not contents or contents.has_nothing_of(args))):
+                return operator.call(keys, args, kwargs)
+            with unseen:
+                return self._call(operator, kernel, keys, args, kwargs)
+
+        return call
+
+    def _compute(self, operator: FakeOperator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
+        if operator.has_numbers(args):
+            with self._unseen:
+                args = operator.with_tensors(args)  # which keeps tensors for numbers
+        with unfollowed():
+            result = operator.redispatch(keys, *args, **kwargs)
+            if operator.writes:
+                for tensor in _written(operator, args, kwargs):
+                    if self._contents.is_fake(tensor) and is_whole(tensor):
+                        self._contents.wrote(tensor)
+        return result
+
+    def _is_made(self, operator: FakeOperator, args: Args, kwargs: Kwargs) -> bool:
+        """Return whether a call reads something that nobody wrote, or is too large to be computed."""
+        contents = self._contents
+        is_fake, are_few = contents.is_fake, contents.are_few
+        reads_first = not operator.overwrites
+        shape: Any = None
+        for tensor in tensors_in(args):
+            if tensor.layout is not torch.strided:
+                return False
+            elements = tensor.numel()
+            if not are_few(elements, tensor.dtype):
+                return True
+            if reads_first and elements and is_fake(tensor):
+                return True
+            reads_first = True
+            if shape is None:
+                shape = tensor.size()
+            elif operator.is_pointwise and tensor.size() != shape:
+                shape = torch.broadcast_shapes(shape, tensor.size())
+                if not are_few(shape.numel(), tensor.dtype):
+                    return True
+        for name, value in kwargs.items():
+            if isinstance(value, torch.Tensor) and name not in operator.outputs and is_fake(value):
+                return True
+        if operator.resizes or (operator.is_arithmetic and running.on_device):
+            return True
+        return shape is None and self._makes_much(args, kwargs)
+
+    def _makes_much(self, args: Args, kwargs: Kwargs) -> bool:
+        size = args[0] if args else None
+        if not isinstance(size, (list, tuple)):
+            return False
+        elements = 1
+        for length in size:
+            elements *= length
+        return not self._contents.are_few(elements, kwargs.get("dtype") or torch.get_default_dtype())
+
+
+def _written(operator: Operator, args: Args, kwargs: Kwargs) -> Iterator[torch.Tensor]:
+    """Yield the tensors that a call writes to."""
+    for written in (*operator.written_in(args, kwargs), *map(kwargs.get, operator.outputs)):
+        yield from tensors_in(written)

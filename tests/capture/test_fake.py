@@ -1,0 +1,172 @@
+"""Captures on the CPU that compute nothing: what they ask for, what they know, what stands for the rest."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import xmem
+from xmem.capture import PhantomMachine
+
+from .conftest import TARGETS, Captured, capture, needs_torch, run_capture
+
+pytestmark = needs_torch
+
+Capturing = Callable[..., Captured]
+
+JOBS = [
+    ("amp_scaler.py",),
+    ("custom_function.py",),
+    ("dcgan.py",),
+    ("encoder_workers.py",),
+    ("every_layer.py", "4"),
+    ("gpt.py", "--dropout", "0.1"),
+    ("hf_trainer.py",),
+    ("lazy_layers.py",),
+    ("packed.py",),
+    ("recomputed.py",),
+    ("recurrent.py",),
+    ("resnet.py",),
+    ("to_device.py",),
+    ("uncalled.py",),
+]
+
+TRAIN = """
+import torch
+model = torch.nn.Linear(64, 64).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def train(rows=8, steps=2):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = model(torch.randn(rows, 64, device="cuda")).sum()
+        loss.backward()
+        optimizer.step()
+    return loss
+"""
+
+
+def printed(folder: Path, script: str, **options: object) -> list[str]:
+    """What a script prints while it is captured."""
+    path = folder / "train.py"
+    path.write_text(textwrap.dedent(script))
+    (folder / "out").mkdir()
+    run = run_capture(folder / "out", [sys.executable, str(path)], mode="fake", timeout_s=120, **options)
+    return run.stdout.splitlines()
+
+
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: job[0])
+def test_the_peak_is_that_of_a_capture_that_computes(captured: Capturing, job: tuple[str, ...]) -> None:
+    peaks = []
+    for mode in ("fake", "real"):
+        estimate = xmem.estimate(captured(*job, mode=mode, iterations=2).result.path, gpu="rtx-3060")
+        peaks.append((estimate.peak_reserved_bytes, estimate.peak_allocated_bytes))
+    (reserved, allocated), (real_reserved, real_allocated) = peaks
+    assert reserved == real_reserved
+    assert allocated == pytest.approx(real_allocated, rel=0.002, abs=16 << 10)
+
+
+def test_a_model_that_is_larger_than_the_host_is_captured_in_little_memory(tmp_path: Path) -> None:
+    lines = printed(
+        tmp_path,
+        """
+        import resource, torch
+        model = torch.nn.Sequential(*(torch.nn.Linear(1 << 16, 1 << 16, bias=False) for _ in range(4))).cuda()
+        optimizer = torch.optim.AdamW(model.parameters())
+        for _ in range(2):
+            model(torch.randn(512, 1 << 16, device="cuda")).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 20, flush=True)
+        """,
+    )
+    assert lines == ["0", "0"]  # GiB, of 64 GiB of weights with four times as much in all
+    estimate = xmem.estimate(tmp_path / "out" / "trace.json", gpu="rtx-3060")
+    assert estimate.peak_allocated_bytes > 256 << 30
+    assert not estimate.fits
+
+
+def test_what_the_host_knows_is_computed(tmp_path: Path) -> None:
+    lines = printed(
+        tmp_path,
+        TRAIN
+        + textwrap.dedent(
+            """
+            mask = torch.tensor([True, False, True, True]).cuda()
+            x = torch.arange(4, device="cuda")[mask]
+            lengths = torch.tensor([3, 1, 2], device="cuda").cumsum(0)
+            zeros = torch.zeros(1 << 24, device="cuda")
+            print(x.tolist(), mask.sum().item(), lengths[-1].item(), zeros.eq(0).all().item())
+            print(torch.equal(torch.ones((), device="cuda"), torch.tensor(1.0, device="cuda")))
+            train()
+            """
+        ),
+    )
+    assert lines[:2] == ["[0, 2, 3] 3 6 True", "True"]
+
+
+def test_an_unknown_value_is_zero_and_named(tmp_path: Path) -> None:
+    lines = printed(
+        tmp_path,
+        TRAIN
+        + textwrap.dedent(
+            """
+            loss = train()
+            gradient = model.weight.grad.cpu().numpy()
+            print(loss.item(), loss.detach().cpu().numpy(), bool(loss > 1), gradient.any())
+            """
+        ),
+        iterations=3,
+    )
+    assert lines == ["0.0 0.0 False False"]
+    estimate = xmem.estimate(tmp_path / "out" / "trace.json", gpu="rtx-3060")
+    assert any("train.py:16" in each for each in estimate.assumptions)
+
+
+def test_a_value_that_the_user_gives_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(textwrap.dedent(TRAIN) + "print(train().item(), flush=True)\ntrain()\n")
+    out = tmp_path / "out.txt"
+    with out.open("w") as stdout:
+        capture(
+            [sys.executable, str(path)],
+            tmp_path / "trace.json",
+            mode="fake",
+            stdout=stdout.fileno(),
+            machine=PhantomMachine(values={f"{path}:12": 7.5}),
+        )
+    assert out.read_text() == "7.5\n"
+
+
+def test_workers_that_load_data_compute(tmp_path: Path) -> None:
+    lines = printed(
+        tmp_path,
+        TRAIN
+        + textwrap.dedent(
+            """
+            class Data(torch.utils.data.Dataset):
+                def __len__(self):
+                    return 2
+                def __getitem__(self, index):
+                    pixels = torch.full((2_000_000,), float(index))
+                    return (pixels * 2).mean()
+            loader = torch.utils.data.DataLoader(Data(), num_workers=1)
+            print([batch.item() for batch in loader])
+            train()
+            """
+        ),
+    )
+    assert lines[0] == "[0.0, 2.0]"
+
+
+def test_wrong_shapes_fail_as_they_do_when_computed(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(textwrap.dedent(TRAIN) + "model(torch.randn(8, 65, device='cuda'))\n")
+    with pytest.raises(xmem.errors.CaptureError, match="shapes cannot be multiplied"):
+        capture([sys.executable, str(path)], tmp_path / "trace.json", mode="fake")
+
+
+assert all((TARGETS / job[0]).exists() for job in JOBS)
