@@ -524,3 +524,30 @@ def test_what_nobody_wrote_is_not_known(python, tmp_path, mode):
     lines, _ = printed(python, tmp_path, script, mode=mode)
     negated = {"phantom": "[0.0, 0.0]", "fake": "[-1.0, -2.0]"}[mode]
     assert lines == ["False 0.0", "0", f"[1.0, 2.0] {negated}"]
+
+
+def test_constructors_that_a_script_replaces_make_nothing_of_ours_on_the_gpu(python, tmp_path) -> None:
+    """``deepspeed.zero.Init`` lets ``torch.empty`` and its like allocate there."""
+    script = (
+        TRAIN
+        + """
+kept = {name: getattr(torch, name) for name in ("empty", "zeros", "full", "tensor", "arange", "ones")}
+def on_gpu(made):
+    return lambda *args, **named: made(*args, **{"device": "cuda", **named})
+counts, filled = torch.tensor([3.0, 1.0, 2.0]).cuda(), torch.full((4,), 2.0, device="cuda")
+torch.cuda.synchronize()
+before = torch.cuda.memory_stats()["allocation.all.allocated"]
+for name, made in kept.items():
+    setattr(torch, name, on_gpu(made))
+counts.mul_(2)
+filled[1:].add_(counts)
+told = [counts[0].item(), filled[3].item()]
+for name, made in kept.items():
+    setattr(torch, name, made)
+print(told, torch.cuda.memory_stats()["allocation.all.allocated"] - before)
+train()
+"""
+    )
+    lines, estimate = printed(python, tmp_path, script)
+    assert lines == ["[6.0, 6.0] 0"]
+    assert not any("bug in xMem" in text for text in estimate.assumptions)

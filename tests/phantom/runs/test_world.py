@@ -3,54 +3,25 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.phantom.conftest import PYTHONS
 
-from xmem.capture import PhantomMachine, World, capture
-from xmem.devices.gpus import find_device
+import one_rank
+from one_rank import EXAMPLES
+from xmem.capture import World
 from xmem.errors import CaptureError
 
 pytestmark = pytest.mark.skipif(not PYTHONS, reason="no CUDA build of torch here")
 
-EXAMPLES = Path(__file__).parents[3] / "examples" / "parallel"
 NEWEST = str(PYTHONS[0]) if PYTHONS else ""
 nightly = pytest.mark.nightly
 
 
-def traced(
-    command: list[str],
-    folder: Path,
-    rank: int | None,
-    world: World | None,
-    gpus: int = 2,
-    imbalance: float = 1.0,
-) -> Any:
-    """Return what the phantom noted of a run, the traced rank first."""
-    folder.mkdir(exist_ok=True)
-    result = capture(
-        [NEWEST, *command],
-        folder / "trace.json",
-        rank=rank,
-        mode="phantom",
-        machine=PhantomMachine(device=find_device("h100"), count=gpus, imbalance=imbalance),
-        world=world,
-        env=dict(os.environ),
-        stdout=2,
-        timeout_s=300,
-    )
-    return json.loads(result.path.read_text())["xmem"]
-
-
-def requests(notes: Any) -> list[tuple[Any, ...]]:
-    """Return the requests of each device, without what depends on time and on addresses."""
-    return [
-        (columns["device"], columns["size_bytes"], columns["stream"])
-        for columns in notes["phantom"]["requests"]
-    ]
+def traced(command: list[str], folder: Path, rank: int | None, world: World | None, **options: Any) -> Any:
+    return one_rank.traced([NEWEST, *command], folder, rank, world, **options)
 
 
 @pytest.mark.parametrize(
@@ -80,11 +51,9 @@ def test_a_rank_alone_asks_for_what_it_asks_for_among_real_peers(
 ) -> None:
     name, *arguments = script.split()
     command = [str(EXAMPLES / name), *arguments]
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size)]
-    real = traced([*launcher, *command], tmp_path / "real", rank, None, gpus=size)
-    alone = traced(command, tmp_path / "alone", rank, World(size, running, size))
-    assert len(requests(real)[0][1]) > 500
-    assert requests(alone) == requests(real)
+    real, alone = one_rank.real_and_alone(NEWEST, command, tmp_path, size, rank, running)
+    assert len(real[0][1]) > 500
+    assert alone == real
 
 
 LEAVES = """

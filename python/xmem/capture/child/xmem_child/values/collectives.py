@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
+from . import host_tensors
 from .contents import Contents
 from .engine import Args, Engine, Kwargs
 from .imbalance import Imbalance
@@ -98,7 +99,7 @@ class Collectives:
                 values = find()
                 if values is None:
                     return None
-                return torch.empty_strided(size, strides, dtype=dtype).copy_(values.reshape(size))
+                return host_tensors.empty_strided(size, strides, dtype=dtype).copy_(values.reshape(size))
 
         if tensor.is_cuda:
             self._contents.set_later(tensor, found)

@@ -15,6 +15,8 @@ from typing import Any, Protocol
 
 import torch
 
+from . import host_tensors
+
 # Fewer than trigger Python's garbage collection: most facts end young, like the tensors that they describe.
 _SWEEP_AT_LEAST = 128
 
@@ -159,7 +161,7 @@ class Contents:
             if tensor.numel():
                 return None
             # There is nothing to know.
-            return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
+            return host_tensors.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
         view = fact.view
         if (
             view is not None
@@ -178,16 +180,16 @@ class Contents:
     def _in_form(self, tensor: torch.Tensor, fact: Fact, to_write: bool) -> torch.Tensor | None:
         """Return the values of a storage in the form of a tensor, and keep that form for the next one."""
         if not tensor.numel():
-            return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
+            return host_tensors.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
         if not fact.gives_values or tensor.is_conj() or tensor.is_neg():
             return None
         if fact.number is not None and not to_write and tensor.dtype == fact.dtype:
-            fact.view = torch.full((), fact.number, dtype=fact.dtype).expand(tensor.size())
+            fact.view = host_tensors.full((), fact.number, dtype=fact.dtype).expand(tensor.size())
             return fact.view
         kept = self._bytes(tensor, fact)
         if kept is None or not self.is_small(tensor):
             return None
-        view = torch.empty(0, dtype=tensor.dtype)
+        view = host_tensors.empty(0, dtype=tensor.dtype)
         view.set_(kept, tensor.storage_offset(), tensor.size(), tensor.stride())
         fact.view, fact.shift = view, tensor.data_ptr() - view.data_ptr()
         return view
@@ -216,8 +218,8 @@ class Contents:
         if is_whole(tensor, storage):
             self._set_whole(tensor, storage, values)
         elif fresh:
-            whole = torch.zeros(storage.nbytes(), dtype=torch.uint8).untyped_storage()
-            part = torch.empty(0, dtype=tensor.dtype)
+            whole = host_tensors.zeros(storage.nbytes(), dtype=torch.uint8).untyped_storage()
+            part = host_tensors.empty(0, dtype=tensor.dtype)
             part.set_(whole, tensor.storage_offset(), tensor.size(), tensor.stride()).copy_(values)
             self._new_fact(tensor, storage).bytes = whole
         elif (view := self.tensor(tensor, to_write=True)) is not None:
@@ -234,7 +236,9 @@ class Contents:
         if values.size() == tensor.size() and values.stride() == tensor.stride():
             values = values.to(tensor.dtype, copy=True)
         else:
-            values = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype).copy_(values)
+            values = host_tensors.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype).copy_(
+                values
+            )
         self._set_whole(tensor, storage, values)
         return True
 
@@ -242,7 +246,9 @@ class Contents:
         kept = values.untyped_storage()
         alike = values.size() == tensor.size() and values.stride() == tensor.stride()
         if not alike or values.dtype != tensor.dtype or kept.nbytes() != storage.nbytes():
-            values = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype).copy_(values)
+            values = host_tensors.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype).copy_(
+                values
+            )
             kept = values.untyped_storage()
         fact = self._new_fact(tensor, storage)
         fact.bytes = kept
@@ -362,7 +368,7 @@ class Contents:
             if not self._few(elements, fact.dtype):
                 self.forget(tensor)
                 return None
-            fact.bytes = torch.full((elements,), fact.number, dtype=fact.dtype).untyped_storage()
+            fact.bytes = host_tensors.full((elements,), fact.number, dtype=fact.dtype).untyped_storage()
             fact.number = fact.view = None
         if fact.bytes is None or fact.bytes.nbytes() != nbytes:  # unknown after all, or resized since
             self.forget(tensor)

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from . import host_tensors
 from .operators import Operator, unfollowed
 
 _THREADS = 256  # of a block
@@ -71,7 +72,7 @@ def prepare(
         with unfollowed():
             # A kernel's positions are those in memory, whatever the order of the dimensions.
             in_memory = numbers(_bits(seed, offset, threads, calls))[:count].to(dtype).clone()
-            return torch.empty(0, dtype=dtype).set_(in_memory.untyped_storage(), 0, size, strides)
+            return host_tensors.empty(0, dtype=dtype).set_(in_memory.untyped_storage(), 0, size, strides)
 
     return drawn
 
@@ -90,10 +91,10 @@ def _threads_of(count: int, device: torch.device) -> int:
 
 def _bits(seed: int, offset: int, threads: int, calls: int) -> torch.Tensor:
     """Return words of 32 bits, as int64, of the shape (calls, 4, threads)."""
-    first = offset // _AT_ONCE + torch.arange(calls).unsqueeze(1)
-    thread = torch.arange(threads).unsqueeze(0)
+    first = offset // _AT_ONCE + host_tensors.arange(calls).unsqueeze(1)
+    thread = host_tensors.arange(threads).unsqueeze(0)
     x, y = (first & _WORD).expand(calls, threads), (first >> 32).expand(calls, threads)
-    z, w = thread.expand(calls, threads), torch.zeros(calls, threads, dtype=torch.int64)
+    z, w = thread.expand(calls, threads), host_tensors.zeros(calls, threads, dtype=torch.int64)
     key = [seed & _WORD, (seed >> 32) & _WORD]
     for _ in range(_ROUNDS):
         # Products of 64 bits wrap around the sign, which leaves each half as it is.

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from . import host_tensors
 from .contents import Contents, is_whole, weight
 from .draws import prepare, state_of
 from .operators import CPU_KEYS, Operator, unfollowed
@@ -142,7 +143,7 @@ class Engine:
     def _run(self, operator: Operator, host_args: Args, host_kwargs: Kwargs) -> Any:
         host_args, host_kwargs, by_one = self._small(operator, host_args, host_kwargs)
         if operator.outputs:
-            host_kwargs = {**host_kwargs, **{name: torch.empty(0) for name in operator.outputs}}
+            host_kwargs = {**host_kwargs, **{name: host_tensors.empty(0) for name in operator.outputs}}
         try:
             result = operator.redispatch(CPU_KEYS, *host_args, **host_kwargs)
         except Exception as error:
@@ -194,7 +195,7 @@ class Engine:
                     return None
                 if drawn.stride() == strides and is_whole(drawn):
                     return drawn
-                return torch.empty_strided(drawn.size(), strides, dtype=drawn.dtype).copy_(drawn)
+                return host_tensors.empty_strided(drawn.size(), strides, dtype=drawn.dtype).copy_(drawn)
 
         self.contents.set_later(result, draw)
 
@@ -377,7 +378,7 @@ def _one(value: Any) -> Any:
 
 
 def _empty_like(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.empty(tensor.size(), dtype=tensor.dtype)
+    return host_tensors.empty(tensor.size(), dtype=tensor.dtype)
 
 
 def _host_tensors(value: Any) -> Iterator[torch.Tensor]:

@@ -19,6 +19,8 @@ from typing import Any
 import torch
 from torch.library import Library, fallthrough_kernel
 
+from . import host_tensors
+
 _C = torch._C
 _KEY_NAME = "Fake"
 KEY = _C._dispatch_key_parse(_KEY_NAME)
@@ -212,7 +214,7 @@ def _number_tensor(number: Any, args: tuple[Any, ...]) -> torch.Tensor:
     if len(_NUMBER_TENSORS) >= _MOST_NUMBERS:
         _NUMBER_TENSORS.clear()
     with unfollowed():
-        known = _NUMBER_TENSORS[type(number), number, dtype] = torch.tensor(number, dtype=dtype)
+        known = _NUMBER_TENSORS[type(number), number, dtype] = host_tensors.tensor(number, dtype=dtype)
     return known
 
 

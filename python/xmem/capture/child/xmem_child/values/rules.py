@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from . import host_tensors
 from .contents import is_whole
 from .engine import Args, Engine, Kwargs, UnknownValueError
 from .operators import Kernel, Operator, unfollowed
@@ -201,7 +202,7 @@ class Rules:
         tensor = args[0]
         with unfollowed():
             if is_whole(tensor) and tensor.numel() and self._contents.is_small(tensor):
-                values = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
+                values = host_tensors.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
                 nbytes = tensor.numel() * tensor.element_size()
                 if self._written(tensor.data_ptr(), values.data_ptr(), nbytes):
                     self._contents.set(tensor, values)
@@ -304,7 +305,7 @@ class Rules:
                 count = round(mask.numel() * share)
                 found = None
                 if share == 1 and self._contents.is_small(mask):
-                    found = torch.ones(mask.size(), dtype=torch.bool).nonzero()
+                    found = host_tensors.ones(mask.size(), dtype=torch.bool).nonzero()
             return self._counted(count, found, operator, keys, args, kwargs)
 
     def _unique(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -376,7 +377,7 @@ class Rules:
         count = args[0].numel() if dim is None or not args[0].dim() else args[0].size(dim)
         if 0 < count <= _MOST_NUMBERS and self._contents.is_fake(places):
             with unfollowed():
-                self._contents.note_among(places, torch.arange(count))
+                self._contents.note_among(places, host_tensors.arange(count))
         return result
 
     def _numbers_of(self, source: torch.Tensor) -> torch.Tensor | None:
@@ -523,4 +524,4 @@ def _has_mask(indices: Any) -> bool:
 
 def _even(count: int, bins: int) -> torch.Tensor:
     """Spread a count over bins; the first ones take the remainder."""
-    return torch.full((bins,), count // bins) + (torch.arange(bins) < count % bins)
+    return host_tensors.full((bins,), count // bins) + (host_tensors.arange(bins) < count % bins)

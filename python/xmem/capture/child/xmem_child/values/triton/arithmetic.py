@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from .. import host_tensors
 from .program import Operation, Type, UnsupportedError, pointed_to
 
 _TYPES = {
@@ -54,13 +55,13 @@ def _constant(operation: Operation) -> torch.Tensor:
         whole = {2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
         limit = 1 << (8 * dtype.itemsize - 1)
         signed = bits - 2 * limit if bits >= limit else bits
-        return _shaped(operation, torch.tensor(signed, dtype=whole).view(dtype))
+        return _shaped(operation, host_tensors.tensor(signed, dtype=whole).view(dtype))
     else:
         try:
             number = float(text) if dtype.is_floating_point else int(text)
         except ValueError as error:  # a list of numbers
             raise UnsupportedError(text) from error
-    return _shaped(operation, torch.tensor(number, dtype=dtype))
+    return _shaped(operation, host_tensors.tensor(number, dtype=dtype))
 
 
 def _shaped(operation: Operation, value: torch.Tensor) -> torch.Tensor:
@@ -259,7 +260,7 @@ def _order(operation: Operation) -> list[int]:
 
 def _range(operation: Operation) -> torch.Tensor:
     first, end = (int(operation.attributes[name]) for name in ("start", "end"))
-    return torch.arange(first, end, dtype=torch.int32)
+    return host_tensors.arange(first, end, dtype=torch.int32)
 
 
 _OF_OPERATION: dict[str, Callable[..., torch.Tensor]] = {

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from .. import host_tensors
 from .arithmetic import compute, dtype_of
 from .memory import Memory
 from .program import Operation, Program, Region, UnsupportedError, hands_on, pointed_to
@@ -33,7 +34,7 @@ def run(
         UnknownMemoryError: It reads something unknown.
     """
     pairs = zip(program.parameters.items(), arguments, strict=True)
-    values = {name: torch.tensor(value, dtype=dtype_of(kind)) for (name, kind), value in pairs}
+    values = {name: host_tensors.tensor(value, dtype=dtype_of(kind)) for (name, kind), value in pairs}
     instance = _Instances(grid, memory)
     for z, y, x in itertools.product(*(range(size) for size in reversed(grid))):
         instance.place = (x, y, z)
@@ -82,7 +83,7 @@ class _Instances:
             return []
         if name in _PLACES:
             sizes = self.place if name == "tt.get_program_id" else self.grid
-            return [torch.tensor(sizes["xyz".index(operation.text)], dtype=torch.int32)]
+            return [host_tensors.tensor(sizes["xyz".index(operation.text)], dtype=torch.int32)]
         return [compute(operation, operands)]
 
     def _if(self, operation: Operation, operands: list[torch.Tensor], values: Values) -> list[torch.Tensor]:
@@ -96,7 +97,7 @@ class _Instances:
         state = [values[start] for _, start in pairs]
         dtype = values[first].dtype
         for number in range(int(values[first]), int(values[end]), int(values[step])):
-            values[counter] = torch.tensor(number, dtype=dtype)
+            values[counter] = host_tensors.tensor(number, dtype=dtype)
             values.update((name, value) for (name, _), value in zip(pairs, state, strict=True))
             state = self.run(operation.regions[0], values)
         return state
@@ -158,7 +159,7 @@ class _Instances:
         if len(operands) == 1:
             return [self._memory.load(pointers.flatten(), dtype).view(pointers.size())]
         mask = operands[1].expand(pointers.size())
-        loaded = torch.zeros(pointers.size(), dtype=dtype)
+        loaded = host_tensors.zeros(pointers.size(), dtype=dtype)
         if len(operands) > 2:
             loaded = operands[2].to(dtype).expand(pointers.size()).clone()
         loaded[mask] = self._memory.load(pointers[mask], dtype)

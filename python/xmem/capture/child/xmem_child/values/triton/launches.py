@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ...following_imports import after_import
+from .. import host_tensors
 from ..contents import Contents, Fact, storage_of
 from ..operators import unfollowed
 from .interpret import run
@@ -211,5 +212,8 @@ def _span(contents: Contents, tensor: torch.Tensor, touched: Fact | None) -> Spa
             address, nbytes, values.clone(memory_format=torch.contiguous_format).view(torch.uint8), None
         )
     return Span(
-        address, nbytes, torch.zeros(nbytes, dtype=torch.uint8), torch.zeros(nbytes, dtype=torch.bool)
+        address,
+        nbytes,
+        host_tensors.zeros(nbytes, dtype=torch.uint8),
+        host_tensors.zeros(nbytes, dtype=torch.bool),
     )

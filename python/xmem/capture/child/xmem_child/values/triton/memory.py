@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
+from .. import host_tensors
+
 
 class UnknownMemoryError(Exception):
     """A kernel read something unknown, or something that is not its own."""
@@ -53,7 +55,7 @@ class Memory:
         Raises:
             UnknownMemoryError: Some of it is unknown.
         """
-        found = torch.zeros(addresses.numel(), dtype=dtype)
+        found = host_tensors.zeros(addresses.numel(), dtype=dtype)
         for span, places, chosen in self._by_span(addresses, dtype.itemsize):
             if span.content is None:
                 raise UnknownMemoryError
