@@ -291,3 +291,42 @@ def test_a_rank_that_fails_with_all_that_it_needs_says_why(tmp_path) -> None:
     script.write_text(TALKS.replace("halves = [", "raise ValueError('on its own')\nhalves = ["))
     with pytest.raises(CaptureError, match="on its own"):
         traced([str(script)], tmp_path / "run", None, World(8, (3,), 4))
+
+
+SYMMETRIC = """
+import os, torch, torch.distributed as dist, torch.distributed._symmetric_memory as symm
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+dist.init_process_group("nccl")
+name = dist.new_group(range(8)).group_name
+symm.enable_symm_mem_for_group(name)
+gpu = torch.device("cuda", torch.cuda.current_device())
+first = torch.ones(512, 1024, device=gpu, dtype=torch.bfloat16)
+def beside():
+    free, total = torch.cuda.mem_get_info()
+    return total - free - torch.cuda.memory_reserved()
+before = beside()
+shared = symm.empty(8 << 20, dtype=torch.uint8, device=gpu)
+handle = symm.rendezvous(shared, name)
+taken = (beside() - before) >> 20
+buffers = [handle.get_buffer(rank, (16,), torch.float32) for rank in range(8)]
+places = len({buffer.data_ptr() for buffer in buffers})
+handle.barrier()
+weight = torch.ones(1024, 2048, device=gpu, dtype=torch.bfloat16)
+gathered, products = torch.ops.symm_mem.fused_all_gather_matmul(first, [weight], 0, name)
+scattered = torch.ops.symm_mem.fused_matmul_reduce_scatter(gathered, weight, "sum", 0, name)
+print([handle.rank, handle.world_size, taken, places, list(products[0].shape), list(scattered.shape)])
+layer = torch.nn.Linear(8, 8).cuda()
+optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+for _ in range(3):
+    layer(torch.ones(1, 8, device="cuda")).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_symmetric_memory_needs_no_peers(python, tmp_path, capfd) -> None:
+    """8 MiB and a page of 2 MiB for the signals are taken once; each peer has addresses of its own."""
+    script = tmp_path / "symmetric.py"
+    script.write_text(SYMMETRIC)
+    one_rank.traced([python, str(script)], tmp_path / "run", None, World(16, (3,), 8))
+    assert "[3, 8, 10, 8, [4096, 2048], [512, 2048]]" in capfd.readouterr().err

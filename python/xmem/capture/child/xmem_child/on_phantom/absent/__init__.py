@@ -30,6 +30,7 @@ from .launchers import follow_launchers
 from .objects import Objects, members
 from .servers import told_color
 from .store import own_rendezvous, own_store
+from .symmetric_memory import stand_in_for_peers
 
 
 class AbsentPeers:
@@ -60,6 +61,7 @@ class AbsentPeers:
         self._note_what_does_not_run()
         follow_launchers()
         after_import("torch.distributed.checkpoint.default_planner", _accept_partial_checkpoints)
+        after_import("torch.distributed._symmetric_memory", stand_in_for_peers)
         for name in ("TCPStore", "FileStore"):
             replace(name, own_store)
         replace("rendezvous", own_rendezvous)

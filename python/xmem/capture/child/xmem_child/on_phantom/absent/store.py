@@ -17,6 +17,9 @@ from .servers import tell_ranks_of_id
 # Keys of a communicator's number: its place among those of its group, two ranks, or one of many roots.
 _NCCL_ID = re.compile(r"(^|/)(\d+(:\d+)?|UniqueNCCLID:\d+)$")
 _NCCL_ID_BYTES = 128
+# Keys of what a rank tells the others of its symmetric memory (StoreExchange, CUDASymmetricMemoryUtils.hpp):
+# the number of the exchange, and its rank.
+_SYMMETRIC_MEMORY = re.compile(r"((?:^|/)CUDASymmetricMemory/\d+)/\d+$")
 
 
 class _OwnStore(dist.Store):  # type: ignore[misc]
@@ -27,13 +30,18 @@ class _OwnStore(dist.Store):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self._kept: dict[str, bytes] = {}
+        self._own_part: dict[str, bytes] = {}  # of the exchanges in which each rank has a key
 
     def set(self, key: str, value: str | bytes) -> None:
         self._kept[key] = value.encode() if isinstance(value, str) else bytes(value)
-        if _NCCL_ID.search(key):
+        if exchange := _SYMMETRIC_MEMORY.search(key):
+            self._own_part[exchange[1]] = self._kept[key]
+        elif _NCCL_ID.search(key):
             tell_ranks_of_id(key, self._kept[key])
 
     def get(self, key: str) -> bytes:
+        if exchange := _SYMMETRIC_MEMORY.search(key):
+            return self._own_part.get(exchange[1], b"")
         if key not in self._kept and _NCCL_ID.search(key):
             self.set(key, hashlib.shake_128(key.encode()).digest(_NCCL_ID_BYTES))
         return self._kept.get(key, b"")
