@@ -99,6 +99,8 @@ def capture_noting(
         "real": "the CPU",
     }[mode]
     extent = settings.extent or Extent()
+    if mode == "fake" and settings.mode is CaptureMode.AUTO:
+        _tell_of_exact_way(command, environment)
     output.note(f"recording {extent.text} on {where}; the script's own output follows")
     result = capture_command(
         command,
@@ -123,6 +125,16 @@ def capture_noting(
     if refused:
         output.note(f"the phantom GPU refused {', '.join(refused)}; the script continued without them")
     return result
+
+
+def _tell_of_exact_way(command: list[str], environment: dict[str, str]) -> None:
+    """Tell a user whose torch is no CUDA build how PyTorch's own allocator can be asked."""
+    from xmem.capture import find_torch
+    from xmem.capture.overlay import describe_way_to
+
+    build = find_torch(command, environment)
+    if build is not None and build.cuda is None and (way := describe_way_to(build)) is not None:
+        output.note(way)
 
 
 def _mode(settings: CaptureSettings, build: TorchBuild | None) -> Mode:

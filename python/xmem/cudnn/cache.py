@@ -5,26 +5,18 @@ use the cache at once; where it cannot be used, nothing is kept.
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
+
+from xmem.files.cache import cache_folder
 
 Plans = tuple[tuple[int, tuple[int, ...]], ...]
 """Workspace in bytes and numerical notes of each plan, in cuDNN's order; empty where it has none."""
 
 _WAIT_S = 10.0
 _AT_ONCE = 500  # parameters of a query
-
-
-def cache_folder() -> Path:
-    """Return ``XMEM_CACHE``, or else ``xmem-fast`` in the user's cache folder."""
-    chosen = os.environ.get("XMEM_CACHE")
-    if chosen:
-        return Path(chosen)
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "xmem-fast"
 
 
 class PlanCache:
