@@ -314,3 +314,23 @@ def test_estimates_do_not_name_the_trace_that_goes_with_the_recorder(job: dict[s
     with xmem.record() as recorder:
         job["train"](*job["build"](), 1)
     assert recorder.estimate.trace.path == ""
+
+
+def test_a_block_may_compute_nothing_and_torch_computes_again_after_it(job: dict[str, Any]) -> None:
+    import torch
+
+    peaks = []
+    for device in ("cpu", "fake"):
+        with xmem.record(device=device) as recorder:  # type: ignore[arg-type]
+            model, optimizer = job["build"]()
+            job["train"](model, optimizer, 2)
+        peaks.append(recorder.estimate.peak_allocated_bytes)
+    assert peaks[0] == peaks[1]
+    with xmem.record(device="fake") as large:
+        weights = torch.nn.Linear(1 << 15, 1 << 15)
+        product = weights(torch.randn(1 << 14, 1 << 15))
+        assert product.sum().item() == 0
+    assert large.estimate.peak_allocated_bytes > 6 << 30
+    assert any("computed nothing" in each for each in large.estimate.assumptions)
+    assert (torch.ones(3) @ torch.ones(3)).item() == 3
+    assert job["build"]()[0](torch.ones(2, 64)).abs().sum() > 0

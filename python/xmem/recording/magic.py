@@ -26,7 +26,9 @@ class XmemMagics(Magics):  # type: ignore[misc]
     @argument("--alloc-conf", help="PYTORCH_CUDA_ALLOC_CONF of the job")
     @argument("--json", help="where to write the estimate")
     @argument("--html", help="where to write the report")
-    @argument("--device", default="auto", help="cpu to predict, cuda to measure")
+    @argument(
+        "--device", default="auto", help="cpu to predict, fake to predict without computing, cuda to measure"
+    )
     @cell_magic
     def xmem(self, line: str, cell: str) -> None:
         """Record the memory of a cell and print what it needs; `_xmem` then holds the recorder."""

@@ -30,10 +30,10 @@ from xmem.trace.trace import read_trace
 if TYPE_CHECKING:
     from xmem.capture.child.xmem_child.block import BlockRecording, RecordedBlock
 
-RecordedDevice = Literal["auto", "cpu", "cuda"]
+RecordedDevice = Literal["auto", "cpu", "fake", "cuda"]
 StrPath = str | os.PathLike[str]
 
-_DEVICES = ("auto", "cpu", "cuda")
+_DEVICES = ("auto", "cpu", "fake", "cuda")
 _OLDEST_TORCH = (2, 6)
 
 _NOT_YET = "the block has not ended yet; ask for results after it"
@@ -243,7 +243,9 @@ def record(
         alloc_conf: ``PYTORCH_CUDA_ALLOC_CONF`` of the job.
         json: File to write the estimate to when the block has ended.
         html: File to write the report to when the block has ended.
-        device: ``cpu`` to predict, ``cuda`` to measure; ``auto`` measures where torch sees a GPU.
+        device: ``cpu`` to predict, ``cuda`` to measure; ``auto`` measures where torch sees a GPU. ``fake``
+            predicts and computes nothing: it takes no time and no memory, and what the block makes holds
+            no values.
 
     Raises:
         ConfigError: The GPU, the capacity, the settings or the device is invalid, or a profiler is
@@ -257,7 +259,7 @@ def _start(device: RecordedDevice, within: object) -> BlockRecording:
     on_gpu = _is_on_gpu(device)
     from xmem.capture.child.xmem_child.block import BlockRecording
 
-    recording = BlockRecording(on_gpu=on_gpu, xmem_version=own_version())
+    recording = BlockRecording(on_gpu=on_gpu, xmem_version=own_version(), fake=device == "fake")
     try:
         recording.start(within)
     except RuntimeError as error:
@@ -281,7 +283,7 @@ def _is_on_gpu(device: RecordedDevice) -> bool:
         raise ConfigError(
             "device='cuda' needs a GPU, and torch sees none", "use 'cpu' or 'auto', which predict"
         )
-    return has_gpu and device != "cpu"
+    return has_gpu and device not in ("cpu", "fake")
 
 
 def _complete(recorded: RecordedBlock, trace: Path) -> bool:

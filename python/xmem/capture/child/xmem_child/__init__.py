@@ -103,7 +103,9 @@ def _compute_nothing(session: Session, settings: Settings) -> Callable[[], None]
     from .on_phantom.initialisation import skip_initialisation
     from .records import failures
 
-    session.values = values = FakeValues(settings, session.spans, session.assume)
+    session.values = values = FakeValues(
+        settings.values, settings.known_elements, session.spans, session.assume
+    )
     failures.tell_reads(values.before)
     if not settings.keep_init:
         skip_initialisation(values.not_written)

@@ -1,6 +1,7 @@
 """A block of the running process, recorded on request; afterwards torch is as it was.
 
-On the CPU its tensors stand for GPU memory, and operators allocate as CUDA's do meanwhile (``alignments``).
+On the CPU its tensors stand for GPU memory, and operators allocate as CUDA's do meanwhile (``alignments``);
+they compute nothing if that is asked for (``fake``).
 On a GPU nothing is changed. Memory whose allocation is not seen is noted: on the CPU the memory that calls
 into torch are given, on a GPU all blocks of the allocator.
 """
@@ -23,6 +24,7 @@ from torch.optim.optimizer import Optimizer
 
 from .function_mode import follow_module_moves
 from .on_cpu.alignments import Alignments
+from .on_cpu.fake.values import FakeValues
 from .on_phantom.observe import ScriptWatch
 from .patches import Patches
 from .records import profiler
@@ -33,6 +35,8 @@ from .watching.device_memory import storage_of, tensors_in
 from .watching.modules import ModuleCalls
 from .watching.optimizers import StepHooks
 from .watching.spans import Span, now_ns
+
+_KNOWN_ELEMENTS = 1 << 20  # of a tensor that is computed where nothing else is
 
 
 class SeenMemory(NamedTuple):
@@ -78,8 +82,10 @@ class RecordedBlock(NamedTuple):
 class BlockRecording(RunNotes):
     """One recording of the calling thread."""
 
-    def __init__(self, *, on_gpu: bool, xmem_version: str) -> None:
+    def __init__(self, *, on_gpu: bool, xmem_version: str, fake: bool = False) -> None:
         super().__init__()
+        self._fake = fake
+        self._values: FakeValues | None = None
         self.names.only_device = on_gpu
         self._on_gpu = on_gpu
         self._xmem_version = xmem_version
@@ -159,9 +165,10 @@ class BlockRecording(RunNotes):
             iterations = self.iteration_spans(self._end_ns)
         else:
             iterations = [("xmem_iteration", "iteration 0", self.thread, self._begin_ns, self._end_ns)]
-        metadata = self.metadata(
-            "gpu" if self._on_gpu else "real", self._xmem_version, len(iterations), file.base_ns
-        )
+        mode = "gpu" if self._on_gpu else "real" if self._values is None else "fake"
+        metadata = self.metadata(mode, self._xmem_version, len(iterations), file.base_ns)
+        if self._values is not None:
+            metadata["values"] = self._values.rows()
         if self._on_gpu:
             metadata["measured"] = {"alloc_conf": allocator_settings()}
         return RecordedBlock(
@@ -255,6 +262,8 @@ class BlockRecording(RunNotes):
         patches.ignore_warning("Memory block of unknown size was allocated before")
         if not self._on_gpu:
             Alignments(self).install(patches)
+        if self._fake:
+            self._compute_nothing()
         profiler.switch_off_script_profiling(self.assume, patches)
         profiler.break_spans_at_annotations(self.spans, patches)
         StepHooks(self).install(patches)
@@ -265,6 +274,11 @@ class BlockRecording(RunNotes):
         self._follow_engine(mode)
         mode.__enter__()
         patches.on_undo(lambda: mode.__exit__(None, None, None))
+
+    def _compute_nothing(self) -> None:
+        self._values = FakeValues({}, _KNOWN_ELEMENTS, self.spans, self.assume)
+        self._values.follow_thread()
+        self._patches.on_undo(self._values.end)
 
     def _follow_zero_grad(self) -> None:
         """Follow ``zero_grad``, where gradients older than the recording may end."""

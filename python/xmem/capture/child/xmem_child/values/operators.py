@@ -262,6 +262,7 @@ class Registry:
         self._forget_written = forget_written
         self._failed = failed
         self._seen: set[str] = set()
+        self._load: Callable[[Any], Any] | None = None  # torch's own function
         self._libraries: dict[str, Library] = {}  # kernels live as long as these
         self._fallback = Library("_", "IMPL")
         self._fallback.fallback(fallthrough_kernel, _KEY_NAME)
@@ -277,6 +278,15 @@ class Registry:
             self.register()
 
         torch.ops.load_library = load_library
+        self._load = load
+
+    def end(self) -> None:
+        """Remove all kernels."""
+        if self._load is not None:
+            torch.ops.load_library = self._load
+        for library in (*self._libraries.values(), self._fallback):
+            library._destroy()
+        self._libraries.clear()
 
     def register(self) -> None:
         """Register the operators that were not there before."""

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from ...settings import Settings
 from ...values.contents import is_whole
 from ...values.engine import Engine
 from ...values.inside import follow_inside
@@ -49,17 +48,24 @@ class FakeValues:
     """Makes what operators on the CPU would return, and answers reads of what is not known.
 
     Args:
-        settings: Settings of the capture.
+        chosen: Values that the user gave, by line or function.
+        most_elements: Limit for a tensor of floats that is computed; see ``Contents``.
         spans: Knows the user's lines.
         assume: Takes a sentence that a reader of the estimate should know.
     """
 
-    def __init__(self, settings: Settings, spans: SpanRecorder, assume: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        chosen: dict[str, float],
+        most_elements: int,
+        spans: SpanRecorder,
+        assume: Callable[[str], None],
+    ) -> None:
         self._assume = assume
         self._failed: set[str] = set()
-        self._reads = Reads(spans, settings.values, assume)
+        self._reads = Reads(spans, chosen, assume)
         self._aside = Aside()
-        self._contents = FakeContents(settings.known_elements)
+        self._contents = FakeContents(most_elements)
         unseen = Unseen()
         maker = Maker(self._contents, self._aside, unseen)
         engine = Engine(self._contents)
@@ -78,6 +84,11 @@ class FakeValues:
     def not_written(self, tensor: torch.Tensor) -> None:
         """Note that a tensor does not hold what the script expects it to hold."""
         self._contents.lose(tensor)
+
+    def end(self) -> None:
+        """Let operators compute again; call this in each thread that was followed."""
+        _C._dispatch_tls_set_dispatch_key_included(KEY, False)
+        self._registry.end()
 
     def stepped(self) -> None:
         """Note that a training step was made."""
