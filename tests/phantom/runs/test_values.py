@@ -294,6 +294,39 @@ def test_routes_of_many_tokens_are_known(python, tmp_path, mode):
     assert not any("GPU value" in line for line in estimate.assumptions)
 
 
+def test_routes_that_follow_from_many_random_numbers_are_known(python, tmp_path):
+    """More numbers than are kept one by one; under a larger limit the same follows. What finds the routes later keeps
+    no memory of the GPU."""
+    script = TRAIN + textwrap.dedent(
+        """
+        torch.manual_seed(42)
+        before = torch.cuda.memory_allocated()
+        logits = torch.randn(256, 128, device="cuda")
+        routes = torch.topk(logits, 8, dim=-1).indices.to(torch.int32)
+        best = logits.argmax(1)
+        values, places = logits.max(dim=1)
+        order = logits.sort(1, descending=True).indices[:, 0].contiguous()
+        print(torch.bincount(routes.flatten().long(), minlength=128).tolist())
+        print((routes[:, 0] == best).all().item(), (order == best).all().item(), (places == best).all().item())
+        print(best[:5].tolist(), (values > 1.5).all().item())
+        del logits
+        print(torch.cuda.memory_allocated() - before)
+        logits = torch.randn(256, 128, device="cuda").add_(1)
+        print(logits.argmax(1).max().item())
+        train()
+        """
+    )
+    lines, _ = printed(python, tmp_path, script, machine={"known_elements": 1 << 13})
+    counts = json.loads(lines[0])
+    assert sum(counts) == 256 * 8
+    assert len(set(counts)) > 8, "no expert has just its share"
+    assert lines[1] == "True True True"
+    assert int(lines[3]) < 256 * 128 * 4, "the random numbers are gone"
+    assert lines[4] == "0", "what was added to them is not known"
+    all_kept, _ = printed(python, tmp_path, script)
+    assert all_kept[:4] == lines[:4]
+
+
 @pytest.mark.parametrize("chosen", [{}, {"elsewhere": 1.0}])
 def test_a_read_keeps_nothing_alive(python, tmp_path, chosen, mode):
     script = TRAIN + textwrap.dedent(

@@ -24,9 +24,11 @@ Number = bool | int | float | complex
 
 
 class Fact:
-    """What is known about one storage: one of ``bytes``, ``later``, ``number``, ``share`` and ``among``.
+    """What is known about one storage: one of ``bytes``, ``later``, ``number``, ``draw``, ``share`` and
+    ``among``.
 
     Attributes:
+        draw: Draws its random numbers, too many to keep one by one: routes follow from them.
         view: The values in the form of the tensor that asked last, for the next one, which mostly has the
             same; what it adds to an address in them, where there are bytes, gives one on the GPU (``shift``).
         is_even: Whether it counts something unknown that was spread evenly (tokens of experts).
@@ -35,6 +37,7 @@ class Fact:
     __slots__ = (
         "among",
         "bytes",
+        "draw",
         "dtype",
         "is_even",
         "later",
@@ -55,6 +58,7 @@ class Fact:
         self.later: Callable[[], torch.Tensor | None] | None = None
         self.number: Number | None = None
         self.dtype = torch.uint8  # of number
+        self.draw: Callable[[], torch.Tensor | None] | None = None
         self.share: float | None = None
         self.among: torch.Tensor | None = None
         self.is_even = False
@@ -62,7 +66,7 @@ class Fact:
     @property
     def gives_values(self) -> bool:
         """Whether it gives the value of each element."""
-        return self.share is None and self.among is None
+        return self.share is None and self.among is None and self.draw is None
 
 
 def weight(dtype: torch.dtype) -> float:
@@ -261,6 +265,22 @@ class Contents:
             self._new_fact(tensor, storage).later = draw
         else:
             self.forget(tensor)
+
+    def set_draw(self, tensor: torch.Tensor, draw: Callable[[], torch.Tensor | None]) -> None:
+        """Keep a function that draws the numbers of a tensor. Of as many as there may be integers, only what
+        ``draw_of`` is asked for is found out."""
+        storage = storage_of(tensor)
+        if self.is_small(tensor):
+            self.set_later(tensor, draw)
+        elif is_whole(tensor, storage) and self._few(tensor.numel(), torch.int64):
+            self._new_fact(tensor, storage).draw = draw
+        else:
+            self.forget(tensor)
+
+    def draw_of(self, tensor: torch.Tensor) -> Callable[[], torch.Tensor | None] | None:
+        """Return what draws the numbers of a tensor, where they are too many to keep one by one."""
+        fact = self._fact(tensor)
+        return None if fact is None else fact.draw
 
     def fill(self, tensor: torch.Tensor, number: Number) -> None:
         """Note that all elements are one number."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -181,7 +182,7 @@ class Engine:
         """
         as_on_gpu = prepare(operator, state, result, args, kwargs)
         if as_on_gpu is not None:
-            self.contents.set_later(result, as_on_gpu)
+            self.contents.set_draw(result, as_on_gpu)
             return
         self._drawn += 1
         seed = torch.initial_seed() + self._drawn
@@ -198,6 +199,49 @@ class Engine:
                 return host_tensors.empty_strided(drawn.size(), strides, dtype=drawn.dtype).copy_(drawn)
 
         self.contents.set_later(result, draw)
+
+    def find_later(
+        self,
+        operator: Operator,
+        result: Any,
+        draw: Callable[[], torch.Tensor | None],
+        args: Args,
+        kwargs: Kwargs,
+    ) -> None:
+        """Run an operator of many random numbers when its results are asked for.
+
+        Args:
+            operator: The operator.
+            result: Its results.
+            draw: Draws the numbers of the first argument.
+            args: All arguments; the others are no tensors.
+            kwargs: Keyword arguments, likewise.
+        """
+        size, others = args[0].size(), args[1:]  # what stays must not keep memory of the GPU
+
+        @functools.cache
+        def found() -> Any:
+            with unfollowed():
+                drawn = draw()
+                if drawn is None or drawn.size() != size:
+                    return None
+                try:
+                    return operator.call_at(CPU_KEYS, (drawn, *others), kwargs)
+                except Exception:  # the numbers stay unknown
+                    return None
+
+        def part(
+            place: int | None, size: torch.Size, strides: Any, dtype: torch.dtype
+        ) -> torch.Tensor | None:
+            values = found()
+            if values is None:
+                return None
+            of_result = values if place is None else values[place]
+            with unfollowed():
+                return torch.empty_strided(size, strides, dtype=dtype).copy_(of_result)
+
+        for place, one in [(None, result)] if isinstance(result, torch.Tensor) else enumerate(result):
+            self.contents.set_later(one, functools.partial(part, place, one.size(), one.stride(), one.dtype))
 
     def _finish(
         self,

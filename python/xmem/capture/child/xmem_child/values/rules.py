@@ -368,8 +368,13 @@ class Rules:
         return result
 
     def _places(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
-        """Note that positions along a dimension (routes to experts, classes) are among as many as it has."""
+        """Note that positions along a dimension (routes to experts, classes) are among as many as it has;
+        which, where they follow from many random numbers, is found out when somebody asks."""
+        draw = self._contents.draw_of(args[0]) if args[0].layout is torch.strided else None
         result = self._engine.call(operator, keys, args, kwargs)
+        if draw is not None:
+            with unfollowed():
+                self._engine.find_later(operator, result, draw, args, kwargs)
         places = result if isinstance(result, torch.Tensor) else result[1]
         if self._contents.knows(places):
             return result
