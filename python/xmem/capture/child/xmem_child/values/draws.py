@@ -47,7 +47,7 @@ def state_of(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) 
             index = None if device is None else torch.device(device).index
             generator = torch.cuda.default_generators[torch.cuda.current_device() if index is None else index]
         seed, offset = generator.get_state().view(torch.int64).tolist()
-    except (IndexError, RuntimeError, ValueError):
+    except (AssertionError, IndexError, RuntimeError, ValueError):  # the first: a build without CUDA
         return None
     return seed, offset
 

@@ -62,6 +62,7 @@ class Maker:
                 ("index_put_", "index_put", "_unsafe_index_put", "_index_put_impl_"), self._index
             ),
             "_scaled_dot_product_flash_attention_for_cpu": self._attention,
+            "native_dropout": self._dropout,
         }
 
     @contextmanager
@@ -213,6 +214,14 @@ class Maker:
                 indices.append(index)
         return self._make(operator, keys, (args[0], indices, *args[2:]), kwargs)
 
+    def _dropout(self, _operator: Any, _keys: Any, args: Args, _kwargs: Kwargs) -> Any:
+        """Make the mask first, as the kernels do."""
+        tensor = args[0]
+        with unfollowed():
+            size, strides = tuple(tensor.size()), _dense(tensor)
+            mask = self._new(size, strides, torch.bool)
+            return self._new(size, strides, tensor.dtype), mask
+
     def _attention(self, _operator: Any, _keys: Any, args: Args, _kwargs: Kwargs) -> Any:
         """Make the result with CUDA's strides (see ``alignments``)."""
         query, value = args[0], args[2]
@@ -249,8 +258,12 @@ class FakeOperator(Operator):
         self.resizes = self.name == "resize_"
         self.is_elementwise = self.is_pointwise or base.startswith(_LISTS)
 
+    def make(self, keys: Any, args: Args, kwargs: Kwargs) -> Any:
+        """Make the result of a call, and keep nothing of it."""
+        return self._maker.make(self, keys, args, kwargs)
+
     def call(self, keys: Any, args: Args, kwargs: Kwargs) -> Any:
-        """Make the result of a call, as the script calls it."""
+        """Make the result of a call, as a kernel calls it."""
         current = calls.current
         current.began = True
         current.result = result = self._maker.make(self, keys, args, kwargs)
@@ -266,6 +279,11 @@ def tensors_in(values: Any) -> Iterator[torch.Tensor]:
     elif isinstance(values, (list, tuple)):
         for value in values:
             yield from tensors_in(value)
+
+
+def _dense(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Return the strides that a result has which keeps the layout of a tensor."""
+    return tuple(torch.empty_like(tensor, device="meta").stride())
 
 
 def _contiguous(size: Any) -> tuple[int, ...]:

@@ -40,8 +40,10 @@ _WHOLE_PREFIXES = ("_foreach_", "_fused_")
 # They make memory or tell where it is, and touch none of it.
 _PASSED = frozenset(
     """set_ set_.source_Storage set_.source_Storage_storage_offset set_.source_Tensor lift _lazy_clone
-    lift_fresh record_stream _pin_memory is_pinned""".split()  # noqa: SIM905
+    lift_fresh record_stream _pin_memory is_pinned _pack_padded_sequence_backward""".split()  # noqa: SIM905
 )
+# They consist of others, and write lengths for the host into the second of their results by themselves.
+_WITH_LENGTHS = frozenset({"_pack_padded_sequence", "_pad_packed_sequence"})
 
 
 class FakeValues:
@@ -149,7 +151,7 @@ class _Registry(Registry):
         if space in SPACES_LEFT_OUT or (space == "aten" and name in _PASSED):
             return False
         base = name.partition(".")[0]
-        if space == "aten" and (base in _WHOLE or base.startswith(_WHOLE_PREFIXES)):
+        if space == "aten" and (base in _WHOLE or name in _WITH_LENGTHS or base.startswith(_WHOLE_PREFIXES)):
             return True
         if not _C._dispatch_has_kernel_for_dispatch_key(full_name, "CPU"):
             return False
@@ -165,6 +167,15 @@ class _Registry(Registry):
         is_plain = kernel == self._plain and not operator.random
         contents, unseen = self._contents, self._unseen
 
+        if operator.name in _WITH_LENGTHS:
+
+            def call_with_lengths(keys: Any, *args: Any, **kwargs: Any) -> Any:
+                result = operator.call_at(keys.remove(KEY), args, kwargs)
+                contents.wrote(result[1])
+                return result
+
+            return call_with_lengths
+
         def call(keys: Any, *args: Any, **kwargs: Any) -> Any:
             keys, goes_to = BELOW.get(keys.raw_repr()) or below(keys)
             if goes_to != ON_HOST:
@@ -172,7 +183,7 @@ class _Registry(Registry):
             if not self._is_made(operator, args, kwargs):
                 return self._compute(operator, keys, args, kwargs)
             if operator.is_arithmetic or (is_plain and (not contents or contents.has_nothing_of(args))):
-                return operator.call(keys, args, kwargs)
+                return operator.make(keys, args, kwargs)
             with unseen:
                 return self._call(operator, kernel, keys, args, kwargs)
 
