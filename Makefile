@@ -34,7 +34,7 @@ CPP_FILES = git ls-files --cached --others --exclude-standard -- '*.cpp' '*.hpp'
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test setup format check-format lint types test-cpp test-sanitized fuzz test-python \
+.PHONY: help demo test setup format check-format lint types test-cpp test-sanitized cross-compile fuzz test-python \
 	test-phantom test-stacks test-nightly bench bench-others accuracy clean
 
 help:  ## Print this list
@@ -74,6 +74,11 @@ test-cpp: $(STAMPS)/build  ## Build and run the C++ tests
 
 test-sanitized: $(STAMPS)/build  ## The same under the address and undefined-behaviour sanitizers
 	cmake --workflow --preset asan
+
+# The compiler is of a wheel, a hundred megabytes.
+cross-compile: $(STAMPS)/build  ## Compile the core and its tests for macOS and Windows
+	$(PIP) --group cross
+	python tools/cross_compile.py
 
 fuzz: $(STAMPS)/build $(STAMPS)/xmem  ## Fuzz the core and the commands for FUZZ_SECONDS each, or the same FUZZ_RUNS inputs each
 	sh tools/fuzz.sh $(if $(FUZZ_RUNS),runs $(FUZZ_RUNS),seconds $(FUZZ_SECONDS))

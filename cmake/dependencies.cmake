@@ -1,6 +1,6 @@
 # Third-party sources come from wheels of the build environment; nothing is downloaded here.
 find_package(Threads REQUIRED)
-find_package(Python 3.11 COMPONENTS Interpreter Development.Module REQUIRED)
+find_package(Python 3.11 COMPONENTS Interpreter REQUIRED)
 
 # simdjson: the pysimdjson wheel ships simdjson.h and simdjson.cpp; ask the build interpreter where they lie.
 execute_process(
@@ -16,6 +16,7 @@ target_include_directories(simdjson SYSTEM PUBLIC ${XMEM_SIMDJSON_DIR})
 target_compile_definitions(simdjson PUBLIC SIMDJSON_THREADS_ENABLED=0)
 
 if(XMEM_BUILD_PYTHON)
+  find_package(Python 3.11 COMPONENTS Interpreter Development.Module REQUIRED)
   execute_process(
     COMMAND ${Python_EXECUTABLE} -m pybind11 --cmakedir
     OUTPUT_VARIABLE pybind11_DIR OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)

@@ -1,7 +1,5 @@
 #include "trace/read_trace.hpp"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
@@ -12,6 +10,7 @@
 #include <utility>
 
 #include "base/error.hpp"
+#include "base/input_file.hpp"
 #include "trace/parsing/event_extent.hpp"
 #include "trace/parsing/json_scan.hpp"
 
@@ -274,15 +273,9 @@ void TraceReader::fail_not_a_trace(std::size_t index) {
 
 namespace {
 
-// What the file system says; -1 for what is no regular file.
-std::int64_t size_of(std::FILE* file) {
-  struct stat status{};
-  return ::fstat(::fileno(file), &status) == 0 && S_ISREG(status.st_mode) ? status.st_size : -1;
-}
-
 Trace read_file(const std::string& path, const Progress& progress, std::size_t threads,
                 const OperatorNames& with_inputs) {
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), &std::fclose);
+  const InputFile file = open_input(path);
   if (!file) throw TraceError(std::string("cannot be opened: ") + std::strerror(errno) + "; check the path");
   std::setvbuf(file.get(), nullptr, _IONBF, 0);  // pieces go straight into the reader's window
   const std::int64_t size = size_of(file.get());

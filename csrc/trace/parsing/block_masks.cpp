@@ -1,7 +1,12 @@
 #include "trace/parsing/block_masks.hpp"
 
-#if defined(__x86_64__)
+// SSE2 is part of x86-64. Wider registers are asked for as GCC and Clang do, on systems whose compilers bring how.
+#if defined(__x86_64__) || defined(_M_X64)
+#define XMEM_SSE2 1
 #include <immintrin.h>
+#endif
+#if defined(__x86_64__) && !defined(_WIN32)
+#define XMEM_WIDER_THAN_SSE2 1
 #endif
 
 namespace xmem::trace {
@@ -9,7 +14,7 @@ namespace {
 
 using FindStructure = void (*)(const char*, std::size_t, BlockMasks*);
 
-#if defined(__x86_64__)
+#if defined(XMEM_SSE2)
 
 std::uint64_t sse2_equal(const __m128i (&lanes)[4], char wanted) {
   const __m128i pattern = _mm_set1_epi8(wanted);
@@ -32,6 +37,9 @@ void find_sse2(const char* text, std::size_t blocks, BlockMasks* masks) {
     masks[i] = {sse2_equal(lanes, '\\'), sse2_equal(lanes, '"'), sse2_equal(lanes, '{'), sse2_equal(lanes, '}')};
   }
 }
+
+#endif
+#if defined(XMEM_WIDER_THAN_SSE2)
 
 __attribute__((target("avx2"))) std::uint64_t avx2_equal(__m256i low, __m256i high, char wanted) {
   const __m256i pattern = _mm256_set1_epi8(wanted);
@@ -66,6 +74,12 @@ FindStructure widest() {
   return find_sse2;
 }
 
+#elif defined(XMEM_SSE2)
+
+FindStructure widest() {
+  return find_sse2;
+}
+
 #else
 
 void find_bytewise(const char* text, std::size_t blocks, BlockMasks* masks) {
@@ -90,7 +104,7 @@ void find_structure(const char* text, std::size_t blocks, BlockMasks* masks) {
 }
 
 std::uint64_t bytes_equal_to(const char* block, char wanted) {
-#if defined(__x86_64__)
+#if defined(XMEM_SSE2)
   __m128i lanes[4];
   load(block, lanes);
   return sse2_equal(lanes, wanted);

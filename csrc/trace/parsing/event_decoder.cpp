@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -411,16 +412,15 @@ void EventDecoder::keep_span(const Fields& fields, SpanKind kind, std::int64_t o
     return;
   }
   std::int64_t duration = parse_microseconds_as_ns(fields.duration).value_or(-1);
-  std::int64_t end = 0;
-  if (duration < 0 || __builtin_add_overflow(*begin, duration, &end)) {
+  if (duration < 0 || *begin > std::numeric_limits<std::int64_t>::max() - duration) {
     fragment_.diagnostics.add(Problem::bad_duration, offset);
-    end = *begin;
+    duration = 0;
   }
   SpanRow row;
   row.kind = kind;
   row.name = intern_name(fields.name);
   row.thread = thread_of(fields);
-  row.span = {*begin, end};
+  row.span = {*begin, *begin + duration};
   row.sequence_number = parse_integer(fields.args.sequence_number).value_or(-1);
   row.forward_thread = parse_integer(fields.args.forward_thread).value_or(-1);
   if (!fields.args.input_types.empty()) row.input_types = fragment_.names.intern(fields.args.input_types);

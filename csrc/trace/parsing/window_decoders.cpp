@@ -17,6 +17,7 @@ WindowDecoders::~WindowDecoders() {
     tasks_.clear();
   }
   work_left_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
 }
 
 std::size_t WindowDecoders::decode(char* begin, std::size_t length, std::int64_t offset) {

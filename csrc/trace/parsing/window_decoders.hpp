@@ -76,7 +76,7 @@ class WindowDecoders {
   std::size_t busy_ = 0;
   bool stopping_ = false;
   std::exception_ptr failure_;
-  std::vector<std::jthread> threads_;  // last: joined before anything that they use goes
+  std::vector<std::thread> threads_;  // not std::jthread, which older C++ libraries of macOS lack
 };
 
 }  // namespace xmem::trace
