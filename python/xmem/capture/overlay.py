@@ -113,15 +113,16 @@ def _make(build: TorchBuild, folder: Path, environment: Mapping[str, str]) -> Pa
     wanted = {"torch": build.version, **{name: v for name, v in asked["beside"].items() if v}}
     # Three equal signs leave out local versions, such as those of builds for the CPU.
     packages = [f"{name}==={_release(version)}" for name, version in wanted.items()]
+    own = {name: value for name, value in environment.items() if name != "PYTHONPATH"}
     _run(
         [str(python), "-m", "pip", "--disable-pip-version-check", "install", *packages],
-        {name: value for name, value in environment.items() if name != "PYTHONPATH"},
+        own,
         f"pip could not install {' '.join(packages)}",
     )
     # Found after the overlay's own packages.
-    (own,) = folder.glob("lib/python*/site-packages")
-    (own / "xmem_beside.pth").write_text("".join(f"{path}\n" for path in asked["folders"]))
-    made = find_torch([str(python)], environment)
+    (packages_of_overlay,) = folder.glob("lib/python*/site-packages")
+    (packages_of_overlay / "xmem_beside.pth").write_text("".join(f"{path}\n" for path in asked["folders"]))
+    made = find_torch([str(python)], own)
     if made is None or made.cuda is None:
         shutil.rmtree(folder, ignore_errors=True)
         found = "none" if made is None else made.version
@@ -171,6 +172,6 @@ def describe_way_to(build: TorchBuild) -> str | None:
     if python is not None:
         return f"for PyTorch's own allocator, run it with --python {python}"
     return (
-        f"for PyTorch's own allocator, make an environment with its CUDA build once (about 3 GB): "
+        f"for PyTorch's own allocator, make an environment with its CUDA build once (5 GB on disk): "
         f"xmem-fast phantom-env --python {build.python}"
     )

@@ -11,6 +11,7 @@ from xmem.estimation.open_sizes import left_open
 from xmem.estimation.verdict import Judged
 from xmem.run.job_settings import job_settings
 from xmem.run.recorded import Origin
+from xmem.trace.notes import Mode
 
 # What a log or a measurement of a real machine showed was between half and all of what the model says.
 _UNKNOWN_SHARE_OF_NCCL = 0.5
@@ -107,5 +108,7 @@ def _way(stages: Stages) -> str:
         has_shapes = bool((stages.trace.events.inputs >= 0).any())
         return "foreign" if has_shapes else "foreign_without_shapes"
     if origin.on_cpu:
-        return "cpu" if stages.scaling is None else "fitted"
+        if stages.scaling is not None:
+            return "fitted"
+        return "fake" if stages.trace.notes.mode == Mode.FAKE else "cpu"
     return "recorded"  # on a GPU, with allocations replayed as recorded

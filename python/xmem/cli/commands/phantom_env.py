@@ -14,8 +14,8 @@ from xmem.errors import ConfigError
 def phantom_env(python: options.Python = None, as_json: options.Json = False) -> None:
     """Make an environment in which the phantom GPU runs, once, and print its Python.
 
-    It has the CUDA build of the same PyTorch (about 3 GB; no GPU and no driver are needed), and everything
-    else of your environment.
+    It has the CUDA build of the same PyTorch (about 3 GB to download, 5 GB on disk; no GPU and no driver are
+    needed), and everything else of your environment.
     """
     from xmem.capture.overlay import make_overlay
 
