@@ -17,6 +17,7 @@ from typing import Any, ClassVar, cast
 import pytest
 
 import xmem
+import xmem.capture
 import xmem.estimation.observation
 import xmem.estimation.pipeline
 import xmem.phantom.ledger
@@ -24,6 +25,7 @@ from command_line import xmem_fast
 from estimate_samples import DOES_NOT_FIT, FITS, NO_GPU
 from training_sample import training
 from xmem.capture import (
+    DescribedGpu,
     Extent,
     PhantomMachine,
     TorchBuild,
@@ -99,6 +101,8 @@ class FakeRun:
 def stages(monkeypatch: pytest.MonkeyPatch) -> FakeStages:
     fake = FakeStages()
     module = types.ModuleType("xmem.capture")
+    module.__path__ = xmem.capture.__path__  # its other modules are the real ones
+    module.DescribedGpu = DescribedGpu  # type: ignore[attr-defined]
     module.capture = fake.capture  # type: ignore[attr-defined]
     module.find_torch = lambda *_: fake.torch  # type: ignore[attr-defined]
     module.with_python, module.path_with = with_python, path_with  # type: ignore[attr-defined]
@@ -257,7 +261,7 @@ class TestRun:
         assert result.stdout.startswith("Fits on RTX 3060 12 GB")
         assert "Timings       capture 12.5 s, read 125.0 ms" in result.stdout
         assert (
-            result.stderr == "xmem-fast: recording 3 iterations on the CPU; the script's own output follows\n"
+            result.stderr == "xmem-fast: recording 3 iterations on the CPU, which computes nothing; the script's own output follows\n"
         )
         [capture] = stages.captures
         assert capture["command"] == [*SCRIPT, "--lr", "0.1"]
@@ -333,13 +337,14 @@ class TestMode:
         ("torch", "has_gpu", "options", "mode"),
         [
             (CUDA, False, [], "phantom"),
-            (CUDA, True, [], "real"),
+            (CUDA, True, [], "fake"),
             (CUDA, True, ["--no-gpu"], "phantom"),
             (CUDA, True, ["--mode", "phantom"], "phantom"),
             (CUDA, False, ["--mode", "real"], "real"),
-            (CUDA, False, ["--gpu", "mi300x"], "real"),
-            (CPU, False, [], "real"),
-            (None, False, [], "real"),
+            (CUDA, False, ["--mode", "fake"], "fake"),
+            (CUDA, False, ["--gpu", "mi300x"], "fake"),
+            (CPU, False, [], "fake"),
+            (None, False, [], "fake"),
         ],
     )
     def test_phantom_where_it_can(
