@@ -24,6 +24,7 @@ from xmem.capture.ranks import rank_that_needs_most
 from xmem.capture.world import MOST_RANKS, World
 from xmem.devices.description import Device
 from xmem.errors import CaptureError, ConfigError
+from xmem.files import system
 from xmem.files.scratch import scratch_folder
 from xmem.phantom.ledger import ProcessRecord
 from xmem.text.units import format_bytes
@@ -294,11 +295,13 @@ def _child_environment(env: Mapping[str, str]) -> dict[str, str]:
 
 def _resolve(command: Sequence[str], environment: Mapping[str, str]) -> list[str]:
     program = command[0]
-    if shutil.which(program, path=environment.get("PATH")) is None:
+    found = shutil.which(program, path=environment.get("PATH"))
+    if found is None:
         if program not in ("python", "python3"):
             raise CaptureError(f"{program}: command not found; check its name and PATH")
-        program = sys.executable
-    return [program, *command[1:]]
+        found = program = sys.executable
+    # Windows searches beside our own interpreter first, and knows no PATH of another environment.
+    return [found if system.IS_WINDOWS else program, *command[1:]]
 
 
 def own_version() -> str:
@@ -428,7 +431,7 @@ def _explain_missing(workspace: Path, ended: Ended, failure: Failure | None) -> 
 
 def _lack_of_memory(ended: Ended, number: int) -> str:
     """Say whether a signal came for lack of host memory, as the rest of a sentence."""
-    if number != signal.SIGKILL:  # a crash or a request, which lack of memory does not cause
+    if number != getattr(signal, "SIGKILL", None):  # a crash or a request, no lack of memory
         return "; see the output above"
     if ended.host_memory is None:
         return "; if the machine ran out of memory, use fewer processes, a smaller batch or another machine"

@@ -13,8 +13,10 @@ from typing import Any
 
 # Exceptions that say no more than that another process failed.
 _OF_ANOTHER = {"ChildFailedError", "CalledProcessError", "ProcessExitedException", "ProcessRaisedException"}
-# Signals that nobody else caused: illegal instruction, bus error, kill, segmentation fault.
-_DEADLY = {4, 7, 9, 11}
+# Signals that nobody else caused. Their numbers differ between systems.
+_DEADLY = {
+    getattr(signal, name) for name in ("SIGILL", "SIGBUS", "SIGKILL", "SIGSEGV") if hasattr(signal, name)
+}
 _CUDA_ERROR = re.compile(
     r"CUDA error|CUDA driver error|cuDNN error|\b(?:CUBLAS|CUDNN|CUFFT|CUSOLVER|CUSPARSE)_|NCCL"
 )

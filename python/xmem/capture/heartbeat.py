@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from xmem.capture.processes import is_running
+
 _SILENCE_S = 10.0
 _STARTING = "starting"  # the first phase; launchers stay in it
 _ANSWER_S = 0.5
@@ -20,7 +22,7 @@ _POLL_S = 0.02
 # The same as in `xmem_child.records.progress`.
 STACKS_SIGNAL = signal.SIGRTMIN + 13 if hasattr(signal, "SIGRTMIN") else None
 _FRAME = re.compile(r'^  File "(?P<path>[^"]+)", line (?P<line>\d+) in (?P<name>.+)$')
-_INSTALLED = re.compile(r"/(?:site|dist)-packages/|/lib/python3\.\d+/|^<frozen ")
+_INSTALLED = re.compile(r"[\\/](?:site|dist)-packages[\\/]|/lib/python3\.\d+/|^<frozen ")
 _OURS = "/xmem_child/"
 
 
@@ -86,7 +88,8 @@ class Heartbeat:
                 continue
             with contextlib.suppress(OSError, ValueError, KeyError):
                 note = json.loads(path.read_text())
-                os.kill(note["process"], 0)
+                if not is_running(note["process"]):
+                    continue
                 ended = _ENDED.match(note["phase"])
                 count = int(ended[2]) - (ended[1] == "iteration") if ended else 0
                 found.append(_Process(note["process"], note["phase"], note["since"], count))

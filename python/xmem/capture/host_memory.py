@@ -73,14 +73,15 @@ class HostMemoryWatch:
         self._killed_before = _killed()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="xmem-host-memory", daemon=True)
-        self._thread.start()
+        if self._limit_bytes > 0:
+            self._thread.start()
 
     def stop(self) -> HostMemory | None:
         """Stop sampling and return what was seen; None if the system does not tell."""
-        self._stopped.set()
-        self._thread.join()
         if self._limit_bytes <= 0:
             return None
+        self._stopped.set()
+        self._thread.join()
         killed = max(_killed() - self._killed_before, 0)
         return HostMemory(self._peak_bytes, self._least_bytes, self._limit_bytes, killed)
 

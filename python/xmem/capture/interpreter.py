@@ -20,7 +20,7 @@ import importlib.util, pathlib
 spec = importlib.util.find_spec("torch")
 print(pathlib.Path(spec.origin).parent / "version.py" if spec and spec.origin else "")
 """
-_PYTHON = re.compile(r"python[0-9.]*$")
+_PYTHON = re.compile(r"python[0-9.]*(?:\.exe)?$")
 _SHEBANG_BYTES = 256
 
 
@@ -81,14 +81,15 @@ def with_python(python: Path, command: Sequence[str]) -> list[str]:
     first, *rest = command
     program = Path(first)
     if _PYTHON.fullmatch(program.name):
-        if "/" in first and not (program.exists() and program.samefile(_found(python))):
+        if program.name != first and not (program.exists() and program.samefile(_found(python))):
             raise ConfigError(
                 f"--python {python} and {first} are two different interpreters", "name only one of them"
             )
         return [str(python), *rest]
-    if "/" in first or first.startswith("-") or program.exists():
+    if program.name != first or first.startswith("-") or program.exists():
         return [str(python), *command]
-    beside = _found(python).parent / first
+    folder = _found(python).parent
+    beside = Path(shutil.which(first, path=str(folder)) or folder / first)  # with .exe on Windows
     if beside.exists():
         # Started by the interpreter, so that it is this one's even where the environment was moved.
         return [str(python), str(beside), *rest] if _named_in_first_line(beside) else [str(beside), *rest]

@@ -45,6 +45,19 @@ def is_possible() -> bool:
     return sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64")
 
 
+def require_possible() -> None:
+    """Raise where the phantom GPU cannot be.
+
+    Raises:
+        ConfigError: It is not for this machine.
+    """
+    if not is_possible():
+        raise ConfigError(
+            f"there is no phantom GPU for {platform.system()} on {platform.machine()}: it runs on Linux only",
+            "use --mode fake here, or the Dockerfile of docs/phantom.md",
+        )
+
+
 def overlay_python(build: TorchBuild) -> Path | None:
     """Return the interpreter of the overlay for an environment, None if it was not made."""
     folder = _folder(build)
@@ -64,11 +77,7 @@ def make_overlay(python: str, environment: Mapping[str, str]) -> Path:
         ConfigError: The environment has no torch, or there is no phantom GPU for this machine.
         CaptureError: The overlay could not be made.
     """
-    if not is_possible():
-        raise ConfigError(
-            f"there is no phantom GPU for {platform.system()} on {platform.machine()}",
-            "use --mode fake here, or the Dockerfile of docs/phantom.md",
-        )
+    require_possible()
     build = find_torch([python], environment)
     if build is None:
         raise ConfigError(f"{python} has no torch", "name a Python whose environment has torch with --python")

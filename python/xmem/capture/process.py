@@ -16,7 +16,7 @@ from typing import IO
 from xmem.capture.heartbeat import Heartbeat
 from xmem.capture.host_memory import HostMemory, HostMemoryWatch
 from xmem.capture.notes import note, write_to_stderr
-from xmem.capture.processes import end_processes
+from xmem.capture.processes import CommandProcesses, start_options
 from xmem.errors import CaptureError
 from xmem.files.interrupts import uninterrupted
 
@@ -68,18 +68,18 @@ def run_process(
         CaptureError: The command cannot be started.
     """
     try:
-        # A session of its own: Ctrl-C reaches us alone, and one signal reaches all that the command started.
         process = subprocess.Popen(
             command,
             env=environment,
             stdout=stdout,
             stderr=subprocess.PIPE,
-            start_new_session=True,
             bufsize=0,
+            **start_options(),
         )
     except OSError as error:
         raise CaptureError(f"{command[0]} cannot be started: {error.strerror}; check the command") from error
     assert process.stderr is not None
+    processes = CommandProcesses(process, workspace)
     heartbeat = Heartbeat(workspace, note)
     tail = _Tail(process.stderr, heartbeat.heard)
     memory = HostMemoryWatch(process.pid)
@@ -89,7 +89,7 @@ def run_process(
     finally:
         with uninterrupted():
             host_memory = memory.stop()
-            end_processes(process.pid, workspace)
+            processes.end()
             process.wait()
     return Ended(exit_status, timed_out, tail.lines(), last_seen, host_memory)
 

@@ -9,14 +9,60 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+from xmem.capture import windows_processes
+from xmem.files import system
 
 _TERMINATE_S = 2.0
 _KILL_S = 5.0
 _POLL_S = 0.02
 _PROC = Path("/proc")
+
+
+class CommandProcesses:
+    """A command that was started with ``start_options()``, and all that it starts.
+
+    Args:
+        process: The command.
+        workspace: Private folder of the capture.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], workspace: Path) -> None:
+        self._session, self._workspace = process.pid, workspace
+        self._job = windows_processes.Job(process) if system.IS_WINDOWS else None
+
+    def end(self) -> None:
+        """End what is left of them."""
+        if self._job is not None:
+            self._job.end()
+        else:
+            end_processes(self._session, self._workspace)
+
+
+def start_options() -> dict[str, Any]:
+    """Return how to start a command, for ``Popen``: Ctrl-C reaches us alone, and its processes are known by
+    its session."""
+    if system.IS_WINDOWS:
+        return {"creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)}
+    return {"start_new_session": True}
+
+
+def is_running(process: int) -> bool:
+    """Return whether there is a process of this number."""
+    if system.IS_WINDOWS:
+        return windows_processes.is_running(process)
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # it is another user's
+        return True
+    return True
 
 
 def end_processes(session: int, workspace: Path) -> None:

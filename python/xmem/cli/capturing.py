@@ -150,11 +150,15 @@ def _phantom_build(
     """Return the CUDA build of torch to run on phantom GPUs; None if the script runs on the CPU.
 
     Raises:
-        ConfigError: Phantom mode was asked for, and the script's torch is not a CUDA build.
+        ConfigError: Phantom mode was asked for, and the script's torch is not a CUDA build, or this machine
+            cannot have a phantom GPU.
     """
     from xmem.capture import find_torch, has_gpu
+    from xmem.capture.overlay import is_possible, require_possible
 
-    if settings.mode in (CaptureMode.REAL, CaptureMode.FAKE):
+    if settings.mode is CaptureMode.PHANTOM:
+        require_possible()
+    if settings.mode in (CaptureMode.REAL, CaptureMode.FAKE) or not is_possible():
         return None
     build = find_torch(command, environment)
     if build is not None and build.cuda is not None:

@@ -126,7 +126,7 @@ def _end(signal_number: int, _frame: object) -> None:
 
 def main() -> None:
     """Run the command line in ``sys.argv`` and exit with its status."""
-    for ending in (signal.SIGTERM, signal.SIGHUP):
+    for ending in (signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)):  # no SIGHUP on Windows
         # Like Ctrl-C: unwinding ends the captured command and removes its files.
         signal.signal(ending, _end)
     try:

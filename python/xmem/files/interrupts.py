@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -30,4 +29,4 @@ def uninterrupted() -> Iterator[None]:
         for number, handler in before.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         for number in came[:1]:
-            os.kill(os.getpid(), number)
+            signal.raise_signal(number)

@@ -21,9 +21,12 @@ from typing import BinaryIO, Protocol, TypeAlias, cast
 from urllib.parse import unquote, urlsplit
 
 from xmem.errors import TraceError
+from xmem.files import system
 
-if sys.platform == "linux":
+try:
     import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]
 
 TraceSource: TypeAlias = str | os.PathLike[str] | bytes | BinaryIO
 """A path, a URL, ``-`` for standard input, the bytes of a file, or a file opened in binary mode."""
@@ -166,7 +169,8 @@ def _open_path(path: Path, name: str, closing: ExitStack) -> Source:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             return Source(name, _read_pipe(file.fileno()))
-        head = os.pread(file.fileno(), _HEAD_BYTES, 0)
+        head = file.read(_HEAD_BYTES)
+        file.seek(0)
     except OSError as error:
         raise TraceError(_unreadable(error), name) from None
     except ValueError as error:  # a name with a null byte
@@ -195,7 +199,7 @@ def _open_url(url: str, closing: ExitStack) -> Source:
     except ValueError as error:
         raise TraceError(f"not an address ({error}); pass a path or a URL", url) from None
     if parts.scheme == "file":
-        return _open_path(Path(unquote(parts.path)), url, closing)
+        return _open_path(_path_of(parts.path), url, closing)
     try:
         import fsspec
     except ImportError:
@@ -222,6 +226,13 @@ def _open_url(url: str, closing: ExitStack) -> Source:
     return Source(url, _read_remote(file), size_bytes if isinstance(size_bytes, int) else -1)
 
 
+def _path_of(path: str) -> Path:
+    """Return the file that the path of a ``file:`` address names."""
+    text = unquote(path)
+    # On Windows, a drive stands behind the first slash.
+    return Path(text[1:] if system.IS_WINDOWS and text[2:3] == ":" else text)
+
+
 def _read_file(file: BinaryIO | io.FileIO) -> Iterator[bytes]:
     while data := file.read(_STORED_PIECE_BYTES):
         yield data
@@ -236,9 +247,13 @@ def _read_remote(file: BinaryIO) -> Iterator[bytes]:
 
 def _read_pipe(descriptor: int) -> Iterator[bytes]:
     """What comes out of a pipe; an empty piece now and then while nothing does."""
-    if sys.platform == "linux":
+    if hasattr(fcntl, "F_SETPIPE_SZ"):  # Linux
         with suppress(OSError):  # no pipe, or more than this user may have
             fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+    if not hasattr(select, "poll"):  # on Windows, which cannot wait for a pipe: reading does
+        while data := os.read(descriptor, _TEXT_PIECE_BYTES):
+            yield data
+        return
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     while True:

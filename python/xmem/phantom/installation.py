@@ -27,7 +27,7 @@ def library_folder() -> Path:
     if sys.platform != "linux":
         raise ConfigError(
             f"the phantom GPU runs on Linux only, not on {sys.platform}",
-            "use --mode real here, which runs the script on the CPU",
+            "use --mode fake or real here, or the Dockerfile of docs/phantom.md",
         )
     if chosen := os.environ.get("XMEM_PHANTOM_LIBRARIES"):
         if missing := _missing(Path(chosen)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from xmem import _core
 from xmem.errors import TraceError
 from xmem.files.documents import parse_json
 from xmem.files.sources import Source, TraceSource, open_source
+from xmem.files.system import usable_processors
 from xmem.printable import one_line
 from xmem.trace.notes import FORMAT, NO_NOTES, CaptureNotes, parse_notes
 
@@ -360,8 +360,7 @@ def read_trace(source: TraceSource, *, progress: Progress | None = None, threads
 
 
 def _usable_processors() -> int:
-    usable = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    return min(usable, _MAX_THREADS)
+    return min(usable_processors(), _MAX_THREADS)
 
 
 def _read_plain_file(path: Path, size_bytes: int, progress: Progress | None, threads: int) -> _core.Trace:

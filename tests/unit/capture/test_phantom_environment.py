@@ -27,7 +27,7 @@ def test_a_missing_file_is_named_with_its_place(tmp_path, monkeypatch):
 def test_another_platform_is_named(monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
     with pytest.raises(
-        ConfigError, match="the phantom GPU runs on Linux only, not on darwin; use --mode real"
+        ConfigError, match="the phantom GPU runs on Linux only, not on darwin; use --mode fake or real"
     ):
         library_folder()
 

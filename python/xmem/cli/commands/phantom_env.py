@@ -17,8 +17,9 @@ def phantom_env(python: options.Python = None, as_json: options.Json = False) ->
     It has the CUDA build of the same PyTorch (about 3 GB to download, 5 GB on disk; no GPU and no driver are
     needed), and everything else of your environment.
     """
-    from xmem.capture.overlay import make_overlay
+    from xmem.capture.overlay import make_overlay, require_possible
 
+    require_possible()
     chosen = str(python) if python is not None else shutil.which("python") or shutil.which("python3")
     if chosen is None:
         raise ConfigError("there is no python on the PATH", "name one with --python")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 
+from xmem.files.system import usable_processors
 from xmem.sweep.configuration import Configuration, cut
 from xmem.sweep.evaluate import Finished, evaluate
 from xmem.sweep.sweep_job import JobFile
@@ -22,7 +22,7 @@ class LocalExecutor:
         workers: Number of threads.
     """
 
-    workers: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
+    workers: int = field(default_factory=usable_processors)
 
     def run(self, job: JobFile, configurations: Sequence[Configuration]) -> Generator[Finished]:
         """See ``Executor``."""

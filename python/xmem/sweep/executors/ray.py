@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from xmem.errors import ConfigError, SweepError, XmemError
+from xmem.files import system
 from xmem.sweep.configuration import Chunk, Configuration, cut
 from xmem.sweep.evaluate import Finished, evaluate
 from xmem.sweep.sweep_job import JobFile
@@ -107,6 +108,10 @@ def _own_folder() -> Path:
     Raises:
         SweepError: Another user has made it, or may write to it.
     """
+    if system.IS_WINDOWS:  # where the folder of temporary files is the user's own
+        folder = Path(tempfile.gettempdir()) / "xmem"
+        folder.mkdir(exist_ok=True)
+        return folder
     folder = Path(tempfile.gettempdir()) / f"xmem-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     status = folder.lstat()

@@ -1,6 +1,6 @@
 """The side of a capture that runs inside the user's process: standard library and torch only.
 
-Read in this order: ``masking`` (what is never written),
+Read in this order: ``system`` (what operating systems lack), ``masking`` (what is never written),
 ``settings`` (what the parent asks), ``failures`` and ``progress`` (what the parent is
 told of a process), ``following_imports``, ``patches``, ``device_memory`` (which tensors stand for GPU
 memory), ``spans``, ``tensor_names``, ``flat_memory``, ``script_settings``, ``profiler``, ``optimizers``,

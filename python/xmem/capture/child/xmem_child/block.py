@@ -31,6 +31,7 @@ from .records import profiler
 from .records.allocator_record import allocator_settings
 from .records.run_notes import RunNotes
 from .records.trace_writer import CUDA, MemoryChange, ProfilerFile
+from .system import after_fork
 from .watching.device_memory import storage_of, tensors_in
 from .watching.modules import ModuleCalls
 from .watching.optimizers import StepHooks
@@ -345,7 +346,7 @@ def _follow_forks(recording: BlockRecording | None) -> None:
     _Current.recording = recording
     if not _Current.registered:
         _Current.registered = True
-        os.register_at_fork(after_in_child=_in_fork)
+        after_fork(_in_fork)
 
 
 def _in_fork() -> None:

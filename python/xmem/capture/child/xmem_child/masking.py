@@ -7,9 +7,10 @@ JSON web tokens); the user and password of a URL.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
+
+from .system import IS_WINDOWS, home_folder
 
 MASK = "***"
 _NAME = (
@@ -36,8 +37,12 @@ def masked(text: str) -> str:
 
 def with_short_home(text: str) -> str:
     """Return text, such as a path, with ``~`` for the user's home folder."""
-    home = os.environ.get("HOME", "").rstrip("/")
-    return re.sub(rf"(?<![\w.-]){re.escape(home)}(?=/|$)", "~", text) if home else text
+    home = home_folder().rstrip("/\\")
+    if not home:
+        return text
+    # On Windows, paths are written with either slash.
+    pattern = r"[\\/]".join(map(re.escape, re.split(r"[\\/]", home))) if IS_WINDOWS else re.escape(home)
+    return re.sub(rf"(?<![\w.-]){pattern}(?=[\\/]|$)", "~", text)
 
 
 def masked_arguments(arguments: Sequence[str]) -> list[str]:

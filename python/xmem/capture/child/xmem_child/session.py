@@ -27,6 +27,7 @@ from .records.run_notes import RunNotes
 from .records.trace_writer import MemoryChange, ProfilerFile, SeenMemory
 from .records.unseen_memory import unseen_memory
 from .settings import Settings
+from .system import after_fork
 from .values import Values
 from .watching.data_lengths import DataLengths
 from .watching.device_memory import running, usage
@@ -75,7 +76,7 @@ class Session(RunNotes):
         self._stops = 0
         self.progress.note("starting")
         atexit.register(self.process_ends)
-        os.register_at_fork(after_in_child=self._in_fork)
+        after_fork(self._in_fork)
 
     # What the others report.
 

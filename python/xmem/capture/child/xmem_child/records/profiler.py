@@ -15,6 +15,7 @@ import torch.autograd.profiler
 import torch.profiler
 
 from ..patches import Patches
+from ..system import library_file
 from ..watching.spans import SpanRecorder
 
 # The engine behind torch.profiler, whose own start-up would import all of inductor.
@@ -72,11 +73,11 @@ class _ThreadFollower:
         self._enable: Any = None
         folder = Path(torch.__file__).parent / "lib"
         try:
-            library = ctypes.CDLL(str(folder / "libtorch_cpu.so"))
+            library = ctypes.CDLL(str(folder / library_file("torch_cpu")))
             enable = library["_ZN5torch8autograd8profiler27enableProfilerInChildThreadEv"]
             self._is_enabled = library["_ZN5torch8autograd8profiler29isProfilerEnabledInMainThreadEv"]
             self._level = ctypes.c_int.in_dll(
-                ctypes.CDLL(str(folder / "libc10.so")), "FLAGS_caffe2_log_level"
+                ctypes.CDLL(str(folder / library_file("c10"))), "FLAGS_caffe2_log_level"
             )
         except (OSError, AttributeError, ValueError):
             return
@@ -114,7 +115,7 @@ def keep_quiet(patches: Patches) -> None:
     run before and after the start of a profile.
     """
     try:
-        library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+        library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / library_file("torch_cpu")))
         level = ctypes.c_int.in_dll(library, "_ZN9libkineto6Logger14severityLevel_E")
     except (OSError, ValueError):  # named or linked in another way
         return

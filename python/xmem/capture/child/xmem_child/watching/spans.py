@@ -20,11 +20,11 @@ import site
 import sys
 import sysconfig
 import threading
-import time
 from pathlib import Path
 from types import CodeType, FrameType
 
 from ..masking import masked, with_short_home
+from ..system import unix_clock, with_slashes
 
 Span = tuple[str, str, int, int, int]
 # (path, line) of the user's frame and of the package's; a path is empty where there is no such frame.
@@ -41,7 +41,7 @@ def _installed_prefixes() -> tuple[str, ...]:
     folders.update(site.getsitepackages() if hasattr(site, "getsitepackages") else [])
     folders.add(str(Path(__file__).resolve().parents[4]))  # xmem itself
     folders.add(os.environ.get("XMEM_PHANTOM", ""))  # code that torch.compile writes there
-    return tuple(f"{folder}/" for folder in folders if folder)
+    return tuple(f"{with_slashes(folder)}/" for folder in folders if folder)
 
 
 class _Run:
@@ -65,7 +65,7 @@ class SpanRecorder:
         self._local = threading.local()
         self._runs: list[_Run] = []
         self._installed = _installed_prefixes()
-        self._started_in = f"{Path.cwd()}/"
+        self._started_in = f"{with_slashes(str(Path.cwd()))}/"
         self._shown: dict[str, str] = {}  # by file; empty for torch and the standard library
         self._names: dict[Place, str] = {}
         self._code: dict[str, tuple[CodeType, int]] = {}  # by shown line
@@ -159,6 +159,7 @@ class SpanRecorder:
             frame = frame.f_back
 
     def _show(self, path: str) -> str:
+        path = with_slashes(path)
         package = _PACKAGES.match(path)
         if package:
             return _PACKAGE + package[1]
@@ -190,4 +191,4 @@ class SpanRecorder:
             run.host_begin = -1
 
 
-now_ns = time.time_ns
+now_ns = unix_clock()

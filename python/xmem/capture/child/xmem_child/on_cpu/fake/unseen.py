@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import ctypes
 import queue
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from ...system import library_file
 
 
 class Aside:
@@ -105,12 +108,19 @@ class Unseen(threading.local):
         force(ctypes.byref(_SharedPointer()))
 
 
+# ``std::shared_ptr`` of libstdc++, and of libc++.
+_FORCE = {
+    "linux": "_ZN3c1020ThreadLocalDebugInfo22_forceCurrentDebugInfoESt10shared_ptrIS0_E",
+    "darwin": "_ZN3c1020ThreadLocalDebugInfo22_forceCurrentDebugInfoENSt3__110shared_ptrIS0_EE",
+}
+
+
 def _find_switch() -> tuple[Any, Any] | None:
     """Return the functions that read and set the state; None for a build that names them otherwise."""
     try:
-        library = ctypes.PyDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
+        library = ctypes.PyDLL(str(Path(torch.__file__).parent / "lib" / library_file("c10")))
         current = library["_ZN3c1020ThreadLocalDebugInfo7currentEv"]
-        force = library["_ZN3c1020ThreadLocalDebugInfo22_forceCurrentDebugInfoESt10shared_ptrIS0_E"]
+        force = library[_FORCE.get(sys.platform, _FORCE["linux"])]
     except (OSError, AttributeError):
         return None
     current.restype, current.argtypes = _SharedPointer, []

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from types import CodeType
 from typing import Any
 
 import torch
 
+from ...system import after_fork
 from ...values.contents import is_whole
 from ...values.engine import Engine
 from ...values.inside import follow_inside
@@ -77,7 +77,7 @@ class FakeValues:
         self._registry.register()
         self._registry.follow_libraries()
         follow_inside()
-        os.register_at_fork(after_in_child=self._in_fork)
+        after_fork(self._in_fork)
 
     def follow_thread(self) -> None:
         """Follow the operators of the calling thread and of the backward passes that it starts."""
