@@ -261,7 +261,8 @@ class TestRun:
         assert result.stdout.startswith("Fits on RTX 3060 12 GB")
         assert "Timings       capture 12.5 s, read 125.0 ms" in result.stdout
         assert (
-            result.stderr == "xmem-fast: recording 3 iterations on the CPU, which computes nothing; the script's own output follows\n"
+            result.stderr == "xmem-fast: recording 3 iterations on the CPU, which computes nothing; "
+            "the script's own output follows\n"
         )
         [capture] = stages.captures
         assert capture["command"] == [*SCRIPT, "--lr", "0.1"]
