@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
@@ -159,6 +161,37 @@ def test_workers_that_load_data_compute(tmp_path: Path) -> None:
         ),
     )
     assert lines[0] == "[0.0, 2.0]"
+
+
+def test_what_scripts_do_has_the_sizes_that_it_has_when_it_is_computed(
+    captured: Capturing,
+) -> None:
+    made = json.loads(captured("many_kinds.py", "cuda", mode="fake", iterations=50).stdout.splitlines()[0])
+    computed = subprocess.run(
+        [sys.executable, str(TARGETS / "many_kinds.py"), "cpu"], capture_output=True, text=True, check=True
+    )
+    assert made == json.loads(computed.stdout.splitlines()[0])
+
+
+def test_a_process_group_of_one_trains(tmp_path: Path) -> None:
+    lines = printed(
+        tmp_path,
+        """
+        import os, torch, torch.distributed as dist
+        from torch.nn.parallel import DistributedDataParallel
+        dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
+        model = DistributedDataParallel(torch.nn.Linear(512, 512).cuda(), device_ids=[0])
+        optimizer = torch.optim.AdamW(model.parameters())
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(torch.randn(8, 512, device="cuda")).sum().backward()
+            optimizer.step()
+            told = torch.tensor([3.0], device="cuda")
+            dist.all_reduce(told)
+            print(told.item(), flush=True)
+        """,
+    )
+    assert lines == ["3.0", "3.0"]
 
 
 def test_wrong_shapes_fail_as_they_do_when_computed(tmp_path: Path) -> None:

@@ -91,7 +91,8 @@ def _install_on_cpu(settings: Settings) -> None:
     compile_eagerly(session)
     torchvision_names.follow_import(session.assume)
     _kept.extend([autocast, alignments])
-    _follow_training(session, patches, SlowDtypes(session, session.assume))
+    computes = settings.mode == "real"
+    _follow_training(session, patches, SlowDtypes(session, session.assume) if computes else session)
     if settings.mode == "fake":
         redirect.install(session, patches, on_start=_compute_nothing(session, settings))
     else:

@@ -63,6 +63,7 @@ class Maker:
             ),
             "_scaled_dot_product_flash_attention_for_cpu": self._attention,
             "native_dropout": self._dropout,
+            "_amp_foreach_non_finite_check_and_unscale_": self._unscaled,
         }
 
     @contextmanager
@@ -213,6 +214,11 @@ class Maker:
             else:
                 indices.append(index)
         return self._make(operator, keys, (args[0], indices, *args[2:]), kwargs)
+
+    def _unscaled(self, _operator: Any, _keys: Any, args: Args, _kwargs: Kwargs) -> None:
+        """Lose the gradients; that one of them is infinite is not found."""
+        for gradient in args[0]:
+            self._contents.lose(gradient)
 
     def _dropout(self, _operator: Any, _keys: Any, args: Args, _kwargs: Kwargs) -> Any:
         """Make the mask first, as the kernels do."""

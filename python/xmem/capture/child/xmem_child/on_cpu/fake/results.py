@@ -94,6 +94,8 @@ def _described(result: Any, given: dict[int, Any]) -> Any:
     if isinstance(result, torch.Tensor):
         if id(result) in given:
             return GIVEN, given[id(result)]
+        if result.layout is not torch.strided:
+            raise NoResultError(f"results of the layout {result.layout} are computed")
         return NEW, tuple(result.size()), tuple(result.stride()), result.dtype
     if isinstance(result, (list, tuple)):
         kind = list if isinstance(result, list) else tuple

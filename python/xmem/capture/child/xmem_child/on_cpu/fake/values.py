@@ -42,6 +42,8 @@ _PASSED = frozenset(
     """set_ set_.source_Storage set_.source_Storage_storage_offset set_.source_Tensor lift _lazy_clone
     lift_fresh record_stream _pin_memory is_pinned _pack_padded_sequence_backward""".split()  # noqa: SIM905
 )
+# In a group of one, which is all that the CPU imitates, collectives change nothing.
+_SPACES_PASSED = SPACES_LEFT_OUT | {"c10d"}
 # They consist of others, and write lengths for the host into the second of their results by themselves.
 _WITH_LENGTHS = frozenset({"_pack_padded_sequence", "_pad_packed_sequence"})
 
@@ -148,7 +150,7 @@ class _Registry(Registry):
         self._unseen = unseen
 
     def _may_matter(self, space: str, name: str, full_name: str) -> bool:
-        if space in SPACES_LEFT_OUT or (space == "aten" and name in _PASSED):
+        if space in _SPACES_PASSED or (space == "aten" and name in _PASSED):
             return False
         base = name.partition(".")[0]
         if space == "aten" and (base in _WHOLE or name in _WITH_LENGTHS or base.startswith(_WHOLE_PREFIXES)):
