@@ -96,7 +96,7 @@ def test_the_first_file_with_a_table_is_found(tmp_path):
         ),
         (
             "[check.jobs.a]\ncommand = ['a']\nmode = 'fast'\n",
-            "mode = 'fast' is invalid; use one of auto, phantom, real",
+            "mode = 'fast' is invalid; use one of auto, phantom, fake, real",
         ),
         ("[check.jobs.a]\ncommand = ['a']\ntimeout_s = -1\n", "seconds above 0"),
         ("[check.jobs.a]\ntrace = 'a'\nbudget = 'much'\n", "jobs.a: 'much' is not a size; write it like"),

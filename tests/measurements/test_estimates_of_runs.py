@@ -51,6 +51,16 @@ def test_the_fitted_way_is_the_cpu_way_where_both_are_there(laboratory: Laborato
     assert fitted.low_bytes is None
 
 
+def test_the_fake_way_is_of_captures_of_its_own(laboratory: Laboratory) -> None:
+    put(laboratory, 8)
+    key = laboratory.cpu_key(JOB, "fake")
+    assert key != laboratory.cpu_key(JOB)
+    laboratory.cache.put(key, Record("captured", 1.0))
+    laboratory.cache.trace(key).write_bytes(training(16 * MIB).bytes())
+    fake, cpu = laboratory.ask(RUN, "fake"), laboratory.ask(RUN, "cpu")
+    assert fake.reserved_bytes > cpu.reserved_bytes
+
+
 def test_a_run_on_a_full_gpu_is_out_of_memory(laboratory: Laboratory) -> None:
     put(laboratory, *SMALL_BATCHES)
     need = laboratory.ask(RUN, "fitted").reserved_bytes
@@ -80,10 +90,11 @@ def test_an_estimate_holds_what_the_truth_holds(laboratory: Laboratory) -> None:
     put(laboratory, *SMALL_BATCHES)
     rows = list(estimates.estimate_all(laboratory, [RUN], WAYS))
     assert [row.way for row in rows] == list(WAYS)
-    phantom, _, fitted = rows
+    phantom, fake, _, fitted = rows
     assert phantom.estimate_bytes is None
     assert phantom.error is None
     assert "not captured" in phantom.note
+    assert "not captured: fake-Net" in fake.note
     reserved = laboratory.ask(RUN, "fitted").reserved_bytes
     assert fitted.estimate_bytes == reserved + 26 * MIB
     assert fitted.error == (reserved + 26 * MIB) / (60 * MIB) - 1
@@ -97,6 +108,7 @@ def test_policies_are_those_that_changed_the_peak(laboratory: Laboratory) -> Non
     laboratory.cache.put(laboratory.phantom_key(RUN), Record("captured", 1.0, 40 * MIB))
     laboratory.cache.trace(laboratory.phantom_key(RUN)).write_bytes(training(8 * MIB).bytes())
     rows = {row.way: row.policies for row in estimates.estimate_all(laboratory, [RUN], WAYS)}
+    rows.pop("fake")  # there is no such capture
     workspaces = {"add_cublas_workspaces": CUBLAS_BYTES}
     assert rows == {
         "phantom": {},

@@ -142,7 +142,7 @@ def test_killed_at_random_moments_a_sweep_ends_with_the_rows_of_an_undisturbed_o
 def test_a_signal_leaves_a_state_to_go_on_from(
     write_spec: Callable[..., Path], tmp_path: Path, number: signal.Signals, status: int
 ) -> None:
-    spec, output = write_spec(grid(200)), tmp_path / "out.jsonl"
+    spec, output = write_spec(grid(400)), tmp_path / "out.jsonl"
     process = started(spec, output)
     while kept(output) == 0:
         assert process.poll() is None
@@ -158,7 +158,7 @@ def test_a_signal_leaves_a_state_to_go_on_from(
     assert 0 < rows < 4000
     resumed: Any = json.loads(xmem_fast("sweep", spec, "-o", output, "--json").stdout)
     assert resumed["reused"] == rows
-    assert resumed["configurations"] == len(rows_of(output)) == 4000
+    assert resumed["configurations"] == len(rows_of(output)) == 8000
 
 
 def test_two_sweeps_of_one_file_of_results_do_not_disturb_each_other(
