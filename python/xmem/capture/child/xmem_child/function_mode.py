@@ -157,6 +157,19 @@ def queries() -> set[Any]:
     return found | {getattr(torch, name) for name in _QUERY_FUNCTIONS}
 
 
+INTEGER_READS = frozenset({torch.Tensor.item, torch.Tensor.__int__, torch.Tensor.__index__})
+"""The functions that make a Python integer of a tensor."""
+
+
+def read_unsigned(read: Callable[..., Any], tensor: torch.Tensor) -> int:
+    """Read a number of 64 bits without a sign. Kernels in Python, which follow the values, give PyTorch's
+    dispatcher signed ones only. What PyTorch makes an int of has to fit one with a sign."""
+    number = int(read(tensor.view(torch.int64))) % 2**64
+    if number >= 2**63 and read is not torch.Tensor.item:
+        raise RuntimeError("value cannot be converted to type int64_t without overflow")
+    return number
+
+
 def reads() -> set[Any]:
     """Return the functions that give Python the values of a tensor."""
     return {getattr(torch.Tensor, name) for name in _READ_METHODS if hasattr(torch.Tensor, name)}

@@ -20,7 +20,16 @@ import torch.overrides
 import torch.utils._device
 import torch.utils._pytree
 
-from ..function_mode import FollowingMode, follow_module_moves, follow_threads, module_move, queries, reads
+from ..function_mode import (
+    INTEGER_READS,
+    FollowingMode,
+    follow_module_moves,
+    follow_threads,
+    module_move,
+    queries,
+    read_unsigned,
+    reads,
+)
 from ..patches import Patches
 from ..session import Session
 from ..watching.device_memory import (
@@ -77,6 +86,7 @@ class Redirection(FollowingMode):
     def _handler_table(self) -> dict[Any, Handler | None]:
         tensor = torch.Tensor
         table: dict[Any, Handler | None] = dict.fromkeys(queries() | reads())
+        table.update(dict.fromkeys(INTEGER_READS, _read_integer))
         table.update(
             {
                 tensor.device.__get__: _answer(lambda real, yes: CUDA if yes else real),
@@ -234,6 +244,12 @@ def _answer(say: Callable[[Any, bool], Any]) -> Handler:
         return say(func(*args, **kwargs), is_device(args[0]))
 
     return handler
+
+
+def _read_integer(func: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if args[0].dtype == torch.uint64:
+        return read_unsigned(func, args[0])
+    return func(*args, **kwargs)
 
 
 def _is_pinned(_func: Handler, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> bool:

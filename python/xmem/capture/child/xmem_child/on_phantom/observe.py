@@ -14,7 +14,15 @@ from typing import Any, Protocol
 
 import torch
 
-from ..function_mode import FollowingMode, follow_module_moves, follow_threads, module_move, queries
+from ..function_mode import (
+    INTEGER_READS,
+    FollowingMode,
+    follow_module_moves,
+    follow_threads,
+    module_move,
+    queries,
+    read_unsigned,
+)
 from ..patches import Patches
 from ..session import Session
 from ..values import Values
@@ -23,9 +31,6 @@ from ..watching.spans import SpanRecorder, now_ns
 Handler = Callable[..., Any]
 
 _ENGINE_S = 0.1
-
-_READS = {torch.Tensor.item, torch.Tensor.__int__, torch.Tensor.__index__}
-_UINT64 = getattr(torch, "uint64", None)  # torch before 2.3 has none
 
 
 class InputObserver(Protocol):
@@ -62,8 +67,8 @@ class ScriptWatch(FollowingMode):
         if self._spans.active:
             self._session.follow_thread()
         begin = now_ns()
-        if func in _READS and args[0].dtype == _UINT64 and args[0].is_cuda:
-            result = _read_unsigned(func, args[0])
+        if func in INTEGER_READS and args[0].dtype == torch.uint64 and args[0].is_cuda:
+            result = read_unsigned(func, args[0])
         else:
             result = func(*args, **kwargs)
         if self._spans.active:
@@ -75,15 +80,6 @@ class ScriptWatch(FollowingMode):
     def _note_input(self, source: torch.Tensor, result: torch.Tensor, begin_ns: int) -> None:
         if result.is_cuda and not source.is_cuda:
             self._session.input_arrived(result, begin_ns, self._spans.user_line(sys._getframe()))
-
-
-def _read_unsigned(read: Handler, tensor: torch.Tensor) -> int:
-    """Read a number of 64 bits without a sign. Kernels in Python, which follow the values, give PyTorch's
-    dispatcher signed ones only. What PyTorch makes an int of has to fit one with a sign."""
-    number = int(read(tensor.view(torch.int64))) % 2**64
-    if number >= 2**63 and read is not torch.Tensor.item:
-        raise RuntimeError("value cannot be converted to type int64_t without overflow")
-    return number
 
 
 def install(session: Session, values: Values, patches: Patches) -> None:
