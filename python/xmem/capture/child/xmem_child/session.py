@@ -28,14 +28,13 @@ from .records.trace_writer import MemoryChange, ProfilerFile, SeenMemory
 from .records.unseen_memory import unseen_memory
 from .settings import Settings
 from .system import after_fork
-from .values import Values
+from .values.known import KnownValues
 from .watching.data_lengths import DataLengths
 from .watching.device_memory import running, usage
 from .watching.extent import Recording
 from .watching.spans import now_ns
 
 if TYPE_CHECKING:
-    from .on_cpu.fake.values import FakeValues
     from .on_phantom.absent import AbsentPeers
 
 _STOPS_BEFORE_EXIT = 3
@@ -60,7 +59,7 @@ class Session(RunNotes):
         # Set for a run on the phantom GPU.
         self.allocator: AllocatorRecord | None = None
         # Set where nothing is computed.
-        self.values: Values | FakeValues | None = None
+        self.values: KnownValues | None = None
         self.absent: AbsentPeers | None = None
         self.state = State.IDLE
         self.progress = Progress(settings.workspace)

@@ -1,10 +1,11 @@
 """The values in the phantom GPU's memory that are known: those that the host wrote, and those that follow.
 
 Read in this order: ``operators`` (which operators are followed, and how), ``inside`` (those that modes and
-subclasses of tensors call), ``contents`` (what is known of memory), ``draws`` (random numbers of the GPU),
-``engine`` (operators run on the host with known values), ``reads`` (reads of unknown values), ``outcomes``
-(conditions that must hold), ``rules`` (the values assumed for unknown ones), ``collectives`` (what ranks tell
-each other), ``imbalance`` (tokens of experts) and ``triton`` (kernels that scripts write themselves).
+subclasses of tensors call), ``host_tensors`` and ``contents`` (what is known of memory), ``draws`` (random
+numbers of the GPU), ``engine`` (operators run on the host with known values), ``reads`` (reads of unknown
+values), ``outcomes`` (conditions that must hold), ``known`` (what a capture asks of all this), ``rules`` (the
+values assumed for unknown ones), ``collectives`` (what ranks tell each other), ``imbalance`` (tokens of
+experts) and ``triton`` (kernels that scripts write themselves).
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import CodeType
 from typing import Any
 
 import torch
@@ -24,13 +24,14 @@ from .contents import Contents
 from .engine import Engine
 from .imbalance import Imbalance
 from .inside import follow_inside
-from .operators import Registry, follow_this_thread
+from .known import KnownValues
+from .operators import Registry
 from .reads import Reads
 from .rules import Rules
 from .triton import follow_launches
 
 
-class Values:
+class Values(KnownValues):
     """Follows known values, and answers reads of unknown ones.
 
     Args:
@@ -40,7 +41,7 @@ class Values:
     """
 
     def __init__(self, settings: Settings, spans: SpanRecorder, assume: Callable[[str], None]) -> None:
-        self._reads = Reads(spans, settings.values, assume)
+        super().__init__(Reads(spans, settings.values, assume), assume)
         self._contents = Contents(settings.known_elements)
         engine = Engine(self._contents)
         running = settings.world and RunningPeers(
@@ -55,53 +56,19 @@ class Values:
             self._kernel_failed,
             on_host=frozenset(collectives.kernels if running is not None else ()),
         )
-        self._assume = assume
-        self._failed: set[str] = set()
         self._registry.register()
         self._registry.follow_libraries()
         follow_inside()
         follow_launches(self._contents, self._kernel_failed)
         note_reductions()
 
-    def follow_thread(self) -> None:
-        """Follow the operators of the calling thread and of the backward passes that it starts."""
-        follow_this_thread()
-
-    def _kernel_failed(self, name: str, error: Exception) -> None:
-        if name not in self._failed:
-            self._failed.add(name)
-            self._assume(
-                f"the values of {name} were not followed because of a bug in xMem: {error!r}; "
-                "please report it"
-            )
-
     def not_written(self, tensor: torch.Tensor) -> None:
         """Note that a host tensor does not hold what the script expects it to hold."""
         self._contents.note_unwritten(tensor)
 
-    def stepped(self) -> None:
-        """Note that a training step was made."""
-        self._reads.stepped()
-
-    def model_called(self) -> None:
-        """Note that a model was called."""
-        self._reads.model_called()
-
-    def deciding_lines(self) -> list[str]:
-        """Return the lines that made numbers or conditions of unknown values."""
-        return self._reads.deciding_lines()
-
     def ended(self) -> None:
         """Note that the run has ended, before its assumptions are read."""
         self._imbalance.note_unused()
-
-    def rows(self) -> list[dict[str, Any]]:
-        """Return the reads of unknown values: see ``Reads.rows``."""
-        return self._reads.rows()
-
-    def before(self, failed: list[CodeType]) -> list[dict[str, Any]]:
-        """Return the reads that may have caused an exception: see ``Reads.before``."""
-        return self._reads.before(failed)
 
 
 def _written() -> Callable[[int, int, int], int]:

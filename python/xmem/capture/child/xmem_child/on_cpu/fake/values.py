@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from types import CodeType
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from ...system import after_fork
 from ...values.contents import is_whole
 from ...values.engine import Engine
 from ...values.inside import follow_inside
+from ...values.known import KnownValues
 from ...values.operators import (
     BELOW,
     KEY,
@@ -21,7 +21,6 @@ from ...values.operators import (
     Operator,
     Registry,
     below,
-    follow_this_thread,
     unfollowed,
 )
 from ...values.reads import Reads
@@ -48,7 +47,7 @@ _SPACES_PASSED = SPACES_LEFT_OUT | {"c10d"}
 _WITH_LENGTHS = frozenset({"_pack_padded_sequence", "_pad_packed_sequence"})
 
 
-class FakeValues:
+class FakeValues(KnownValues):
     """Makes what operators on the CPU would return, and answers reads of what is not known.
 
     Args:
@@ -65,9 +64,7 @@ class FakeValues:
         spans: SpanRecorder,
         assume: Callable[[str], None],
     ) -> None:
-        self._assume = assume
-        self._failed: set[str] = set()
-        self._reads = Reads(spans, chosen, assume)
+        super().__init__(Reads(spans, chosen, assume), assume)
         self._aside = Aside()
         self._contents = FakeContents(most_elements)
         unseen = Unseen()
@@ -81,10 +78,6 @@ class FakeValues:
         follow_inside()
         after_fork(self._in_fork)
 
-    def follow_thread(self) -> None:
-        """Follow the operators of the calling thread and of the backward passes that it starts."""
-        follow_this_thread()
-
     def not_written(self, tensor: torch.Tensor) -> None:
         """Note that a tensor does not hold what the script expects it to hold."""
         self._contents.lose(tensor)
@@ -93,37 +86,6 @@ class FakeValues:
         """Let operators compute again; call this in each thread that was followed."""
         _C._dispatch_tls_set_dispatch_key_included(KEY, False)
         self._registry.end()
-
-    def stepped(self) -> None:
-        """Note that a training step was made."""
-        self._reads.stepped()
-
-    def model_called(self) -> None:
-        """Note that a model was called."""
-        self._reads.model_called()
-
-    def deciding_lines(self) -> list[str]:
-        """Return the lines that made numbers or conditions of unknown values."""
-        return self._reads.deciding_lines()
-
-    def ended(self) -> None:
-        """Note that the run has ended, before its assumptions are read."""
-
-    def rows(self) -> list[dict[str, Any]]:
-        """Return the reads of unknown values: see ``Reads.rows``."""
-        return self._reads.rows()
-
-    def before(self, failed: list[CodeType]) -> list[dict[str, Any]]:
-        """Return the reads that may have caused an exception: see ``Reads.before``."""
-        return self._reads.before(failed)
-
-    def _kernel_failed(self, name: str, error: Exception) -> None:
-        if name not in self._failed:
-            self._failed.add(name)
-            self._assume(
-                f"the values of {name} were not followed because of a bug in xMem: {error!r}; "
-                "please report it"
-            )
 
     def _in_fork(self) -> None:
         """Compute in a fork, which is a worker that loads data."""
