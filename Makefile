@@ -42,7 +42,7 @@ help:  ## Print this list
 
 # --- what users run -------------------------------------------------------------------------------------------------
 
-demo: $(STAMPS)/xmem $(STAMPS)/torch  ## Estimate two real training scripts, with all the set-up that it takes
+demo: $(STAMPS)/xmem $(STAMPS)/torch $(STAMPS)/cudnn  ## Estimate two real training scripts, with all the set-up that it takes
 	xmem-fast run --gpu $(GPU) -- python examples/train_gpt2.py
 	xmem-fast run --gpu $(GPU) -- python examples/train_resnet.py
 
@@ -153,6 +153,12 @@ $(STAMPS)/xmem: $(STAMPS)/build CMakeLists.txt
 
 $(STAMPS)/torch: $(STAMPS)/venv
 	$(PIP) $(TORCH)
+	touch $@
+
+# A gigabyte, that convolutions are planned as on the GPU. Where there is no such wheel, typical workspaces stand in.
+$(STAMPS)/cudnn: $(STAMPS)/xmem
+	$(PIP) --no-build-isolation --editable '.[cudnn-cu13]' \
+	  || echo "make: cuDNN could not be installed; workspaces of convolutions are typical values"
 	touch $@
 
 $(STAMPS)/develop: $(STAMPS)/venv pyproject.toml

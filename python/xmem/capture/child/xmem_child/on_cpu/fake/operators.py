@@ -48,7 +48,10 @@ class Maker:
         self._results = Results(aside)
         self._empty_strided = Operator(torch.ops.aten.empty_strided.default)
         self._count = _Count()
+        self._convolution = FakeOperator(torch.ops.aten.convolution.default, self)
         self._special = {
+            "convolution": self._convolve,
+            "_convolution": self._convolved,
             "_local_scalar_dense": self._number,
             "equal": lambda *_: False,
             "resize_": self._resized,
@@ -214,6 +217,15 @@ class Maker:
             else:
                 indices.append(index)
         return self._make(operator, keys, (args[0], indices, *args[2:]), kwargs)
+
+    def _convolve(self, _operator: Any, _keys: Any, args: Args, kwargs: Kwargs) -> Any:
+        """Call the operator inside, as PyTorch does: its arguments say what cuDNN may do."""
+        backend = torch.backends.cudnn
+        settings = backend.benchmark, backend.deterministic, backend.enabled, backend.allow_tf32
+        return torch.ops.aten._convolution.default(*args, *settings, **kwargs)
+
+    def _convolved(self, _operator: Any, keys: Any, args: Args, _kwargs: Kwargs) -> Any:
+        return self._make(self._convolution, keys, args[: len(self._convolution.arguments)], {})
 
     def _unscaled(self, _operator: Any, _keys: Any, args: Args, _kwargs: Kwargs) -> None:
         """Lose the gradients; that one of them is infinite is not found."""

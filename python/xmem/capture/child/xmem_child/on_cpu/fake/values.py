@@ -34,7 +34,7 @@ from .unseen import Aside, Unseen
 _C = torch._C
 
 # Composite, and yet one operation on a GPU: what they do inside depends on the machine.
-_WHOLE = frozenset({"copy_", "convolution", "convolution_backward", "_to_copy"})
+_WHOLE = frozenset({"copy_", "convolution", "_convolution", "convolution_backward", "_to_copy"})
 _WHOLE_PREFIXES = ("_foreach_", "_fused_")
 # They make memory or tell where it is, and touch none of it.
 _PASSED = frozenset(
