@@ -13,6 +13,7 @@ import pytest
 
 import xmem
 from xmem.capture import PhantomMachine
+from xmem.errors import CaptureError
 
 from .conftest import TARGETS, Captured, capture, needs_torch, run_capture
 
@@ -141,6 +142,38 @@ def test_a_value_that_the_user_gives_is_read(tmp_path: Path) -> None:
             machine=PhantomMachine(values={f"{path}:12": 7.5}),
         )
     assert out.read_text() == "7.5\n"
+
+
+CUSTOM = """
+library = torch.library.Library("mine", "DEF")
+library.define("doubled(Tensor x) -> Tensor")
+library.define("into(Tensor x, Tensor(a!) y) -> ()")
+library.impl("doubled", lambda x: torch.cat((x, x)), "CUDA")
+library.impl("into", lambda x, y: y.copy_(x), "CUDA")
+{described}
+x = torch.randn(8, 64, device="cuda")
+y = torch.ops.mine.doubled(x)
+torch.ops.mine.into(x, y)
+print(tuple(y.shape), y.device.type)
+train()
+"""
+DESCRIPTION = """
+@torch.library.register_fake("mine::doubled")
+def _(x):
+    return x.new_empty(2 * x.shape[0], *x.shape[1:])
+"""
+
+
+def test_operators_with_a_kernel_for_cuda_alone_return_what_is_described(tmp_path: Path) -> None:
+    assert printed(tmp_path, TRAIN + CUSTOM.format(described=DESCRIPTION)) == ["(16, 64) cuda"]
+
+
+def test_operators_without_a_description_are_named_with_the_line_to_add(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(TRAIN + CUSTOM.format(described=""))
+    with pytest.raises(CaptureError, match="mine::doubled has no kernel for the CPU") as failed:
+        xmem.capture.capture([sys.executable, str(script)], tmp_path / "t.json", mode="fake", timeout_s=120)
+    assert "@torch.library.register_fake('mine::doubled')" in str(failed.value)
 
 
 def test_workers_that_load_data_compute(tmp_path: Path) -> None:

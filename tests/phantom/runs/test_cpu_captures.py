@@ -77,3 +77,40 @@ def test_eager_attention_asks_for_what_it_asks_for_on_a_gpu(tmp_path: Path, opti
     computed, made, on_gpu = (requests(PYTHONS[0], script, mode) for mode in ("real", "fake", "phantom"))
     assert computed == on_gpu
     assert made == on_gpu
+
+
+TRITON = """
+    import torch, triton, triton.language as tl
+    from torch import nn
+
+    @triton.autotune([triton.Config({"BLOCK": block}) for block in (256, 512)], key=["n"])
+    @triton.jit
+    def doubled(x, y, n, BLOCK: tl.constexpr):
+        place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        tl.store(y + place, 2 * tl.load(x + place, mask=place < n), mask=place < n)
+
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            y = torch.empty_like(x)
+            doubled[lambda meta: (triton.cdiv(x.numel(), meta["BLOCK"]),)](x, y, x.numel())
+            return y
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return 2 * gradient
+
+    model = nn.Linear(96, 96).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+    for _ in range(4):
+        optimizer.zero_grad()
+        Double.apply(model(torch.randn(64, 96).cuda())).square().sum().backward()
+        optimizer.step()
+"""
+
+
+def test_kernels_of_triton_are_not_launched_where_nothing_is_computed(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(textwrap.dedent(TRITON))
+    (_, peak), (_, peak_on_gpu) = (requests(PYTHONS[0], script, mode) for mode in ("fake", "phantom"))
+    assert peak == peak_on_gpu > 256 << 20  # of the cache that tuning clears

@@ -89,13 +89,21 @@ class Maker:
         return self._make(operator, keys, args, kwargs)
 
     def _make(self, operator: FakeOperator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
+        try:
+            return self.make_described(operator, args, kwargs)
+        except NoResultError:
+            return self._computed(operator, keys, args, kwargs)
+
+    def make_described(self, operator: FakeOperator, args: Args, kwargs: Kwargs) -> Any:
+        """Return what a call would return, by PyTorch's description of its result alone.
+
+        Raises:
+            NoResultError: There is none, or the arguments are wrong.
+        """
         if operator.returns_nothing:
             self._lose_written(operator, args, kwargs)
             return None
-        try:
-            described, sizes = self._results.of(operator, args, kwargs)
-        except NoResultError:
-            return self._computed(operator, keys, args, kwargs)
+        described, sizes = self._results.of(operator, args, kwargs)
         with unfollowed():
             self._lose_written(operator, args, kwargs)
             for name, size in zip(sorted(operator.outputs), sizes, strict=True):

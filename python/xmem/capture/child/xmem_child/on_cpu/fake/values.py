@@ -28,6 +28,7 @@ from ...values.rules import Rules
 from ...watching.device_memory import running
 from ...watching.spans import SpanRecorder
 from .contents import FakeContents
+from .gpu_kernels import MissingKernels, skip_launches
 from .operators import Args, FakeOperator, Kwargs, Maker, tensors_in
 from .unseen import Aside, Unseen
 
@@ -75,6 +76,8 @@ class FakeValues(KnownValues):
         self._registry = _Registry(rules, engine, maker, self._contents, unseen, self._kernel_failed)
         self._registry.register()
         self._registry.follow_libraries()
+        self._missing = MissingKernels(maker)
+        skip_launches(self._contents, assume)
         follow_inside()
         after_fork(self._in_fork)
 
@@ -86,6 +89,7 @@ class FakeValues(KnownValues):
         """Let operators compute again; call this in each thread that was followed."""
         _C._dispatch_tls_set_dispatch_key_included(KEY, False)
         self._registry.end()
+        self._missing.end()
 
     def _in_fork(self) -> None:
         """Compute in a fork, which is a worker that loads data."""
