@@ -110,14 +110,38 @@ def places_of_frees(side: Side, rows: NDArray[np.intp]) -> NDArray[np.int64]:
     return np.searchsorted(workload.alloc_ns[rows], workload.free_ns[rows])
 
 
+@dataclass(frozen=True)
+class Differences:
+    """How the allocations of two runs stand for each other.
+
+    Attributes:
+        counterpart: int32, of each of the CPU's allocations the GPU's; -1 = none.
+        extra: Rows of the CPU's that the GPU does not make.
+        missing: Rows of the GPU's that the CPU does not make.
+        moved: Rows of the CPU's that are freed at another place, counted in allocations that both make.
+    """
+
+    counterpart: NDArray[np.int32]
+    extra: NDArray[np.intp]
+    missing: NDArray[np.intp]
+    moved: NDArray[np.intp]
+
+    @classmethod
+    def between(cls, cpu: Side, gpu: Side) -> Differences:
+        """Pair the allocations of two runs."""
+        counterpart = pair(cpu, gpu)
+        matched = np.flatnonzero(counterpart >= 0)
+        others = counterpart[matched]
+        moved = matched[places_of_frees(cpu, matched) != places_of_frees(gpu, others)]
+        return cls(
+            counterpart, np.flatnonzero(counterpart < 0), np.setdiff1d(np.arange(len(gpu)), others), moved
+        )
+
+
 def report(cpu: Side, gpu: Side, details: int | None) -> None:
     """Print peaks, counts by iteration, and what differs by operator."""
-    counterpart = pair(cpu, gpu)
-    matched = np.flatnonzero(counterpart >= 0)
-    others = counterpart[matched]
-    extra = np.flatnonzero(counterpart < 0)
-    missing = np.setdiff1d(np.arange(len(gpu)), others)
-    moved = np.flatnonzero(places_of_frees(cpu, matched) != places_of_frees(gpu, others))
+    found = Differences.between(cpu, gpu)
+    extra, missing, moved = found.extra, found.missing, found.moved
 
     for what, stages in (("CPU after policies", cpu.stages), ("phantom", gpu.stages)):
         peak = stages.unlimited
@@ -131,7 +155,7 @@ def report(cpu: Side, gpu: Side, details: int | None) -> None:
         counts = [
             int((cpu.iteration[extra] == iteration).sum()),
             int((gpu.iteration[missing] == iteration).sum()),
-            int((cpu.iteration[matched[moved]] == iteration).sum()),
+            int((cpu.iteration[moved] == iteration).sum()),
         ]
         print(
             f"iteration {iteration:2d}: {counts[0]} extra, {counts[1]} missing, {counts[2]} freed elsewhere"
@@ -150,9 +174,9 @@ def report(cpu: Side, gpu: Side, details: int | None) -> None:
 
     listed("extra", cpu, extra)
     listed("missing", gpu, missing)
-    listed("moved", cpu, matched[moved])
+    listed("moved", cpu, moved)
     if details is not None:
-        _print_details(cpu, gpu, counterpart, details)
+        _print_details(cpu, gpu, found.counterpart, details)
 
 
 def _print_details(cpu: Side, gpu: Side, counterpart: NDArray[np.int32], iteration: int) -> None:

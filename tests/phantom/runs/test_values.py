@@ -228,6 +228,27 @@ def test_what_nobody_writes_to_keeps_its_value_and_what_a_kernel_may_write_to_lo
     assert lines == ["[3, 1, 4, 1] [9, 2, 6]", "[0, 0, 0, 0] [5, 9, 2, 6]", "[5, 9, 2, 6]"]
 
 
+def test_kernels_that_run_on_the_host_are_not_in_the_trace(python, tmp_path):
+    script = TRAIN + textwrap.dedent(
+        """
+        import triton, triton.language as tl
+        @triton.jit
+        def doubled(x, y, n: tl.constexpr):
+            place = tl.program_id(0) * n + tl.arange(0, n)
+            tl.store(y + place, 2 * tl.load(x + place))
+        x = torch.arange(4096, device="cuda")
+        y = torch.empty_like(x)
+        doubled[(512,)](x, y, 8)
+        print(y[-1].item())
+        train()
+        """
+    )
+    lines, _ = printed(python, tmp_path, script, extent=Extent(until_end=True))
+    assert lines == ["8190"]
+    trace = json.loads((tmp_path / "trace.json").read_text())
+    assert 0 < sum(event["name"].startswith("aten::") for event in trace["traceEvents"]) < 512
+
+
 def test_ranks_tell_each_other_what_they_know(python, tmp_path):
     script = TRAIN + textwrap.dedent(
         """

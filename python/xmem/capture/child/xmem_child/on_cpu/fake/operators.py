@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
+from ...unseen import Aside, Unseen
 from ...values.contents import storage_of
 from ...values.operators import CPU_KEYS, Operator, calls, is_arithmetic, unfollowed
 from .contents import FakeContents, zero
 from .results import GIVEN, NEW, SEVERAL, NoResultError, Results
-from .unseen import Aside, Unseen
 
 # What they write does not depend on what was there.
 _OVERWRITING = frozenset(

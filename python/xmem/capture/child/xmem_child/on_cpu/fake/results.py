@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from .unseen import Aside
+from ...unseen import Aside
 
 _MOST_KEPT = 1 << 16
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ...system import after_fork
+from ...unseen import Aside, Unseen
 from ...values.contents import is_whole
 from ...values.engine import Engine
 from ...values.inside import follow_inside
@@ -30,7 +31,6 @@ from ...watching.spans import SpanRecorder
 from .contents import FakeContents
 from .gpu_kernels import MissingKernels, skip_launches
 from .operators import Args, FakeOperator, Kwargs, Maker, tensors_in
-from .unseen import Aside, Unseen
 
 _C = torch._C
 

@@ -13,8 +13,18 @@ from .memory import Memory
 from .program import Operation, Program, Region, UnsupportedError, hands_on, pointed_to
 
 _MOST_OPERATIONS = 1 << 18  # of all instances: some seconds
+_MOST_OPERATIONS_IN_ALL = 1 << 20  # of all launches: about half a minute
 
 Values = dict[str, torch.Tensor]
+
+
+class _Budget:
+    """Operations that may still be run on the host for kernels of this process."""
+
+    left = _MOST_OPERATIONS_IN_ALL
+
+
+_budget = _Budget()
 
 
 def run(
@@ -46,7 +56,7 @@ class _Instances:
         self.place = (0, 0, 0)
         self.grid = grid
         self._memory = memory
-        self._left = _MOST_OPERATIONS
+        self._left = min(_MOST_OPERATIONS, _budget.left)
 
     def run(self, region: Region, values: Values) -> list[torch.Tensor]:
         """Run the operations of a region; returns what its last one hands on."""
@@ -61,6 +71,7 @@ class _Instances:
 
     def _count(self, operations: int) -> None:
         self._left -= operations
+        _budget.left -= operations
         if self._left < 0:
             raise UnsupportedError("too many operations")
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ...following_imports import after_import
+from ...unseen import Unseen
 from .. import host_tensors
 from ..contents import Contents, Fact, storage_of
 from ..operators import unfollowed
@@ -22,6 +23,7 @@ from .memory import Memory, Span, UnknownMemoryError
 from .program import Program, UnsupportedError, read
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+_unseen = Unseen()  # a run on the host makes hundreds of thousands of events
 
 
 def follow_launches(contents: Contents, failed: Callable[[str, Exception], None]) -> None:
@@ -49,7 +51,7 @@ def _follow(contents: Contents, failed: Callable[[str, Exception], None], module
         kernel = launch(self, *args, grid=size.of if callable(grid) else grid, warmup=warmup, **kwargs)
         if kernel is not None:
             try:
-                with unfollowed(), torch.no_grad():
+                with unfollowed(), torch.no_grad(), _unseen:
                     _Launch(self, kernel, size, args, kwargs).follow(contents, programs, held)
             except Exception as error:
                 failed(self.fn.__name__, error)
@@ -176,7 +178,7 @@ class _Later:
         return None if result is None else result.view(dtype)
 
     def _run(self) -> None:
-        with unfollowed(), torch.no_grad():
+        with unfollowed(), torch.no_grad(), _unseen:
             try:
                 run(self._program, self._grid, self._arguments, Memory(self._spans))
             except (UnsupportedError, UnknownMemoryError, RuntimeError):

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from ...system import library_file
+from .system import library_file
 
 
 class Aside:
