@@ -110,7 +110,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--python", default="", help="a Python with a CUDA build of torch")
     asked = parser.parse_args()
-    modes = [("real", sys.executable), *([("phantom", asked.python)] if asked.python else [])]
+    modes = [("real", sys.executable), ("fake", sys.executable)]
+    if asked.python:
+        modes.append(("phantom", asked.python))
     failed = 0
     for number in range(asked.runs):
         chance = random.Random(f"{asked.seed} {number}")
