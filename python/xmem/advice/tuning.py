@@ -131,6 +131,7 @@ def search(
     device: Device,
     torch_version: str,
     *,
+    unsplit: Requests | None = None,
     outside_bytes: int = 0,
     settings_of: str | None = None,
     sizes_with_slack: bool = False,
@@ -145,6 +146,7 @@ def search(
         requests: Requests of the job.
         device: The target.
         torch_version: PyTorch version that will run the job.
+        unsplit: Requests in place of these for settings that limit which blocks may be split.
         outside_bytes: Memory that the card holds beside the context and the allocator's reserved memory.
         settings_of: The release whose settings are tried, if it may be an older one.
         sizes_with_slack: Whether the requests are sizes of blocks (``AllocatorOptions``).
@@ -153,7 +155,8 @@ def search(
         ConfigError: The version is invalid.
     """
     texts = ["", *candidates(device, settings_of or torch_version)]
-    trial = _Trial(requests, device, torch_version, device.context_bytes + outside_bytes, sizes_with_slack)
+    taken_bytes = device.context_bytes + outside_bytes
+    trial = _Trial(requests, unsplit or requests, device, torch_version, taken_bytes, sizes_with_slack)
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as threads:
         outcomes = _map(threads, trial.on_target, texts)
         some_fit = any(outcome.fits for outcome in outcomes)
@@ -211,6 +214,7 @@ class _Trial:
     """The job on the target, or on a device of another size with as much memory taken."""
 
     requests: Requests
+    unsplit: Requests
     device: Device
     torch_version: str
     taken_bytes: int
@@ -264,14 +268,17 @@ class _Trial:
 
     def _replay(self, options: AllocatorOptions, capacity_bytes: int) -> Replay:
         return replay_requests(
-            self.requests,
+            self._requests(options),
             options=options,
             capacity_bytes=capacity_bytes,
             other_bytes=self.taken_bytes,
         )
 
     def _without_limit(self, options: AllocatorOptions) -> Replay:
-        return replay_requests(self.requests, options=replace(options, memory_fraction=None))
+        return replay_requests(self._requests(options), options=replace(options, memory_fraction=None))
+
+    def _requests(self, options: AllocatorOptions) -> Requests:
+        return self.requests if options.max_split_bytes is None else self.unsplit
 
 
 def _map(threads: ThreadPoolExecutor, of: Callable[[_T], _R], values: Iterable[_T]) -> list[_R]:

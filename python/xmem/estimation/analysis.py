@@ -9,8 +9,9 @@ from xmem.estimation.estimate import ConvolutionWorkspaces, Estimate, Scaling
 from xmem.estimation.holders import Holders, holders_of
 from xmem.estimation.question import Question
 from xmem.estimation.verdict import Judged, Unreplayed
+from xmem.estimation.warm_start import Warm
 from xmem.orchestration.policy import PolicyChange
-from xmem.run.job_settings import JobSettings
+from xmem.run.job_settings import JobSettings, job_settings
 from xmem.run.recorded import Recorded
 from xmem.run.workload import Workload
 from xmem.simulation.replay import Replay, Requests
@@ -38,6 +39,7 @@ class Stages:
         scaling: Relation of the run to those of a fitted model; None for a run as it was recorded.
         what_if: Changes of the script, as texts.
         convolution_workspaces: Source of the convolution workspaces for a run on the CPU.
+        warm: The allocator that a run on a real GPU began with; None where the trace does not show it.
     """
 
     question: Question
@@ -54,6 +56,12 @@ class Stages:
     scaling: Scaling | None
     what_if: tuple[str, ...]
     convolution_workspaces: ConvolutionWorkspaces | None = None
+    warm: Warm | None = None
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether the question is about other settings or another script than were recorded."""
+        return bool(self.what_if) or self.settings.options != job_settings(self.trace).options
 
     @property
     def trace(self) -> Trace:

@@ -26,7 +26,7 @@ from xmem.files.documents import parse_toml
 
 DEFAULT_CONFIDENCE = 0.9
 KINDS = ("convolutional", "other")
-_FILES = ("calibration.toml", "calibration_of_foreign_traces.toml")
+_FILES = ("calibration.toml", "calibration_of_foreign_traces.toml", "calibration_of_gpu_traces.toml")
 _TAIL_SHARE = 5  # the largest fifth
 _LEAST_ROWS = 9  # enough to reach the default confidence without an extrapolated tail
 # Both are based on captures on the CPU and may substitute for each other.
@@ -171,8 +171,8 @@ def interval(
 
     Args:
         reserved_bytes: The estimated peak of reserved memory.
-        way: ``phantom``, ``cpu``, ``fitted``, ``foreign``, ``foreign_without_shapes``; others were never
-            measured.
+        way: ``phantom``, ``cpu``, ``fitted``, ``foreign``, ``foreign_without_shapes``, ``recorded``; others
+            were never measured.
         kind: One of ``KINDS``: whether the job has convolutions, whose workspaces are more uncertain.
         confidence: Confidence of each bound.
         context_bytes: Context to add to both bounds.

@@ -52,12 +52,19 @@ def interval_of(stages: Stages, verdict: Judged, bounds: Bounds, spread_bytes: i
     if stages.recorded.origin is Origin.FOREIGN_CPU:
         least_bytes = max(bounds.perfect_reuse_bytes, (least_bytes or reserved_bytes) - _SEGMENT_BYTES)
         most_bytes = max(most_bytes or 0, reserved_bytes) + _SEGMENT_BYTES
+    if stages.warm is not None:
+        if not stages.warm.agrees:
+            return None
+        opened = stages.warm.open(stages.workload, stages.settings.options)
+        least_bytes, most_bytes = opened.least_bytes, opened.most_bytes
     if spread_bytes:
         most_bytes = max(most_bytes or 0, reserved_bytes) + spread_bytes
+    way = _way(stages)
+    has_open_workspaces = way != "recorded" and evidence.has_convolutions(trace)
     between = calibration.interval(
         reserved_bytes,
-        way=_way(stages),
-        kind="convolutional" if evidence.has_convolutions(trace) else "other",
+        way=way,
+        kind="convolutional" if has_open_workspaces else "other",
         confidence=stages.question.confidence,
         context_bytes=verdict.beside_bytes,
         least_bytes=least_bytes,
@@ -111,4 +118,6 @@ def _way(stages: Stages) -> str:
         if stages.scaling is not None:
             return "fitted"
         return "fake" if stages.trace.notes.mode == Mode.FAKE else "cpu"
-    return "recorded"  # on a GPU, with allocations replayed as recorded
+    if stages.warm is None:
+        return "unplaced"
+    return "recorded"  # on a GPU, from the allocator that the trace began with

@@ -35,6 +35,7 @@ from xmem.estimation.open_sizes import convolution_workspaces
 from xmem.estimation.question import AS_RECORDED, Question, ask
 from xmem.estimation.stage_clock import StageClock
 from xmem.estimation.verdict import Judged, judge
+from xmem.estimation.warm_start import warm_start_of
 from xmem.files.sources import TraceSource
 from xmem.simulation.bounding import replay_through
 from xmem.trace.trace import Progress, Trace
@@ -146,7 +147,7 @@ def run_stages(
     without_limit = replay_without_limit(moved, question, clock=clock)
     settings = without_limit.settings
     workspaces = convolution_workspaces(moved, without_limit.replay, settings.options)
-    return Stages(
+    stages = Stages(
         question=question,
         settings=settings,
         recorded=observed.recorded,
@@ -165,7 +166,11 @@ def run_stages(
         timings_s=clock.seconds,
         scaling=without_limit.scaling,
         what_if=tuple(change.text for change in observed.what_ifs),
+        warm=warm_start_of(observed.recorded, moved.corrected),
     )
+    if stages.warm is None or not stages.is_changed:
+        return stages
+    return replace(stages, assumptions=(*stages.assumptions, stages.warm.assumption))
 
 
 def conclude(stages: Stages, *, show_packages: bool = False) -> Analysis:

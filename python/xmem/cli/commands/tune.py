@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -34,6 +35,7 @@ def tune(
     """
     from xmem.advice.tuning import search
     from xmem.estimation.pipeline import run_stages
+    from xmem.estimation.warm_start import least_requests
 
     question = options.question(gpu, capacity, None, torch_version, cudnn)
     if question.device is None:
@@ -41,20 +43,27 @@ def tune(
     stages = run_stages(job.observed(trace, at), question)
     _require_a_beginning(stages)
     _require_settings(stages)
-    tuning = search(
-        stages.requests,
-        question.device,
-        stages.settings.torch_version,
+    searched = partial(
+        search,
+        device=question.device,
+        torch_version=stages.settings.torch_version,
         outside_bytes=stages.unreplayed.outside_bytes,
         settings_of=stages.settings.settings_of,
         sizes_with_slack=stages.settings.sizes_with_slack,
     )
+    possible = None
+    if stages.warm is None:
+        tuning = searched(stages.requests)
+    else:
+        start, workload = stages.warm.start, stages.workload
+        tuning = searched(start.most(workload), unsplit=start.most(workload, finest=False))
+        possible = searched(least_requests(stages.workload))
     if as_json:
-        output.print_json(_contract(tuning, trace))
+        output.print_json(_contract(tuning, possible, trace))
     else:
         from xmem.reports.terminal.tuning import render
 
-        render(tuning, output.console())
+        render(tuning, output.console(), possible)
     raise typer.Exit(ExitCode.DONE if tuning.fitting or tuning.defaults.fits else ExitCode.DOES_NOT_FIT)
 
 
@@ -62,16 +71,22 @@ def _require_a_beginning(stages: Stages) -> None:
     """Refuse a run whose replay is far from what PyTorch's allocator reserved: savings would be imagined.
 
     Raises:
-        TraceError: The trace begins in the middle of the run.
+        TraceError: The trace begins in the middle of the run, and what was there before cannot be placed.
     """
+    advice = (
+        "record from the start of the process, or use: xmem-fast capture -o trace.json.gz -- python train.py"
+    )
+    if stages.warm is not None:
+        if not stages.warm.agrees:
+            raise TraceError(f"{stages.warm.why_not}; {advice}", stages.trace.path)
+        return
     counted = stages.unreplayed.allocator
     if abs(counted.seen_bytes - counted.instead_of_bytes) <= _CLOSE * counted.seen_bytes:
         return
     raise TraceError(
         f"PyTorch's allocator had reserved {format_bytes(counted.seen_bytes)} while this trace was recorded, "
         f"but its requests alone lead to {format_bytes(counted.instead_of_bytes)}: the trace begins in the "
-        "middle of the run, so it does not show what other settings would change; record from the start of "
-        "the process, or use: xmem-fast capture -o trace.json.gz -- python train.py",
+        f"middle of the run, so it does not show what other settings would change; {advice}",
         stages.trace.path,
     )
 
@@ -91,7 +106,7 @@ def _require_settings(stages: Stages) -> None:
     )
 
 
-def _contract(tuning: Tuning, trace: str) -> dict[str, Any]:
+def _contract(tuning: Tuning, possible: Tuning | None, trace: str) -> dict[str, Any]:
     best = tuning.best
     return {
         "schema_version": 1,
@@ -108,4 +123,11 @@ def _contract(tuning: Tuning, trace: str) -> dict[str, Any]:
         "defaults": asdict(tuning.defaults),
         "best": None if best is None else asdict(best),
         "ranked": [asdict(outcome) for outcome in tuning.ranked],
+        "possible": None
+        if possible is None
+        else {
+            "defaults": asdict(possible.defaults),
+            "best": None if possible.best is None else asdict(possible.best),
+            "saved_peak_bytes": possible.saved_peak_bytes,
+        },
     }

@@ -13,9 +13,17 @@ from xmem.text.units import format_bytes
 _SHOWN = 5
 
 
-def render(tuning: Tuning, console: Console) -> None:
-    """Write the best settings and their cost to a console, which decides whether to show colours."""
-    console.print(_headline(tuning), soft_wrap=True)
+def render(tuning: Tuning, console: Console, possible: Tuning | None = None) -> None:
+    """Write the best settings and their cost to a console, which decides whether to show colours.
+
+    Args:
+        tuning: What is certain.
+        console: Where to write.
+        possible: For a trace that begins in the middle of a run, the search as if the run had begun with it.
+    """
+    console.print(
+        _headline(tuning, "Nothing is sure to help" if possible else "Nothing helps"), soft_wrap=True
+    )
     console.print()
     if tuning.best is not None:
         console.print(Text(f"  {tuning.best.environment_line}", "bold"), soft_wrap=True)
@@ -24,19 +32,22 @@ def render(tuning: Tuning, console: Console) -> None:
         console.print()
     for line in _table([tuning.defaults, *tuning.ranked[:_SHOWN]]):
         console.print(line, soft_wrap=True)
+    if possible is not None:
+        console.print()
+        console.print(Text(_open(tuning, possible), "yellow"), soft_wrap=True)
     console.print()
     fit = f"{tuning.fitting:,} of {tuning.candidates:,} settings fit"
     console.print(Text(f"Rules of torch {tuning.torch_version}; {fit}; equal outcomes are shown once", "dim"))
 
 
-def _headline(tuning: Tuning) -> Text:
+def _headline(tuning: Tuning, nothing: str) -> Text:
     best, defaults, gpu = tuning.best, tuning.defaults, tuning.device.name
     if best is None:
         if defaults.fits:
             why = f"PyTorch's defaults take {format_bytes(defaults.peak_reserved_bytes)} on {gpu}"
-            return Text.assemble(("Nothing helps", "bold"), f": {why}, and no setting saves 1% of it")
+            return Text.assemble((nothing, "bold"), f": {why}, and no setting saves 1% of it")
         why = f"the job needs a GPU of {format_bytes(defaults.smallest_capacity_bytes)}, not {gpu}"
-        return Text.assemble(("Nothing helps", "bold red"), f": {why}, and no setting saves 1% of it")
+        return Text.assemble((nothing, "bold red"), f": {why}, and no setting saves 1% of it")
     if not best.fits:
         least = format_bytes(best.smallest_capacity_bytes)
         instead = format_bytes(defaults.smallest_capacity_bytes)
@@ -54,6 +65,21 @@ def _headline(tuning: Tuning) -> Text:
     saved = format_bytes(tuning.saved_peak_bytes)
     of = format_bytes(defaults.peak_reserved_bytes)
     return Text.assemble((f"Saves {saved}", "bold green"), f" of the {of} that the defaults take on {gpu}")
+
+
+def _open(tuning: Tuning, possible: Tuning) -> str:
+    """Return what the memory before a trace leaves open."""
+    why = (
+        "The trace begins in the middle of the run. All that was reserved before it is counted as in use at "
+        "one time, which no setting lowers."
+    )
+    if possible.best is None or possible.best.peak_reserved_bytes >= tuning.defaults.peak_reserved_bytes:
+        return f"{why} The recorded part alone would not save more"
+    return (
+        f"{why} The recorded part alone takes {format_bytes(possible.best.peak_reserved_bytes)} with "
+        f"{possible.best.alloc_conf}, and {format_bytes(possible.defaults.peak_reserved_bytes)} with the "
+        "defaults: a run that it shows whole may save as much; record from the start of the process to know"
+    )
 
 
 def _price(best: SettingsOutcome, defaults: SettingsOutcome) -> str:
