@@ -5,7 +5,7 @@ INT, TERM, QUIT and KILL after a random time, and half of the time another 50 to
 good script to the same output. After that no process, folder or partial file of either may be left, and where
 the interrupted capture wrote nothing, the output from before it has to be as it was.
 
-Usage: python tests/fuzz/interrupt_captures.py --runs N [--seed N] [--python INTERPRETER, for --mode phantom]
+Usage: python tests/fuzz/interrupt_captures.py --runs N [--first N] [--seed N] [--python CUDA_BUILD]
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from left_behind import processes_of, until
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGKILL)
 PATIENCE_S = 60.0
+PATIENCE_OF_A_WHOLE_RUN_S = 600.0
 TRAIN = """
 import torch
 device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -97,8 +98,12 @@ def try_case(chance: random.Random, folder: Path, mode: str, python: str) -> str
     if not until(lambda: not processes_of(folder), PATIENCE_S):
         return f"{what}: {processes_of(folder)}"
     again = capture(folder, mode, python, TRAIN)
-    if again.wait(PATIENCE_S) != 0:
-        return f"{what}: the next capture fails"
+    try:
+        if again.wait(PATIENCE_OF_A_WHOLE_RUN_S) != 0:
+            return f"{what}: the next capture fails"
+    except subprocess.TimeoutExpired:
+        again.kill()
+        return f"{what}: the next capture does not end"
     left = sorted(path.name for path in folder.iterdir())
     return None if left == ["script.py", "trace.json"] else f"{what}: {left}"
 
@@ -107,6 +112,7 @@ def main() -> int:
     """Run a campaign as the command line asks."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--first", type=int, default=0, help="number of the first case")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--python", default="", help="a Python with a CUDA build of torch")
     asked = parser.parse_args()
@@ -114,13 +120,15 @@ def main() -> int:
     if asked.python:
         modes.append(("phantom", asked.python))
     failed = 0
-    for number in range(asked.runs):
+    for number in range(asked.first, asked.first + asked.runs):
         chance = random.Random(f"{asked.seed} {number}")
         mode, python = modes[number % len(modes)]
         with tempfile.TemporaryDirectory() as folder:
             if (why := try_case(chance, Path(folder), mode, python)) is not None:
                 failed += 1
                 print(f"case {number} of seed {asked.seed}: {why}", flush=True)
+        if number % 20 == 19:
+            print(f"{number + 1 - asked.first} done, {failed} left something behind", flush=True)
     print(f"{asked.runs} interrupted captures, {failed} left something behind")
     return 1 if failed else 0
 
