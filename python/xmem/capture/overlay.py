@@ -19,7 +19,7 @@ from pathlib import Path
 
 from xmem.capture.interpreter import TorchBuild, find_torch
 from xmem.errors import CaptureError, ConfigError
-from xmem.files.cache import cache_folder
+from xmem.files.cache import cache_folder, make_private
 
 # What is compiled against one build of torch, and has to be replaced with it.
 _COMPILED_BESIDE = ("torchvision", "torchaudio")
@@ -84,7 +84,7 @@ def make_overlay(python: str, environment: Mapping[str, str]) -> Path:
     if build.cuda is not None:
         return Path(build.python)
     folder = _folder(build)
-    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private(folder.parent)
     with _alone(folder):
         found = overlay_python(build)
         if found is None:

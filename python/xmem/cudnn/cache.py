@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from xmem.files.cache import cache_folder
+from xmem.files.cache import cache_folder, make_private
 
 Plans = tuple[tuple[int, tuple[int, ...]], ...]
 """Workspace in bytes and numerical notes of each plan, in cuDNN's order; empty where it has none."""
@@ -61,7 +61,7 @@ class PlanCache:
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
-        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(self._path.parent)
         with closing(sqlite3.connect(self._path, timeout=_WAIT_S)) as database:
             database.execute(
                 "CREATE TABLE IF NOT EXISTS plans (library TEXT, device TEXT, problem TEXT, plans TEXT, "

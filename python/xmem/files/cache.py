@@ -13,3 +13,16 @@ def cache_folder() -> Path:
         return Path(chosen)
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "xmem-fast"
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder that only this user may enter, and those above it that do not exist.
+
+    ``Path.mkdir(mode, parents=True)`` would leave the latter open to all that the umask lets in.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    if not folder.parent.exists():
+        make_private(folder.parent)
+    folder.mkdir(mode=0o700, exist_ok=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from xmem.capture.capture import own_version
+from xmem.files.cache import make_private
 from xmem.scaling import write_model
 from xmem.scaling.dimensions import substitute
 
@@ -80,7 +81,7 @@ def captured_job(job: CommandJob, folder: Path, capture: Capture) -> Captured:
     missing = [
         (command, trace) for command, trace in zip(commands, traces, strict=True) if not trace.exists()
     ]
-    folder.mkdir(parents=True, exist_ok=True)
+    make_private(folder)
     for command, trace in missing:
         capture(command, trace, job)
     path = traces[0]

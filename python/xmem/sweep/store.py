@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from xmem.errors import ConfigError, SweepError
+from xmem.files.cache import make_private
 from xmem.sweep.evaluate import Finished
 from xmem.sweep.outcome import ConfigurationOutcome
 
@@ -34,7 +35,7 @@ class Store:
         """
         self.path = path
         with self._explained():
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_private(path.parent)
             self._database = sqlite3.connect(path)
         try:
             with self._explained():
