@@ -40,7 +40,7 @@ from xmem.simulation.replay import replay as replay_requests
 from xmem.simulation.stretches import highest_of_stretches
 from xmem.text.units import format_bytes
 from xmem.trace.attribution import CATEGORY_LABELS, Attribution, Phase, trains
-from xmem.trace.blocks import BlockTable
+from xmem.trace.blocks import NEVER, BlockTable
 from xmem.trace.notes import CardNote, Mode, ValueRead
 from xmem.trace.trace import Trace
 
@@ -51,6 +51,7 @@ _ALIKE = 0.01
 _MOST_PATHS = 1000
 _CURVE_POINTS = 200
 _WHOLE_ITERATION = 2  # optimizer steps that enclose one
+_COLLECTIVES = ("nccl:", "gloo:", "c10d::", "record_param_comms")
 
 
 @dataclass(frozen=True)
@@ -420,6 +421,13 @@ def _processes(recorded: Recorded) -> NDArray[np.int32]:
 def _one_of_many(recorded: Recorded) -> Iterator[str]:
     """Describe whose memory a trace that others recorded shows, where a job has several processes."""
     rank, processes = recorded.trace.rank, len(_processes(recorded))
+    others = _other_gpus(recorded)
+    if others:
+        shown = ", ".join(f"{device}: {format_bytes(peak)}" for device, peak in others.items())
+        yield (
+            f"the trace holds memory events of {len(others) + 1} GPUs: the answer is about GPU "
+            f"{recorded.traced_device[1]}; at most was in use on the others ({shown})"
+        )
     if processes > 1:
         yield (
             f"the trace holds memory events of {processes} processes on the same device: they are counted "
@@ -431,6 +439,28 @@ def _one_of_many(recorded: Recorded) -> Iterator[str]:
             f"the trace is of rank {rank.number} of {rank.world_size}: other ranks can need more, and what "
             "other processes held on the same GPU is not in it"
         )
+    elif rank is None and recorded.trace.names.matching(lambda name: name.startswith(_COLLECTIVES)).any():
+        yield (
+            "the run calls collectives, but the trace does not say which process of how many it is: others "
+            "can need more, and what they held on the same GPU is not in it"
+        )
+
+
+def _other_gpus(recorded: Recorded) -> dict[int, int]:
+    """Return the most bytes in use on each GPU that the trace shows beside the one in question."""
+    device_type, traced = recorded.traced_device
+    blocks = recorded.blocks
+    peaks = {}
+    for device in np.unique(blocks.device_index[blocks.device_type == device_type]).tolist():
+        if device == traced or recorded.origin is not Origin.FOREIGN_GPU:
+            continue
+        rows = (blocks.device_type == device_type) & (blocks.device_index == device)
+        freed = rows & (blocks.free_ns != NEVER)
+        times = np.concatenate([blocks.free_ns[freed], blocks.alloc_ns[rows]])
+        changes = np.concatenate([-blocks.size_bytes[freed], blocks.size_bytes[rows]])
+        in_use = np.cumsum(changes[np.argsort(times, kind="stable")])
+        peaks[device] = int(in_use.max(initial=0))
+    return peaks
 
 
 def _begins_late(recorded: Recorded) -> Iterator[str]:

@@ -202,3 +202,40 @@ def test_a_confidence_without_an_interval_is_refused_with_the_way_out(tmp_path: 
     result = xmem_fast("check", path, "--budget", "4GiB", "--confidence", "0.9")
     assert result.exit_code == 2
     assert "does not show a whole run" in result.stderr
+
+
+def test_other_gpus_of_a_trace_are_named_with_what_was_in_use_on_them() -> None:
+    trace = two_steps(400)
+    for time, size in ((20, 7), (30, -7), (40, 5)):
+        trace.memory(size * MIB, time, address=0x9000, device_type=1, device_index=1, total_reserved=40 * MIB)
+    (said,) = [each for each in xmem.estimate(trace.bytes()).assumptions if "2 GPUs" in each]
+    assert "the answer is about GPU 1" in said
+    assert "0: 3.00 MiB" in said
+
+
+def test_a_process_of_several_that_does_not_say_which_is_told() -> None:
+    alone, together = two_steps(400), two_steps(400)
+    together.operator("c10d::allreduce_", 50, 60)
+    for trace, expected in ((alone, False), (together, True)):
+        assumptions = xmem.estimate(trace.bytes()).assumptions
+        assert any("calls collectives" in each for each in assumptions) is expected
+    named = of_rank(together, {"rank": 3, "world_size": 8})
+    assert not any("calls collectives" in each for each in xmem.estimate(named).assumptions)
+
+
+def test_the_sentences_about_other_processes_are_in_the_text_of_the_answer(tmp_path: Path) -> None:
+    merged = two_steps(400).on(7, pid=4321)
+    for time, size in ((20, 5), (30, -5)):
+        merged.memory(
+            size * MIB, time, address=0x9000, device_type=1, device_index=0, total_reserved=400 * MIB
+        )
+    cases = {
+        "are counted together": merged.bytes(),
+        "rank 3 of 8": of_rank(two_steps(400), {"rank": 3, "world_size": 8}),
+        "calls collectives": two_steps(400).operator("c10d::allreduce_", 50, 60).bytes(),
+    }
+    for words, trace in cases.items():
+        path = tmp_path / "trace.json"
+        path.write_bytes(trace)
+        shown = " ".join(xmem_fast("estimate", path, "--gpu", "rtx-3060").stdout.split())
+        assert words in shown
