@@ -44,6 +44,12 @@ def advise(analysis: Analysis, *, budget_s: float = DEFAULT_BUDGET_S) -> Advised
     return _Search(analysis, time.monotonic() + budget_s).advised()
 
 
+_BEGINS_LATE = (
+    "the trace begins in the middle of the run, so it does not show what a change would save: record from "
+    "the start of the process; xmem-fast tune tells what is sure, and estimate --what-if gives an interval"
+)
+
+
 class _Search:
     def __init__(self, analysis: Analysis, deadline_s: float) -> None:
         self._analysis = analysis
@@ -60,7 +66,12 @@ class _Search:
         self._left_out: list[str] = []
 
     def advised(self) -> Advised:
-        """Try all candidates, then combine the best."""
+        """Try all candidates, then combine the best; none for a run whose reserved memory does not stem from
+        what its trace shows."""
+        warm = self._analysis.stages.warm
+        if warm is not None and warm.begins_late:
+            self._refused.append(("any", _BEGINS_LATE))
+            return self._of([], None, frozenset())
         found = []
         for candidate in candidates(self._analysis, self._trial):
             if self._is_late():
@@ -77,6 +88,11 @@ class _Search:
             key=lambda each: (-each.saved_bytes, -each.saved_allocated_bytes),
         )
         combination, taken = self._combined(helpful)
+        return self._of(helpful, combination, taken)
+
+    def _of(
+        self, helpful: Sequence[Advice], combination: Combination | None, taken: frozenset[str]
+    ) -> Advised:
         estimate = self._analysis.estimate
         return Advised(
             peak_reserved_bytes=self._before.peak_reserved_bytes,

@@ -368,6 +368,11 @@ class Warm:
         return abs(self.most_bytes - self.counted_bytes) <= _CLOSE * self.counted_bytes
 
     @property
+    def begins_late(self) -> bool:
+        """Whether the trace by itself does not explain what was counted."""
+        return abs(self.least_bytes - self.counted_bytes) > _CLOSE * self.counted_bytes
+
+    @property
     def why_not(self) -> str:
         """Sentence for a start that cannot be rebuilt."""
         return (

@@ -225,6 +225,17 @@ def test_tune_tells_what_is_sure_from_what_may_be(tmp_path: Path) -> None:
     assert "The trace begins in the middle of the run" in text
 
 
+def test_no_advice_is_given_where_savings_would_be_imagined(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    for begin, given in ((0, True), (Job(7).iterations[3], False)):
+        path.write_bytes(Job(7).seen_from(begin))
+        told = json.loads(xmem_fast("advise", path, "--gpu", "rtx-3060", "--json").stdout)
+        assert (told["tried"] > 0) is given
+    assert told["advice"] == []
+    assert "middle of the run" in str(told["refused"])
+    assert "No advice: the trace begins" in xmem_fast("advise", path, "--gpu", "rtx-3060").stdout
+
+
 def test_tune_says_nothing_of_a_beginning_that_it_saw(tmp_path: Path) -> None:
     trace = TraceBuilder().with_metadata(device_requests=1, iterations=1)
     trace.iteration(0, 0, 200).alloc(0x1000, 400 * MIB, 2).annotation("Optimizer.step#SGD.step", 110, 120)

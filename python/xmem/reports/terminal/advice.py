@@ -32,6 +32,8 @@ def render(advised: Advised, console: Console) -> None:
 
 def _headline(advised: Advised) -> Text:
     of = f"the {format_bytes(advised.peak_reserved_bytes)} that the job reserves"
+    if advised.refused and not advised.tried:
+        return Text.assemble(("No advice", "bold"), f": {advised.refused[0][1]}")
     if not advised.advice:
         return Text.assemble(("Nothing tried helps", "bold"), f": no remedy lowers {of}")
     best = advised.combination or advised.advice[0]
