@@ -25,19 +25,28 @@ pytestmark = [
 
 
 @pytest.mark.parametrize(
-    ("size", "rank", "script"),
+    ("size", "rank", "running", "script"),
     [
-        (2, 1, "deepspeed_zero.py --stage 1"),
-        (2, 0, "deepspeed_zero.py --stage 2 --accumulate 2"),
-        (2, 1, "deepspeed_zero.py --stage 2 --offload"),
-        (2, 0, "deepspeed_zero.py --stage 3"),
-        (4, 3, "deepspeed_zero.py --stage 3"),
-        (2, 1, "deepspeed_zero.py --stage 3 --offload"),
+        (2, 1, (1,), "deepspeed_zero.py --stage 1"),
+        (2, 0, (0,), "deepspeed_zero.py --stage 2 --accumulate 2"),
+        (2, 1, (1,), "deepspeed_zero.py --stage 2 --offload"),
+        (2, 0, (0,), "deepspeed_zero.py --stage 3"),
+        (4, 3, (3,), "deepspeed_zero.py --stage 3"),
+        (2, 1, (1,), "deepspeed_zero.py --stage 3 --offload"),
+        (2, 1, (1,), "megatron_core.py --tensor 2"),
+        (2, 0, (0, 1), "megatron_core.py --pipeline 2"),
+        (2, 1, (1,), "megatron_core.py --context 2"),
+        (2, 1, (1,), "megatron_core.py --experts 4 --expert-parallel 2"),
+        (4, 2, (0, 2), "megatron_core.py --tensor 2 --pipeline 2 --chunks 2"),
+        (4, 3, (3,), "megatron_core.py --tensor 2 --experts 4 --expert-parallel 2 --recompute"),
+        (8, 7, (3, 7), "megatron_core.py --tensor 2 --pipeline 2 --context 2"),
     ],
 )
-def test_a_rank_alone_asks_for_what_it_asks_for_among_real_peers(size, rank, script, tmp_path) -> None:
+def test_a_rank_alone_asks_for_what_it_asks_for_among_real_peers(
+    size, rank, running, script, tmp_path
+) -> None:
     name, *arguments = script.split()
     command = [str(EXAMPLES / name), *arguments]
-    real, alone = real_and_alone(str(PYTHON), command, tmp_path, size, rank, (rank,))
+    real, alone = real_and_alone(str(PYTHON), command, tmp_path, size, rank, running)
     assert len(real[0][1]) > 500
     assert alone == real
