@@ -1,7 +1,6 @@
 #include "attribution/attribute.hpp"
 
 #include <algorithm>
-#include <iterator>
 #include <string>
 #include <string_view>
 
@@ -15,12 +14,25 @@ namespace {
 
 using blocks::BlockTable;
 using trace::SpanKind;
-using Stack = std::span<const std::uint32_t>;
 
 constexpr std::string_view kModulePrefix = "nn.Module: ";
 
 // Modules in the name of one: paths would grow with the square of the depth.
 constexpr std::size_t kMostModules = 100;
+
+// What the open spans of a thread say: rows of events, -1 for none.
+struct Surroundings {
+  OpenPhases phases;
+  bool on_host = false;
+  bool evaluates = false;       // inside of a node of the backward pass
+  std::int32_t operation = -1;  // the innermost
+  std::int32_t root = -1;       // the outermost that is not the engine's, if there is one
+  std::int32_t numbered = -1;   // the innermost operation with a sequence number
+  std::int32_t module = -1;     // the innermost span of a module
+  std::int32_t line = -1;       // the innermost span of a line, or frame of the user's
+  std::uint32_t frames = 0;     // how many of the open spans are frames of modules
+  Nanoseconds step_end = 0;     // of the optimizer step
+};
 
 class Attributor {
  public:
@@ -66,24 +78,17 @@ class Attributor {
       births.push_back({blocks_.thread[block], blocks_.alloc_ns[block], static_cast<std::uint32_t>(block)});
       result_.iteration[block] = iterations_.at(blocks_.alloc_ns[block]);
     }
-    sweep_stacks(events_, births, [&](std::uint32_t block, Stack stack) {
-      result_.phase[block] = phase_of(events_, roles_, blocks_.thread[block], stack);
-      result_.module[block] = module_of(stack);
-      result_.source_line[block] = line_of(stack);
-      bool in_backward = roles_.is_engine_thread(blocks_.thread[block]);
-      std::int32_t numbered = -1;  // innermost span with a sequence number
-      for (const std::uint32_t row : stack) {
-        if (events_.kind[row] == SpanKind::host) result_.host[block] = 1;
-        if (roles_[row] == Role::optimizer_step) step_end_[block] = std::max(step_end_[block], events_.end_ns[row]);
-        if (events_.kind[row] != SpanKind::operation) continue;
-        const auto operation = static_cast<std::int32_t>(row);
-        result_.operation[block] = operation;
-        std::int32_t& root = result_.root_operation[block];
-        if (root < 0 || (roles_.is_engine(static_cast<std::size_t>(root)) && !roles_.is_engine(row))) root = operation;
-        in_backward = in_backward || roles_[row] == Role::evaluate_function;
-        if (events_.sequence_number[row] >= 0) numbered = operation;
-      }
-      if (in_backward && numbered >= 0) result_.forward_link[block] = links_.of(static_cast<std::size_t>(numbered));
+    sweep(births, [&](std::uint32_t block, const Surroundings& open) {
+      const bool on_engine = roles_.is_engine_thread(blocks_.thread[block]);
+      result_.phase[block] = open.phases.phase(on_engine);
+      result_.module[block] = module_of(open);
+      result_.source_line[block] = line_of(open);
+      result_.host[block] = open.on_host ? 1 : 0;
+      result_.operation[block] = open.operation;
+      result_.root_operation[block] = open.root;
+      step_end_[block] = open.step_end;
+      if ((on_engine || open.evaluates) && open.numbered >= 0)
+        result_.forward_link[block] = links_.of(static_cast<std::size_t>(open.numbered));
     });
   }
 
@@ -95,9 +100,9 @@ class Attributor {
       const auto row = static_cast<std::size_t>(result_.forward_link[block]);
       links.push_back({events_.thread[row], events_.begin_ns[row], static_cast<std::uint32_t>(block)});
     }
-    sweep_stacks(events_, links, [&](std::uint32_t block, Stack stack) {
-      result_.module[block] = module_of(stack);
-      if (const NameId line = line_of(stack); !line.is_none()) result_.source_line[block] = line;
+    sweep(links, [&](std::uint32_t block, const Surroundings& open) {
+      result_.module[block] = module_of(open);
+      if (const NameId line = line_of(open); !line.is_none()) result_.source_line[block] = line;
     });
   }
 
@@ -109,9 +114,40 @@ class Attributor {
       const auto row = static_cast<std::uint32_t>(block);
       deaths.push_back({thread_of_free(memory, block), blocks_.free_ns[block], row});
     }
-    sweep_stacks(events_, deaths, [&](std::uint32_t block, Stack stack) {
-      result_.free_phase[block] = phase_of(events_, roles_, thread_of_free(memory, block), stack);
+    sweep(deaths, [&](std::uint32_t block, const Surroundings& open) {
+      result_.free_phase[block] = open.phases.phase(roles_.is_engine_thread(thread_of_free(memory, block)));
     });
+  }
+
+  template <class Answer>
+  void sweep(std::vector<Instant>& instants, Answer answer) {
+    const auto enter = [this](Surroundings open, std::uint32_t row) {
+      enter_span(open, row);
+      return open;
+    };
+    sweep_stacks<Surroundings>(events_, instants, enter, answer);
+  }
+
+  void enter_span(Surroundings& open, std::uint32_t row) {
+    const SpanKind kind = events_.kind[row];
+    const Role role = roles_[row];
+    const auto at = static_cast<std::int32_t>(row);
+    open.phases.enter(role, kind);
+    if (role == Role::optimizer_step) open.step_end = std::max(open.step_end, events_.end_ns[row]);
+    if (kind == (has_lines_ ? SpanKind::line : SpanKind::user_frame)) open.line = at;
+    if (kind == SpanKind::host) open.on_host = true;
+    if (kind == SpanKind::module) open.module = at;
+    if (kind == SpanKind::module_frame) {
+      frames_.resize(open.frames);  // without those of spans that have closed
+      frames_.push_back(row);
+      ++open.frames;
+    }
+    if (kind != SpanKind::operation) return;
+    open.operation = at;
+    if (open.root < 0 || (roles_.is_engine(static_cast<std::size_t>(open.root)) && !roles_.is_engine(row)))
+      open.root = at;
+    open.evaluates = open.evaluates || role == Role::evaluate_function;
+    if (events_.sequence_number[row] >= 0) open.numbered = at;
   }
 
   std::int32_t thread_of_free(const trace::MemoryTable& memory, std::size_t block) const {
@@ -119,22 +155,14 @@ class Attributor {
     return event < 0 ? blocks_.thread[block] : memory.thread[static_cast<std::size_t>(event)];
   }
 
-  NameId module_of(Stack stack) {
-    if (has_modules_) {
-      for (auto row = stack.rbegin(); row != stack.rend(); ++row) {
-        if (events_.kind[*row] == SpanKind::module) return result_.modules.intern(trace_.names[events_.name[*row]]);
-      }
-      return {};
-    }
-    frames_.clear();
-    std::ranges::copy_if(stack, std::back_inserter(frames_),
-                         [&](std::uint32_t row) { return events_.kind[row] == SpanKind::module_frame; });
+  NameId module_of(const Surroundings& open) {
+    if (has_modules_) return open.module < 0 ? NameId{} : result_.modules.intern(name_of(open.module));
     path_.clear();
-    for (std::size_t level = 0; level < frames_.size(); ++level) {
+    for (std::size_t level = 0; level < open.frames; ++level) {
       if (!path_.empty()) path_ += '.';
-      if (frames_.size() > kMostModules && level == kMostModules / 2) {
+      if (open.frames > kMostModules && level == kMostModules / 2) {
         path_ += "...";
-        level = frames_.size() - kMostModules / 2 - 1;
+        level = open.frames - kMostModules / 2 - 1;
         continue;
       }
       path_ += trace_.names[events_.name[frames_[level]]].substr(kModulePrefix.size());
@@ -142,15 +170,13 @@ class Attributor {
     return path_.empty() ? NameId{} : result_.modules.intern(path_);
   }
 
-  NameId line_of(Stack stack) {
-    const SpanKind wanted = has_lines_ ? SpanKind::line : SpanKind::user_frame;
-    for (auto row = stack.rbegin(); row != stack.rend(); ++row) {
-      if (events_.kind[*row] != wanted) continue;
-      const std::string_view name = trace_.names[events_.name[*row]];
-      return has_lines_ ? result_.lines.intern(name) : result_.lines.intern(line_of_frame(name));
-    }
-    return {};
+  NameId line_of(const Surroundings& open) {
+    if (open.line < 0) return {};
+    const std::string_view name = name_of(open.line);
+    return has_lines_ ? result_.lines.intern(name) : result_.lines.intern(line_of_frame(name));
   }
+
+  std::string_view name_of(std::int32_t row) const { return trace_.names[events_.name[static_cast<std::size_t>(row)]]; }
 
   // `PATH(LINE): FUNCTION` -> `PATH:LINE`.
   std::string_view line_of_frame(std::string_view name) {
@@ -169,7 +195,7 @@ class Attributor {
   bool has_modules_ = false;
   bool has_lines_ = false;
   std::string path_;
-  std::vector<std::uint32_t> frames_;
+  std::vector<std::uint32_t> frames_;  // open frames of modules, outermost first, and some that have closed
   std::vector<Nanoseconds> step_end_;  // of the optimizer step that a block is born in
   Attribution result_;
 };

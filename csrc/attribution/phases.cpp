@@ -58,34 +58,20 @@ bool SpanRoles::is_engine(std::size_t row) const {
   return engine_[static_cast<std::size_t>(events_.name[row].value)];
 }
 
-Phase phase_of(const trace::EventTable& events, const SpanRoles& roles, std::int32_t thread,
-               std::span<const std::uint32_t> stack) {
-  bool step = false, zero_grad = false, load = false, backward = roles.is_engine_thread(thread), forward = false;
-  for (const std::uint32_t row : stack) {
-    switch (roles[row]) {
-      case Role::optimizer_step:
-        step = true;
-        break;
-      case Role::zero_grad:
-        zero_grad = true;
-        break;
-      case Role::load:
-        load = true;
-        break;
-      case Role::evaluate_function:
-        backward = true;
-        break;
-      case Role::none:
-        break;
-    }
-    const SpanKind kind = events.kind[row];
-    forward = forward || kind == SpanKind::operation || kind == SpanKind::module || kind == SpanKind::module_frame;
-  }
-  if (step) return Phase::optimizer_step;
-  if (zero_grad) return Phase::zero_grad;
-  if (load) return Phase::load;
-  if (backward) return Phase::backward;
-  return forward ? Phase::forward : Phase::other;
+void OpenPhases::enter(Role role, SpanKind kind) {
+  step_ = step_ || role == Role::optimizer_step;
+  zero_grad_ = zero_grad_ || role == Role::zero_grad;
+  load_ = load_ || role == Role::load;
+  backward_ = backward_ || role == Role::evaluate_function;
+  forward_ = forward_ || kind == SpanKind::operation || kind == SpanKind::module || kind == SpanKind::module_frame;
+}
+
+Phase OpenPhases::phase(bool on_engine_thread) const {
+  if (step_) return Phase::optimizer_step;
+  if (zero_grad_) return Phase::zero_grad;
+  if (load_) return Phase::load;
+  if (backward_ || on_engine_thread) return Phase::backward;
+  return forward_ ? Phase::forward : Phase::other;
 }
 
 Iterations::Iterations(const trace::Trace& trace, const SpanRoles& roles) {

@@ -1,9 +1,8 @@
-// Which iteration an instant belongs to, and which part of the training step a stack is in.
+// Which iteration an instant belongs to, and which part of the training step spans are in.
 #pragma once
 
 #include <cstdint>
 #include <set>
-#include <span>
 #include <vector>
 
 #include "base/interval.hpp"
@@ -32,8 +31,15 @@ class SpanRoles {
   std::set<std::int32_t> engine_threads_;
 };
 
-Phase phase_of(const trace::EventTable& events, const SpanRoles& roles, std::int32_t thread,
-               std::span<const std::uint32_t> stack);
+// What the open spans of a thread say about the phase.
+class OpenPhases {
+ public:
+  void enter(Role role, trace::SpanKind kind);
+  Phase phase(bool on_engine_thread) const;
+
+ private:
+  bool step_ = false, zero_grad_ = false, load_ = false, backward_ = false, forward_ = false;
+};
 
 // Iterations of the training loop: from the capture's own marks, else ProfilerStep#, else the ends of outermost
 // optimizer steps.

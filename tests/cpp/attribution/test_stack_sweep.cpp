@@ -18,9 +18,9 @@ EventTable spans(std::initializer_list<xmem::Interval> all, std::int32_t thread 
 // The rows that are open at each time, as text.
 std::string open_at(const EventTable& events, std::vector<Instant> instants) {
   std::vector<std::string> found(instants.size());
-  sweep_stacks(events, instants, [&](std::uint32_t id, std::span<const std::uint32_t> stack) {
-    for (const std::uint32_t row : stack) found[id] += std::to_string(row);
-  });
+  sweep_stacks<std::string>(
+      events, instants, [](const std::string& outside, std::uint32_t row) { return outside + std::to_string(row); },
+      [&](std::uint32_t id, const std::string& stack) { found[id] = stack; });
   std::string all;
   for (const std::string& stack : found) all += (all.empty() ? "" : " ") + (stack.empty() ? "-" : stack);
   return all;
@@ -51,7 +51,9 @@ TEST(spans_nested_deeper_than_any_profiler_writes_are_refused) {
       events.append({.thread = 0, .span = {static_cast<std::int64_t>(level), 1'000'000}});
     std::vector<Instant> instants{{0, 500'000, 0}};
     std::size_t found = 0;
-    sweep_stacks(events, instants, [&](std::uint32_t, std::span<const std::uint32_t> stack) { found = stack.size(); });
+    sweep_stacks<std::size_t>(
+        events, instants, [](std::size_t outside, std::uint32_t) { return outside + 1; },
+        [&](std::uint32_t, std::size_t level) { found = level; });
     return found;
   };
   CHECK_EQUAL(deep(xmem::attribution::kMostNested), xmem::attribution::kMostNested);
