@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from xmem.batch_size import BatchSize, find_batch_size
     from xmem.errors import CaptureError, ConfigError, TraceError, XmemError
     from xmem.estimation.analysis import Analysis
     from xmem.estimation.estimate import Estimate
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Analysis",
+    "BatchSize",
     "CaptureError",
     "ConfigError",
     "Estimate",
@@ -32,6 +34,7 @@ __all__ = [
     "analyze",
     "attribute",
     "estimate",
+    "find_batch_size",
     "load_ipython_extension",
     "make_requests",
     "memory_tracker",
@@ -42,6 +45,8 @@ __all__ = [
 ]
 
 _HOME = {
+    "BatchSize": "batch_size",
+    "find_batch_size": "batch_size",
     "attribute": "trace.attribution",
     "pair_blocks": "trace.blocks",
     "CaptureError": "errors",
