@@ -23,6 +23,7 @@ from xmem.cli.commands.fit import fit
 from xmem.cli.commands.gpus import gpus
 from xmem.cli.commands.inspect import inspect
 from xmem.cli.commands.max_batch import max_batch
+from xmem.cli.commands.mcp import mcp
 from xmem.cli.commands.phantom_env import phantom_env
 from xmem.cli.commands.policies import policies
 from xmem.cli.commands.replay import replay
@@ -111,7 +112,7 @@ def _options(
 
 for _command in (
     run, capture, estimate, check, diff, fit, max_batch, gpus, policies, inspect, replay, tune, advise, sweep,
-    report, validate, phantom_env,
+    report, validate, phantom_env, mcp,
 ):  # fmt: skip
     # The command ends the options: what follows it belongs to the script, not to us.
     app.command(cls=Command, context_settings={"allow_interspersed_args": _command not in (run, capture)})(
