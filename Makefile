@@ -35,7 +35,7 @@ CPP_FILES = git ls-files --cached --others --exclude-standard -- '*.cpp' '*.hpp'
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo test setup format check-format lint types test-cpp test-sanitized cross-compile fuzz test-python \
-	test-phantom test-stacks test-nightly bench bench-others accuracy clean
+	test-phantom test-stacks test-nightly docs bench bench-others accuracy clean
 
 help:  ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -74,6 +74,10 @@ test-cpp: $(STAMPS)/build  ## Build and run the C++ tests
 
 test-sanitized: $(STAMPS)/build  ## The same under the address and undefined-behaviour sanitizers
 	cmake --workflow --preset asan
+
+docs: $(STAMPS)/xmem  ## Build the site of docs/ into build/site; a broken link fails
+	$(PIP) --group docs
+	mkdocs build --strict
 
 # The compiler is of a wheel, a hundred megabytes.
 cross-compile: $(STAMPS)/build  ## Compile the core and its tests for macOS and Windows
