@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,9 +17,23 @@ from xmem.cli.options import CaptureMode
 from xmem.cli.reading import reading
 from xmem.files.scratch import scratch_folder
 
+_Command = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="-- COMMAND", help="What you would type to train, such as: python train.py"),
+]
+
 
 def run(
-    command: options.Command,
+    command: _Command = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            metavar="FILE",
+            help="Run the program that this YAML file is for: axolotl, LLaMA-Factory or torchtune. What "
+            "follows -- is added to its command.",
+        ),
+    ] = None,
     gpu: options.Gpu = None,
     capacity: options.Capacity = None,
     alloc_conf: options.AllocConf = None,
@@ -67,6 +82,7 @@ def run(
     from xmem.estimation.pipeline import answer
 
     output.require_one_format(as_json, request)
+    typed = _typed(command or [], config)
     question = options.question(gpu, capacity, alloc_conf, torch_version, cudnn, confidence)
     options.require_policies(without_policy)
     output.require_places({"-o": output_file, "--html": page})
@@ -91,7 +107,7 @@ def run(
         stacks=stacks,
     )
     with _trace_path(keep_trace) as trace:
-        captured = capture_noting(command, trace, settings, question, as_json=as_json)
+        captured = capture_noting(typed, trace, settings, question, as_json=as_json)
         with reading(str(trace)) as progress:
             observed = observe(trace, without_policies=without_policy or (), progress=progress)
             analysis = answer(observed, question, show_packages=show_packages)
@@ -111,6 +127,24 @@ def run(
         request=request,
         upper=confidence is not None,
     )
+
+
+def _typed(command: list[str], config: Path | None) -> list[str]:
+    """Return the command to run.
+
+    Raises:
+        BadParameter: There is none.
+        ConfigError: The file is of no program that is known.
+    """
+    if config is None:
+        if not command:
+            raise typer.BadParameter("no command was given; pass one after --, such as: -- python train.py")
+        return command
+    from xmem.capture.front_ends import command_for
+
+    typed = [*command_for(config), *command]
+    output.note(f"running {shlex.join(typed)}")
+    return typed
 
 
 @contextmanager
