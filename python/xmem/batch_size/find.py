@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from xmem.batch_size.samples import DIMENSION, capture_samples, record_samples
 from xmem.devices.gpus import Device
 from xmem.errors import ConfigError
+from xmem.estimation.pipeline import answer
 from xmem.estimation.question import Question, ask
 from xmem.recording.recorder import RecordedDevice
 from xmem.scaling import Prober, Sample, ScalingModel, find_largest, fit, substitute
@@ -30,6 +31,7 @@ class BatchSize:
         largest: Largest batch that fits. ``size`` is smaller where the effective batch is no multiple of it.
         device_peak_bytes: Memory that the card must have at ``size``; 0 in a run that is being recorded.
         capacity_bytes: Memory of the GPU; 0 in a run that is being recorded.
+        high_bytes: Upper bound of the device peak, with 0.9 confidence; None where nothing is known of it.
         model: What was fitted, for other questions; None in a run that is being recorded.
     """
 
@@ -38,10 +40,16 @@ class BatchSize:
     largest: int
     device_peak_bytes: int
     capacity_bytes: int
+    high_bytes: int | None = None
     model: ScalingModel | None = field(default=None, repr=False, compare=False)
 
     def __int__(self) -> int:
         return self.size
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether the batch fits up to the upper bound, too; if not, leave a margin."""
+        return self.high_bytes is not None and self.high_bytes <= self.capacity_bytes
 
     @property
     def effective(self) -> int:
@@ -141,11 +149,14 @@ def largest_batch(samples: Sequence[Sample], question: Question, effective_batch
             f"not even a batch of 1 fits on the {device.name}",
             "name a larger GPU, or see what `xmem-fast advise` suggests",
         )
+    estimate = answer(model.at({DIMENSION: size}), question).estimate
+    assert estimate.verdict is not None
     return BatchSize(
         size=size,
         accumulation=1 if effective_batch is None else effective_batch // size,
         largest=found.value,
-        device_peak_bytes=probe(size).device_peak_bytes,
-        capacity_bytes=device.total_memory_bytes,
+        device_peak_bytes=estimate.device_peak_bytes,
+        capacity_bytes=estimate.verdict.capacity_bytes,
+        high_bytes=None if estimate.interval is None else estimate.interval.high_bytes,
         model=model,
     )

@@ -68,12 +68,16 @@ class MemoryNeed:
 
 @dataclass
 class LargestBatch:
-    """The batch that fits, and the gradient accumulation that keeps the effective batch; sizes in bytes."""
+    """The batch that fits, and the gradient accumulation that keeps the effective batch; sizes in bytes.
+
+    The upper bound holds with 0.9 confidence; where it is above the capacity, or None, the batch may not fit.
+    """
 
     batch_size: int
     accumulation: int
     largest_batch: int
     device_peak_bytes: int
+    upper_bound_bytes: int | None
     capacity_bytes: int
 
 
@@ -165,7 +169,12 @@ def server(folder: Path) -> MCPServer:
         """
         found = find_batch_size(command, gpu=gpu, capacity=capacity, effective_batch=effective_batch)
         return LargestBatch(
-            found.size, found.accumulation, found.largest, found.device_peak_bytes, found.capacity_bytes
+            batch_size=found.size,
+            accumulation=found.accumulation,
+            largest_batch=found.largest,
+            device_peak_bytes=found.device_peak_bytes,
+            upper_bound_bytes=found.high_bytes,
+            capacity_bytes=found.capacity_bytes,
         )
 
     @tool
