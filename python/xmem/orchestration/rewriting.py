@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from xmem.orchestration.tape import Tape
 from xmem.run.workload import Workload, concatenated, made_by_policy
@@ -35,8 +36,8 @@ class Stretch:
     module: int = -1
     source_line: int = -1
 
-    def time_ns(self, event: int, events: int) -> int:
-        """Return the time of an event of a tape with ``events`` events: in order, and inside the stretch."""
+    def times_ns(self, event: NDArray[np.int64], events: int) -> NDArray[np.int64]:
+        """Return the times of events of a tape with ``events`` events: in order, and inside the stretch."""
         room = self.end_ns - self.begin_ns
         return self.begin_ns + (event if events <= room else event * room // events)
 
@@ -51,7 +52,7 @@ class Rewriting:
 
     workload: Workload
     _dropped: list[int] = field(default_factory=list)
-    _columns: dict[str, list[int]] = field(default_factory=dict)
+    _added: list[dict[str, NDArray[np.int64]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.alloc_ns = self.workload.alloc_ns.copy()
@@ -89,31 +90,40 @@ class Rewriting:
             ends_ns: Ends of allocations that the tape keeps, by number; the end of the stretch for others.
             categories: Categories of allocations that are not temporary, by number.
         """
-        for number, size_bytes in enumerate(tape.size_bytes):
-            alloc_ns = stretch.time_ns(tape.born[number], tape.events)
-            if recorded and number in recorded:
-                self.alloc_ns[recorded[number]] = alloc_ns
-                continue
-            if tape.died[number] >= 0:
-                free_ns = stretch.time_ns(tape.died[number], tape.events)
-            else:
-                free_ns = (ends_ns or {}).get(number, NEVER if tape.kept[number] else stretch.end_ns)
-            self._add(
-                size_bytes=size_bytes,
-                alloc_ns=alloc_ns,
-                free_ns=free_ns,
-                category=(categories or {}).get(number, Category.TEMPORARY),
-                phase=stretch.phase,
-                iteration=stretch.iteration,
-                operator=stretch.operator,
-                root_operator=stretch.operator,
-                module=stretch.module,
-                source_line=stretch.source_line,
-            )
-
-    def _add(self, **row: int) -> None:
-        for name, value in row.items():
-            self._columns.setdefault(name, []).append(value)
+        died = np.array(tape.died, np.int64)
+        alloc_ns = stretch.times_ns(np.array(tape.born, np.int64), tape.events)
+        free_ns = np.where(
+            died >= 0,
+            stretch.times_ns(died, tape.events),
+            np.where(np.array(tape.kept, np.bool_), NEVER, stretch.end_ns),
+        )
+        for number, end_ns in (ends_ns or {}).items():
+            if died[number] < 0:
+                free_ns[number] = end_ns
+        category = np.full(len(died), Category.TEMPORARY, np.int64)
+        for number, known in (categories or {}).items():
+            category[number] = known
+        new = np.ones(len(died), np.bool_)
+        for number, row in (recorded or {}).items():
+            self.alloc_ns[row] = alloc_ns[number]
+            new[number] = False
+        same = {
+            "phase": stretch.phase,
+            "iteration": stretch.iteration,
+            "operator": stretch.operator,
+            "root_operator": stretch.operator,
+            "module": stretch.module,
+            "source_line": stretch.source_line,
+        }
+        self._added.append(
+            {
+                "size_bytes": np.array(tape.size_bytes, np.int64)[new],
+                "alloc_ns": alloc_ns[new],
+                "free_ns": free_ns[new],
+                "category": category[new],
+                **{name: np.full(int(new.sum()), value, np.int64) for name, value in same.items()},
+            }
+        )
 
     def finish(self) -> Workload:
         """Return the workload with all changes, in order of allocation."""
@@ -122,8 +132,7 @@ class Rewriting:
         changed = self.workload.with_columns(
             alloc_ns=self.alloc_ns, free_ns=self.free_ns, size_bytes=self.size_bytes
         ).select(kept)
-        added = made_by_policy(
-            len(self._columns.get("size_bytes", [])),
-            **{name: np.array(values) for name, values in self._columns.items()},
-        )
+        names = self._added[0] if self._added else ()
+        columns = {name: np.concatenate([each[name] for each in self._added]) for name in names}
+        added = made_by_policy(len(columns.get("size_bytes", ())), **columns)
         return concatenated([added, changed])

@@ -51,6 +51,15 @@ class Tape:
                 self.died[value] = self.events
                 self.events += 1
 
+    def append(self, other: Tape) -> None:
+        """Play another tape, which has ended, after this one."""
+        self.size_bytes += other.size_bytes
+        self.born += [self.events + event for event in other.born]
+        self.died += [event if event < 0 else self.events + event for event in other.died]
+        self.kept += other.kept
+        self._references += other._references
+        self.events += other.events
+
     @contextmanager
     def frame(self, *names: str) -> Iterator[Frame]:
         """Open the local variables of a function call, in the order of their first appearance in it."""

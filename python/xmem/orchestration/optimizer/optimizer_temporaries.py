@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ from xmem.trace.attribution import Category, Phase
 
 _STEP = re.compile(r"Optimizer\.step#(\w+)\.step")
 _LISTS = ("aten::_foreach_", "aten::_fused_")
+_TELLING = ("aten::add", "aten::mul_", "aten::add_", "aten::clone")  # the first of them tells a sum's purpose
 _NUMBER_BYTES = 8
 _SUMS_OF_ITS_OWN = {"adadelta": 2}  # that are no weight decay: square_avg.add(eps), acc_delta.add(eps)
 
@@ -154,7 +156,10 @@ def _steps(workload: Workload, context: Context) -> list[_Recorded]:
     annotated = operators.rows_named(lambda name: _STEP.fullmatch(name) is not None, ANNOTATION)
     in_lists = _ByTime(events.begin_ns, operators.rows_named(lambda name: name.startswith(_LISTS)))
     fused = _ByTime(events.begin_ns, operators.rows_named(lambda name: name.startswith(_LISTS[1])))
-    outermost = _ByTime(events.begin_ns, (events.kind == OPERATOR) & (operators.parent < 0))
+    outermost = (events.kind == OPERATOR) & (operators.parent < 0)
+    is_sum = outermost & operators.rows_named(lambda name: name == "aten::add")
+    sums = _ByTime(events.begin_ns, is_sum)
+    telling = _ByTime(events.begin_ns, outermost & operators.rows_named(lambda name: name in _TELLING))
     gradients = _Gradients(workload)
     found = []
     for row in _ByTime(events.begin_ns, annotated).rows.tolist():
@@ -163,8 +168,6 @@ def _steps(workload: Workload, context: Context) -> list[_Recorded]:
         made = np.arange(first, last)
         sized = made[workload.size_bytes[made] > _NUMBER_BYTES]
         gone = workload.free_ns[sized] <= end_ns
-        own = [names[int(name)] for name in events.name[outermost.within(begin_ns, end_ns)]]
-        telling = [name for name in own if name in ("aten::add", "aten::mul_", "aten::add_", "aten::clone")]
         matched = _STEP.fullmatch(names[int(events.name[row])])
         assert matched is not None
         found.append(
@@ -176,8 +179,8 @@ def _steps(workload: Workload, context: Context) -> list[_Recorded]:
                 temporary=sized[gone],
                 state=sized[~gone],
                 parameter_bytes=_parameters(workload, gradients.at(begin_ns), sized[gone], sized[~gone]),
-                sums=own.count("aten::add"),
-                sum_first=telling[:1] == ["aten::add"],
+                sums=len(sums.within(begin_ns, end_ns)),
+                sum_first=bool(is_sum[telling.within(begin_ns, end_ns)[:1]].any()),
                 lists=len(in_lists.within(begin_ns, end_ns)) > 0,
                 fused=len(fused.within(begin_ns, end_ns)) > 0,
             )
@@ -215,8 +218,8 @@ def _groups(step: _Recorded) -> list[int]:
     per_parameter, rest = divmod(len(step.state), len(step.parameter_bytes))
     if per_parameter == 0 or rest:
         return []
-    before = np.searchsorted(step.temporary, step.state)
-    _, counts = np.unique(before, return_counts=True)
+    before = np.searchsorted(step.temporary, step.state)  # does not decrease: both are in order
+    counts = np.diff(np.flatnonzero(np.diff(before, prepend=-1, append=-1)))
     return [] if (counts % per_parameter).any() else (counts // per_parameter).tolist()
 
 
@@ -269,13 +272,20 @@ def _tape(
 ) -> Tape:
     tape, place = Tape(), 0
     for count in groups:
-        parameters = [
-            Parameter(
-                name=str(number), shape=None, size_bytes=sizes[number], dtype="float32", group=0, gradient=-1
-            )
-            for number in range(place, place + count)
-        ]
+        tape.append(_tape_of_group(name, tuple(sizes[place : place + count]), options, fresh))
         place += count
-        without_state = frozenset(parameter.name for parameter in parameters) if fresh else frozenset()
-        ALGORITHMS[name].step(tape, Step(parameters, without_state, FOREACH, options))
+    return tape
+
+
+# Steps repeat, and so do groups within a step: those of one parameter each are of a few sizes.
+@lru_cache(maxsize=1024)
+def _tape_of_group(name: str, sizes: tuple[int, ...], options: frozenset[str], fresh: bool) -> Tape:
+    """Return what a step allocates for a parameter group: it lets go of everything that is not state."""
+    parameters = [
+        Parameter(name=str(number), shape=None, size_bytes=size, dtype="float32", group=0, gradient=-1)
+        for number, size in enumerate(sizes)
+    ]
+    without_state = frozenset(parameter.name for parameter in parameters) if fresh else frozenset()
+    tape = Tape()
+    ALGORITHMS[name].step(tape, Step(parameters, without_state, FOREACH, options))
     return tape
