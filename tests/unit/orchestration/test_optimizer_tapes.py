@@ -1,4 +1,4 @@
-"""Tapes of optimizer steps are made group by group and played as columns: as if written parameter by parameter."""
+"""Tapes of optimizer steps, made by group and played as columns: as if written parameter by parameter."""
 
 from __future__ import annotations
 
