@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from xmem.trace.blocks import pair_blocks
     from xmem.trace.trace import Trace, read_trace
 
+__version__ = "0.1.0"  # the one place: the build reads it here
+
 __all__ = [
     "Analysis",
     "BatchSize",
@@ -31,6 +33,7 @@ __all__ = [
     "Trace",
     "TraceError",
     "XmemError",
+    "__version__",
     "analyze",
     "attribute",
     "estimate",

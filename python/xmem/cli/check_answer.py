@@ -75,11 +75,10 @@ def _written(outcomes: Sequence[CheckOutcome], written_as: CheckFormat) -> str:
         }
         return json.dumps(value, indent=2) + "\n"
     if written_as is CheckFormat.SARIF:
-        from importlib import metadata
-
+        from xmem import __version__
         from xmem.reports.gate.sarif import sarif_log
 
-        return json.dumps(sarif_log(outcomes, metadata.version("xmem-fast")), indent=2) + "\n"
+        return json.dumps(sarif_log(outcomes, __version__), indent=2) + "\n"
     from xmem.reports.gate import github, text
 
     written = text.plain(outcomes)
