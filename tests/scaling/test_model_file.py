@@ -12,7 +12,8 @@ import pytest
 
 from scaling.models import model_of, run_at
 from xmem.errors import TraceError
-from xmem.scaling import is_model_file, read_model, write_model
+from xmem.files.model_archive import is_model_file
+from xmem.scaling import read_model, write_model
 
 
 @pytest.fixture

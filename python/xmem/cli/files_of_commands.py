@@ -11,6 +11,7 @@ from typing import Any
 
 from typer.core import TyperCommand
 
+from xmem.cli.plain_values import pass_plain_values
 from xmem.errors import ConfigError
 
 _OUTPUTS = frozenset(("-o", "--html", "--keep-trace", "--snapshot"))
@@ -18,6 +19,10 @@ _OUTPUTS = frozenset(("-o", "--html", "--keep-trace", "--snapshot"))
 
 class Command(TyperCommand):
     """A command that refuses to write over its own input, or two results to one file."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters, with that of the help."""
+        return pass_plain_values(super().get_params(ctx))
 
     def invoke(self, ctx: Any) -> Any:
         """Check the files, then run the command."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from xmem.cli.reading import reading
 from xmem.errors import ConfigError, TraceError
 from xmem.estimation.estimate_file import is_estimate_file, read_estimate
+from xmem.files.model_archive import is_model_file
 
 if TYPE_CHECKING:
     from xmem.estimation.estimate import Estimate
@@ -21,9 +22,10 @@ def observed(source: str, at: str | None) -> Observation:
         ConfigError: A model without a point, a point without a model, or one that the model does not have.
     """
     from xmem.estimation.observation import observe
-    from xmem.scaling import is_model_file, parse_point, read_model
 
     if is_model_file(source):
+        from xmem.scaling import parse_point, read_model
+
         model = read_model(source)
         if at is None:
             example = ",".join(f"{name}={value}" for name, value in model.base_sample.point.items())

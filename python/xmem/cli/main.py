@@ -8,38 +8,67 @@ import reprlib
 import signal
 import sys
 import traceback
+from collections.abc import Iterator, Mapping
 from contextlib import redirect_stderr, redirect_stdout
+from functools import cache
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from xmem.cli.commands.advise import advise
-from xmem.cli.commands.capture import capture
-from xmem.cli.commands.check import check
-from xmem.cli.commands.diff import diff
-from xmem.cli.commands.estimate import estimate
-from xmem.cli.commands.fit import fit
-from xmem.cli.commands.gpus import gpus
-from xmem.cli.commands.inspect import inspect
-from xmem.cli.commands.max_batch import max_batch
-from xmem.cli.commands.mcp import mcp
-from xmem.cli.commands.phantom_env import phantom_env
-from xmem.cli.commands.policies import policies
-from xmem.cli.commands.replay import replay
-from xmem.cli.commands.report import report
-from xmem.cli.commands.run import run
-from xmem.cli.commands.sweep import sweep
-from xmem.cli.commands.tune import tune
-from xmem.cli.commands.validate import validate
+from xmem import __version__
 from xmem.cli.exit_codes import ExitCode
-from xmem.cli.files_of_commands import Command
+from xmem.cli.plain_values import pass_plain_values
 from xmem.errors import ConfigError, XmemError
 from xmem.printable import PrintableStream, printable
+
+# In the order of the help. A command is a function in a module of its own name (`max-batch` in max_batch.py).
+_NAMES = (
+    "run", "capture", "estimate", "check", "diff", "fit", "max-batch", "gpus", "policies", "inspect",
+    "replay", "tune", "advise", "sweep", "report", "validate", "phantom-env", "mcp",
+)  # fmt: skip
+_OF_SCRIPTS = ("run", "capture")
+
+
+class _Imported(Mapping[str, Any]):
+    """The commands by name, each imported when it is asked for: most runs need one."""
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_NAMES)
+
+    def __len__(self) -> int:
+        return len(_NAMES)
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in _NAMES:
+            raise KeyError(name)
+        return _command(name)
+
+
+@cache
+def _command(name: str) -> Any:
+    from xmem.cli.files_of_commands import Command
+
+    function = name.replace("-", "_")
+    alone = typer.Typer(add_completion=False, rich_markup_mode=None)
+    # The command ends the options: what follows it belongs to the script, not to us.
+    alone.command(name, cls=Command, context_settings={"allow_interspersed_args": name not in _OF_SCRIPTS})(
+        getattr(import_module(f"xmem.cli.commands.{function}"), function)
+    )
+    return typer.main.get_command(alone)
 
 
 class _Commands(TyperGroup):
     """Commands whose exceptions become a message on stderr and an exit status."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.commands: Any = _Imported()
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters, with that of the help."""
+        return pass_plain_values(super().get_params(ctx))
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -91,9 +120,7 @@ app = typer.Typer(
 
 def _print_version(requested: bool) -> None:
     if requested:
-        from importlib import metadata  # it imports all of email
-
-        typer.echo(f"xmem-fast {metadata.version('xmem-fast')}")
+        typer.echo(f"xmem-fast {__version__}")
         raise typer.Exit
 
 
@@ -108,16 +135,6 @@ def _options(
     Exit status: 0 fits or done, 1 would not fit (check: over; replay: differs), 2 usage, 3 bad input or
     failed capture.
     """
-
-
-for _command in (
-    run, capture, estimate, check, diff, fit, max_batch, gpus, policies, inspect, replay, tune, advise, sweep,
-    report, validate, phantom_env, mcp,
-):  # fmt: skip
-    # The command ends the options: what follows it belongs to the script, not to us.
-    app.command(cls=Command, context_settings={"allow_interspersed_args": _command not in (run, capture)})(
-        _command
-    )
 
 
 def _end(signal_number: int, _frame: object) -> None:

@@ -7,7 +7,6 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 
 import xmem
@@ -148,6 +147,8 @@ def library_at(path: str | os.PathLike[str]) -> CudnnLibrary:
 
 def installed_libraries() -> list[CudnnLibrary]:
     """Return the libraries of the wheels beside this package (extra ``cudnn``), newest CUDA first."""
+    from importlib import metadata  # it imports all of email
+
     found = []
     for cuda_major in (13, 12):
         try:

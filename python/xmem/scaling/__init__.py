@@ -9,7 +9,7 @@ blocks differ, and they are polynomials in the dimensions that changed.
 from xmem.scaling.dimensions import Point, grid, label, parse_point, parse_values, substitute
 from xmem.scaling.largest import Largest, Prober, find_largest
 from xmem.scaling.model import Sample, ScalingModel, fit
-from xmem.scaling.model_file import is_model_file, read_model, write_model
+from xmem.scaling.model_file import read_model, write_model
 from xmem.scaling.verification import Verification, verify
 
 __all__ = [
@@ -22,7 +22,6 @@ __all__ = [
     "find_largest",
     "fit",
     "grid",
-    "is_model_file",
     "label",
     "parse_point",
     "parse_values",

@@ -15,19 +15,17 @@ from __future__ import annotations
 import json
 import os
 import reprlib
-import struct
 import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from xmem.capture.child.xmem_child.masking import masked_arguments
 from xmem.errors import TraceError
 from xmem.estimation.observation import observe
 from xmem.files.decoding import decode
 from xmem.files.documents import parse_json
+from xmem.files.model_archive import DAMAGED, INDEX
 from xmem.files.sources import unpacks_too_far
 from xmem.files.writing import writing
 from xmem.scaling.dimensions import Point, require_point
@@ -35,18 +33,6 @@ from xmem.scaling.model import Sample, ScalingModel, fit
 from xmem.trace.trace import Trace, read_trace
 
 _FORMAT = 1
-_INDEX = "model.json"
-
-
-def is_model_file(path: str | os.PathLike[str]) -> bool:
-    """Return whether the file is a fitted model, judging by its content; also a damaged one."""
-    if not Path(path).is_file() or not zipfile.is_zipfile(path):
-        return False
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return _INDEX in archive.namelist()
-    except _DAMAGED:
-        return True
 
 
 def write_model(
@@ -67,13 +53,15 @@ def write_model(
                 archive.write(trace, name)
                 samples.append({"trace": name, "point": dict(point)})
             dimensions = list(traces[0][0]) if traces else []
+            from xmem.capture.child.xmem_child.masking import masked_arguments  # with all of the capture
+
             index = {
                 "format": _FORMAT,
                 "dimensions": dimensions,
                 "samples": samples,
                 "command": None if command is None else masked_arguments(command),
             }
-            archive.writestr(_INDEX, json.dumps(index, indent=1))
+            archive.writestr(INDEX, json.dumps(index, indent=1))
     except OSError as error:
         raise TraceError(f"cannot be written: {error.strerror}; check the path", os.fspath(path)) from None
 
@@ -93,7 +81,7 @@ def read_model(path: str | os.PathLike[str]) -> ScalingModel:
             traces = [(dict(entry.point), _trace(archive, entry.trace, name)) for entry in index.samples]
     except OSError as error:
         raise TraceError(f"cannot be read: {error.strerror or error}; check the path", name) from None
-    except _DAMAGED as error:
+    except DAMAGED as error:
         raise TraceError(f"not a fitted model, or damaged ({error}); fit it again", name) from None
     return fit([Sample(point, observe(trace)) for point, trace in traces])
 
@@ -112,9 +100,6 @@ class _Index:
     command: tuple[str, ...] | None = None
 
 
-_DAMAGED = (KeyError, ValueError, RuntimeError, EOFError, struct.error, zlib.error, zipfile.BadZipFile)
-"""What ``zipfile`` raises for odd archives; an unknown compression is a ``NotImplementedError``."""
-
 _MOST_INDEX_BYTES = 16 << 20
 _MOST_SAMPLES = 1000
 
@@ -125,10 +110,10 @@ def _index(archive: zipfile.ZipFile, path: str) -> _Index:
     Raises:
         ValueError: It is damaged, or the archive is not one that ``write_model`` wrote.
     """
-    with archive.open(_INDEX) as file:
+    with archive.open(INDEX) as file:
         text = file.read(_MOST_INDEX_BYTES + 1)
     if len(text) > _MOST_INDEX_BYTES:
-        raise ValueError(f"{_INDEX} is larger than {_MOST_INDEX_BYTES >> 20} MiB")
+        raise ValueError(f"{INDEX} is larger than {_MOST_INDEX_BYTES >> 20} MiB")
     noted = parse_json(text)
     if isinstance(noted, dict) and noted.get("format", _FORMAT) != _FORMAT:
         found = reprlib.repr(noted["format"])

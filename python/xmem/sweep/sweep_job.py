@@ -11,7 +11,8 @@ from threading import Lock
 
 from xmem.errors import ConfigError, TraceError
 from xmem.estimation.observation import Observation, observe
-from xmem.scaling import Point, ScalingModel, is_model_file, read_model
+from xmem.files.model_archive import is_model_file
+from xmem.scaling import Point, ScalingModel, read_model
 from xmem.scaling.dimensions import label
 
 _KEPT = 2  # jobs a worker process holds in memory

@@ -55,7 +55,8 @@ def max_batch(
 
     Exit status: 0 found, 1 not even 1 fits on any GPU, 2 usage, 3 bad input.
     """
-    from xmem.scaling import find_largest, is_model_file, parse_point, read_model
+    from xmem.files.model_archive import is_model_file
+    from xmem.scaling import find_largest, parse_point, read_model
     from xmem.scaling.largest import curve_of
 
     question = options.question(None, None, alloc_conf, torch_version, cudnn)

@@ -1,0 +1,50 @@
+"""What commands import: start-up is most of a small estimate. Modules are counted, not seconds."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from training_sample import training
+
+# Of other packages, each heavy, and needed by few commands.
+_HEAVY = {"torch", "pydantic", "pandas", "rich", "jinja2", "ray", "matplotlib", "concurrent.futures"}
+
+
+def imported(*arguments: str) -> set[str]:
+    """Run the command in a process of its own, and return the names of the modules that it has imported."""
+    script = (
+        "import atexit, json, sys\n"
+        "before = set(sys.modules)\n"  # also what .pth files of the environment import
+        "atexit.register(lambda: print(json.dumps(sorted(set(sys.modules) - before)), file=sys.stderr))\n"
+        "from xmem.cli.main import main\n"
+        "main()\n"
+    )
+    command = [sys.executable, "-c", script, *arguments]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    modules: list[str] = json.loads(process.stderr.splitlines()[-1])
+    return set(modules)
+
+
+def test_the_version_needs_no_numpy_and_no_command() -> None:
+    modules = imported("--version")
+    assert modules.isdisjoint(_HEAVY | {"numpy", "xmem._core", "importlib.metadata", "email"})
+    ours = {name.removeprefix("xmem.") for name in modules if name.startswith("xmem.")}
+    assert ours == {"cli", "cli.main", "cli.exit_codes", "cli.plain_values", "errors", "printable"}
+
+
+def test_an_estimate_as_json_imports_what_it_needs(tmp_path: Path) -> None:
+    file = tmp_path / "trace.json"
+    training().write(file)
+    modules = imported("estimate", str(file), "--json")
+    assert modules.isdisjoint(_HEAVY)
+    commands = {name for name in modules if name.startswith("xmem.cli.commands.")}
+    assert commands == {"xmem.cli.commands.estimate"}
+    of_others = {
+        name for name in modules if re.match(r"xmem\.(capture|scaling|sweep|advice|reports)\b", name)
+    }
+    assert of_others == {"xmem.reports", "xmem.reports.schedulers"}
