@@ -153,7 +153,9 @@ def train(phantom: Phantom, script: str, how: str, asked: int = 0) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("script", [TRAINER, ACCELERATE], ids=["trainer", "accelerate"])
+@pytest.mark.parametrize(
+    "script", [TRAINER, pytest.param(ACCELERATE, marks=pytest.mark.nightly)], ids=["trainer", "accelerate"]
+)
 def test_the_first_try_is_the_largest_batch(phantom: Phantom, script: str) -> None:
     (largest,) = train(phantom, script, "xmem")["tries"]
     search = train(phantom, script, "search", 2 * largest)["tries"]
@@ -175,6 +177,7 @@ def test_lightning_trains_at_once_with_the_largest_batch(phantom: Phantom) -> No
     assert search["size"] <= found["size"] or not search["trained"]
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("script", [TRAINER, LIGHTNING], ids=["trainer", "lightning"])
