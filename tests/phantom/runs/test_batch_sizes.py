@@ -158,8 +158,9 @@ def train(phantom: Phantom, script: str, how: str, asked: int = 0) -> Any:
 )
 def test_the_first_try_is_the_largest_batch(phantom: Phantom, script: str) -> None:
     (largest,) = train(phantom, script, "xmem")["tries"]
-    search = train(phantom, script, "search", 2 * largest)["tries"]
-    assert len(search) > 3, "it ran out of memory several times"
+    # By halves in older releases, by tenths in newer ones.
+    search = train(phantom, script, "search", 4 * largest)["tries"]
+    assert len(search) >= 3, "it ran out of memory several times"
     assert search[-1] <= largest
     assert len(train(phantom, script, "search", largest + 1)["tries"]) > 1, "one more does not fit"
 
