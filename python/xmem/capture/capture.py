@@ -11,10 +11,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from xmem import __version__
 from xmem.capture.extent import Extent
 from xmem.capture.failures import Failure, explain_reads, first_failure, in_words
 from xmem.capture.notes import note
@@ -224,7 +224,7 @@ def _capture_rank(asked: _Asked, target: Path, rank: int) -> CaptureResult:
                 "values": dict(machine.values),
                 "known_elements": machine.known_elements,
                 "imbalance": machine.imbalance,
-                "xmem_version": own_version(),
+                "xmem_version": __version__,
                 "gpu": asdict(asked.gpu or DescribedGpu()),
             }
         )
@@ -302,14 +302,6 @@ def _resolve(command: Sequence[str], environment: Mapping[str, str]) -> list[str
         found = program = sys.executable
     # Windows searches beside our own interpreter first, and knows no PATH of another environment.
     return [found if system.IS_WINDOWS else program, *command[1:]]
-
-
-def own_version() -> str:
-    """Return the version of this package, ``unknown`` when it is not installed."""
-    try:
-        return version("xmem-fast")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 class _MissingRanksError(CaptureError):

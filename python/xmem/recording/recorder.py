@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
-from xmem.capture.capture import own_version
+from xmem import __version__
 from xmem.errors import CaptureError, ConfigError, XmemError
 from xmem.estimation.analysis import Analysis
 from xmem.estimation.estimate import Estimate
@@ -259,7 +259,7 @@ def _start(device: RecordedDevice, within: object) -> BlockRecording:
     on_gpu = _is_on_gpu(device)
     from xmem.capture.child.xmem_child.block import BlockRecording
 
-    recording = BlockRecording(on_gpu=on_gpu, xmem_version=own_version(), fake=device == "fake")
+    recording = BlockRecording(on_gpu=on_gpu, xmem_version=__version__, fake=device == "fake")
     try:
         recording.start(within)
     except RuntimeError as error:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from xmem.capture.capture import own_version
+from xmem import __version__
 from xmem.files.cache import make_private
 from xmem.scaling import write_model
 from xmem.scaling.dimensions import substitute
@@ -114,7 +114,7 @@ def _digest(job: CommandJob, command: Sequence[str]) -> str:
         "iterations": job.iterations,
         "mode": job.mode,
         "world": [job.world_size, job.ranks, job.gpus_per_node],
-        "xmem": own_version(),
+        "xmem": __version__,
     }
     return _sha256(json.dumps(content, sort_keys=True).encode())
 

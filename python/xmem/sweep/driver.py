@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from xmem.capture.capture import own_version
+from xmem import __version__
 from xmem.errors import CaptureError, ConfigError, SweepError
 from xmem.sweep.captures import Capture, Captured, CommandJob, captured_job, kept_files
 from xmem.sweep.configuration import Configuration
@@ -214,7 +214,7 @@ def _identity(spec: Spec, jobs: Sequence[_LayoutJob]) -> str:
 
     gpus = {id(each.device): each.device for each in spec.configurations}
     digests = " ".join(job.error if job.file is None else job.file.digest for job in jobs)
-    content = hashlib.sha256(f"{own_version()} {digests}\n".encode())
+    content = hashlib.sha256(f"{__version__} {digests}\n".encode())
     for each in spec.configurations:
         content.update(json.dumps([each.inputs(), described(id(each.device))]).encode())
     return content.hexdigest()

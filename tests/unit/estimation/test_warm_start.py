@@ -19,6 +19,8 @@ from xmem.simulation.alloc_conf import parse
 from xmem.simulation.replay import NEVER, Replay, Requests, make_requests, replay
 from xmem.testing.trace_builder import TraceBuilder
 
+from .test_gpu_traces import two_steps
+
 MIB = 1 << 20
 TRACES = Path(os.environ.get("XMEM_SHARED", Path(__file__).parents[3].parent / "shared")) / "data" / "traces"
 WITH_TOTALS = (
@@ -177,21 +179,7 @@ def test_memory_of_unknown_sizes_is_not_rounded_in_the_lower_bound() -> None:
 
 def impossible() -> bytes:
     """A block of 3 MiB of an allocator that holds 4 MiB: no segment of PyTorch's defaults is so small."""
-    trace = TraceBuilder()
-    for begin in (0, 100):
-        trace.operator("aten::mm", begin, begin + 10)
-        for time, size, total in ((1, 3, 3), (2, -3, 0)):
-            trace.memory(
-                size * MIB,
-                begin + time,
-                address=0x1000,
-                device_type=1,
-                device_index=0,
-                total_allocated=total * MIB,
-                total_reserved=4 * MIB,
-            )
-        trace.annotation("Optimizer.step#SGD.step", begin + 11, begin + 12)
-    return trace.bytes()
+    return two_steps(4).bytes()
 
 
 def test_a_start_that_cannot_be_placed_gives_no_interval_of_another_run() -> None:
