@@ -433,6 +433,23 @@ def test_a_value_is_chosen_by_line_or_by_function(python, name, tmp_path, monkey
     assert lines[0] == "3.0"
 
 
+def test_a_copy_to_the_host_is_a_read(python, tmp_path, monkeypatch, mode):
+    """A number is what was chosen, and a mask selects all."""
+    monkeypatch.chdir(tmp_path)
+    script = TRAIN + textwrap.dedent(
+        """
+
+        y = model(torch.randn(8, 64, device="cuda")).detach()
+        print(y.sum().cpu().item(), int((y > 0).cpu().sum()) == y.numel())
+        print(float((y.sum() * 100).to("cpu")), y.argmax(-1).tolist() == [0] * 8)
+        train()
+        """
+    )
+    machine = {"values": {"train.py:13": 3.0}}
+    lines, estimate = printed(python, tmp_path, script, machine=machine, mode=mode)
+    assert lines[:2] == ["3.0 True", "0.0 True"]
+
+
 def test_lbfgs_keeps_its_history_and_distributions_take_their_arguments(python, tmp_path, mode):
     script = TRAIN + textwrap.dedent(
         """

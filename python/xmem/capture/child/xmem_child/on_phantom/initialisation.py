@@ -23,10 +23,14 @@ def skip_initialisation(skipped: Callable[[torch.Tensor], None]) -> None:
         skipped: Called with each tensor that was left as it was.
     """
 
+    left = 0  # where the last of them lies
+
     def leave_large(fill: Callable[..., Any]) -> Callable[..., Any]:
         def leave(tensor: torch.Tensor, *args: Any, **options: Any) -> Any:
+            nonlocal left
             if not _is_large(tensor):
                 return fill(tensor, *args, **options)
+            left = tensor.data_ptr()
             skipped(tensor)
             return tensor
 
@@ -37,6 +41,15 @@ def skip_initialisation(skipped: Callable[[torch.Tensor], None]) -> None:
             setattr(torch.nn.init, name, leave_large(getattr(torch.nn.init, name)))
     for name in _IN_PLACE:
         setattr(torch.Tensor, name, leave_large(getattr(torch.Tensor, name)))
+
+    # Truncated normal distributions that libraries bring themselves (timm's) are made of a uniform one, at a
+    # second for each 60 million weights.
+    inverse = torch.Tensor.erfinv_
+
+    def erfinv_(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor if _is_large(tensor) and tensor.data_ptr() == left else inverse(tensor)
+
+    torch.Tensor.erfinv_ = erfinv_  # type: ignore[method-assign]
 
 
 def _is_large(tensor: torch.Tensor) -> bool:

@@ -21,6 +21,8 @@ from .reads import Reads
 _SELECTING = "sizes"
 _DECIDING = "decisions"
 _READING = "numbers"
+# Whole numbers of a tensor up to this size that comes to the host are sizes, lengths or places.
+_LOOKED_AT = 1024
 
 # The most numbers that elements of a tensor are among: classes, levels, devices; not positions in a sequence.
 _MOST_NUMBERS = 256
@@ -152,6 +154,8 @@ class Rules:
         if not self._contents.is_fake(target):
             if values is not None:
                 target.copy_(values)
+            elif self._contents.is_fake(source):
+                self._leave_unknown(target, source)
         elif values is None:
             self._copy_unknown(target, source)
         elif self._contents.set_copy(target, values):
@@ -160,6 +164,16 @@ class Rules:
             self._contents.fill(target, values.as_strided((), ()).to(target.dtype).item())
         else:
             self._contents.set(target, values)
+
+    def _leave_unknown(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        """Fill a tensor of the host into which unknown values were copied. Copies of many numbers are taken as
+        moves of data, which nobody looks at."""
+        if self._is_mask(source):
+            target.fill_(self._reads.unknown(_SELECTING, "copy to the host", self._contents.share(source) == 1))
+            return
+        most = 1 if source.dtype.is_floating_point or source.dtype.is_complex else _LOOKED_AT
+        if 0 < source.numel() <= most:
+            target.fill_(self._reads.unknown(_READING, "copy to the host", 0))
 
     def _copy_unknown(self, target: torch.Tensor, source: torch.Tensor) -> None:
         """Keep what is known after a copy of unknown values; a mask that becomes numbers counts as all
