@@ -44,8 +44,9 @@ class LibraryCalls:
             or ``nhwc``; -1 = unknown.
         dtypes: int32, shape (n, 4): of A (or the input), B (or the filter), C (or the output), and of the
             arithmetic, such as ``bfloat16`` and ``float32``; -1 = unknown.
-        problem: int32, JSON with whatever else is known (shapes, strides, padding of convolutions,
-            epilogues); -1 = nothing.
+        problem: int32, a JSON object with whatever else is known; -1 = nothing. Of products
+            ``leading_dimensions`` of A, B and C and ``epilogue``; of convolutions ``input``, ``filter``,
+            ``output``, ``stride``, ``padding``, ``dilation``; of a graph with more operations ``operations``.
     """
 
     function: NDArray[np.int32]
@@ -112,12 +113,14 @@ class Launches:
     @property
     def threads(self) -> NDArray[np.int64]:
         """Threads per block."""
-        return self.block.prod(axis=1, dtype=np.int64)
+        threads: NDArray[np.int64] = self.block.prod(axis=1, dtype=np.int64)
+        return threads
 
     @property
     def blocks(self) -> NDArray[np.int64]:
         """Blocks of the grid; a dimension that a trace prints as 0 counts as 1."""
-        return np.maximum(self.grid, 1).prod(axis=1, dtype=np.int64)
+        blocks: NDArray[np.int64] = np.maximum(self.grid, 1).prod(axis=1, dtype=np.int64)
+        return blocks
 
     @property
     def shared_bytes(self) -> NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""What was launched on the phantom GPU, from the phantom's own log (``csrc/phantom/runtime/launch_log.cpp``)."""
+"""What was launched on the phantom GPU: the phantom's own log (``csrc/phantom/runtime/launch_log.cpp``)."""
 
 from __future__ import annotations
 
