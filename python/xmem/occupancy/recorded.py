@@ -92,6 +92,17 @@ def launches_of(trace: Trace) -> Launches:
     )
 
 
+def of_last_iteration(trace: Trace, launches: Launches) -> Launches:
+    """Return the launches of the last iteration that was recorded; all of them where there is none."""
+    events = trace.events
+    rows = np.flatnonzero(events.kind == SPAN_KINDS.index("iteration"))
+    if not len(rows):
+        return launches
+    last = rows[int(events.end_ns[rows].argmax())]
+    begin, end = events.begin_ns[last], events.end_ns[last]
+    return launches.rows((launches.begin_ns >= begin) & (launches.begin_ns < end))
+
+
 class _Strings:
     """Texts, each once."""
 

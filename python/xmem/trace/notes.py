@@ -228,6 +228,9 @@ class LaunchNotes:
         stream: Streams, numbered as they came.
         time_ns: On the clock of the trace.
         dropped: Number of later launches that were not written down.
+        gpu: Name of the GPU as CUDA gives it.
+        compute_capability: Major and minor of the GPU whose code was read.
+        multiprocessors: Of the GPU.
     """
 
     table: list[Any] = field(default_factory=list)
@@ -236,6 +239,9 @@ class LaunchNotes:
     stream: list[int] = field(default_factory=list)
     time_ns: list[int] = field(default_factory=list)
     dropped: int = 0
+    gpu: str = ""
+    compute_capability: tuple[int, ...] = ()
+    multiprocessors: int = -1
 
 
 @dataclass(frozen=True)

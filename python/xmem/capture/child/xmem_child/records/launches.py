@@ -8,6 +8,8 @@ import json
 import sys
 from typing import Any
 
+import torch
+
 _WORDS = 3  # of 64 bits: time; row of the table and thread; stream
 _HALF = 1 << 32
 
@@ -34,7 +36,11 @@ def columns(base_ns: int) -> dict[str, Any]:
     times = words[0::_WORDS]
     numbers: dict[int, int] = {}
     streams = [numbers.setdefault(stream, len(numbers)) for stream in words[2::_WORDS]]
+    card = torch.cuda.get_device_properties(0)
     return {
+        "gpu": card.name,
+        "compute_capability": [card.major, card.minor],
+        "multiprocessors": card.multi_processor_count,
         "table": json.loads(_table(library)),
         "what": [word % _HALF for word in both],
         "thread": [word // _HALF for word in both],
