@@ -41,8 +41,9 @@ PHANTOM_MAY_INCLUDE: dict[str, set[str]] = {
     "abi": set(),
     "machine": {"abi"},
     "memory": {"abi", "machine"},
-    "runtime": {"abi", "machine", "memory"},
-    "driver": {"abi", "machine", "memory", "runtime"},
+    "code": set(),
+    "runtime": {"abi", "machine", "memory", "code"},
+    "driver": {"abi", "machine", "memory", "code", "runtime"},
     "libraries": {"abi", "machine", "memory", "runtime"},
     "nvml": {"abi", "machine", "memory"},
 }

@@ -47,6 +47,9 @@ int get_attribute(int* value, int attribute, const void* function) {
     case kStaticSharedBytes:
       *value = static_cast<int>(known.shared_size_bytes);
       break;
+    case kConstantBytes:
+      *value = static_cast<int>(known.const_size_bytes);
+      break;
     case kLocalBytes:
       *value = static_cast<int>(known.local_size_bytes);
       break;
@@ -73,12 +76,7 @@ int get_attribute(int* value, int attribute, const void* function) {
 
 int set_attribute(const void* function, int attribute, int value) {
   if (attribute < 0 || attribute > kLastFunctionAttribute) return kInvalidValue;
-  if (attribute != kDynamicSharedBytes) return kSuccess;
-  if (!machine().has(current_device())) return kNoDevice;
-  const int most = machine().device(current_device()).attribute(kMaxSharedMemoryPerBlockOptin);
-  if (value < 0 || value + kernel_of(function).static_shared_bytes > most) return kInvalidValue;
-  allow_dynamic_shared(function, value);
-  return kSuccess;
+  return attribute == kDynamicSharedBytes ? allow_dynamic_shared(function, value) : kSuccess;
 }
 
 using SharedBytesOfBlock = std::size_t (*)(int block_size);
@@ -104,22 +102,28 @@ int best_block_size(int* grid_size, int* block_size, const void* function, Share
 
 }  // namespace
 
-PHANTOM_EXPORT int cuLaunchKernel(const void* function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
-                                  unsigned, void* stream, void** arguments, void**) {
+PHANTOM_EXPORT int cuLaunchKernel(const void* function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                                  unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
+                                  void* stream, void** arguments, void**) {
   note(Function::cuLaunchKernel);
-  return function != nullptr ? launch_kernel(function, stream, arguments) : kInvalidHandle;
+  const LaunchShape shape{{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, 0};
+  return function != nullptr ? launch_kernel(function, shape, stream, arguments) : kInvalidHandle;
 }
 
-PHANTOM_EXPORT int cuLaunchCooperativeKernel(const void* function, unsigned, unsigned, unsigned, unsigned, unsigned,
-                                             unsigned, unsigned, void* stream, void** arguments) {
+PHANTOM_EXPORT int cuLaunchCooperativeKernel(const void* function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                                             unsigned block_x, unsigned block_y, unsigned block_z,
+                                             unsigned shared_bytes, void* stream, void** arguments) {
   note(Function::cuLaunchCooperativeKernel);
-  return function != nullptr ? launch_kernel(function, stream, arguments) : kInvalidHandle;
+  const LaunchShape shape{{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, 0};
+  return function != nullptr ? launch_kernel(function, shape, stream, arguments) : kInvalidHandle;
 }
 
 PHANTOM_EXPORT int cuLaunchKernelEx(const DriverLaunchConfig* config, const void* function, void** arguments, void**) {
   note(Function::cuLaunchKernelEx);
   if (config == nullptr) return kInvalidValue;
-  return function != nullptr ? launch_kernel(function, config->stream, arguments) : kInvalidHandle;
+  const LaunchShape shape{config->grid, config->block, config->dynamic_shared_bytes,
+                          cluster_blocks_of(config->attributes, config->attribute_count)};
+  return function != nullptr ? launch_kernel(function, shape, config->stream, arguments) : kInvalidHandle;
 }
 
 PHANTOM_EXPORT int cuFuncGetAttribute(int* value, int attribute, const void* function) {

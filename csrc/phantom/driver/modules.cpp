@@ -13,7 +13,7 @@
 
 #include "abi/cuda_types.hpp"
 #include "abi/driver_types.hpp"
-#include "driver/code_object.hpp"
+#include "code/code_object.hpp"
 #include "machine/calls.hpp"
 #include "machine/last_error.hpp"
 #include "machine/machine.hpp"
@@ -54,9 +54,10 @@ Modules& modules() {
 int load(void** handle, const void* image, std::size_t readable = SIZE_MAX) {
   if (handle == nullptr || image == nullptr) return kInvalidValue;
   if (machine().count() == 0) return kNoDevice;
-  Module made{read_code_object(image, readable), {}, {}, {}};
-  if (!made.code.images.empty() && machine().has(current_device())) {
-    made.versions = choose_image(made.code.images, machine().device(current_device()).capability());
+  const int capability = machine().has(current_device()) ? machine().device(current_device()).capability() : 0;
+  Module made{read_code_object(image, readable, capability), {}, {}, {}};
+  if (!made.code.images.empty() && capability > 0) {
+    made.versions = choose_image(made.code.images, capability);
     if (!made.versions.runs()) return kNoImageForDevice;
   }
   *handle = new char();
@@ -100,9 +101,12 @@ const void* kernel_in(Modules& kept, void* handle, Module& module, const char* n
   kernel.name = name;
   if (module.code.listed) {
     bool found = false;
-    for (const Kernel& candidate : module.code.kernels) {
+    for (const ListedKernel& candidate : module.code.kernels) {
       if (candidate.name != name) continue;
-      kernel = candidate;
+      kernel.known = true;
+      kernel.code = candidate.code;
+      kernel.parameters_known = candidate.parameters_known;
+      kernel.parameters = candidate.parameters;
       found = true;
     }
     if (!found) return nullptr;
@@ -139,7 +143,7 @@ int list_kernels(const void** kernels, unsigned room, void* handle) {
   const std::lock_guard lock(kept.mutex);
   const auto module = kept.by_handle.find(handle);
   if (kernels == nullptr || module == kept.by_handle.end()) return kInvalidHandle;
-  const std::vector<Kernel> listed = module->second.code.kernels;
+  const std::vector<ListedKernel> listed = module->second.code.kernels;
   for (unsigned i = 0; i < room && i < listed.size(); ++i) {
     kernels[i] = kernel_in(kept, handle, module->second, listed[i].name.c_str());
   }

@@ -10,7 +10,7 @@
 #include "machine/calls.hpp"
 #include "machine/machine.hpp"
 #include "memory/device_memory.hpp"
-#include "runtime/streams.hpp"
+#include "runtime/launch_log.hpp"
 
 using namespace xmem::phantom;  // NOLINT: what follows is C
 
@@ -156,7 +156,7 @@ Transform described_by_types(int rank, const long long* sizes, int input, int ou
 }
 
 // Runs a plan: nothing but a launch.
-int execute(int handle) {
+int execute(Function function, int handle) {
   void* stream = nullptr;
   {
     Plans& kept = plans();
@@ -165,7 +165,7 @@ int execute(int handle) {
     if (found == kept.open.end()) return kInvalidPlan;
     stream = found->second.stream;
   }
-  launched(stream);
+  called(function, stream);
   return kOk;
 }
 
@@ -342,7 +342,7 @@ PHANTOM_EXPORT int cufftXtGetSizeMany(int, int rank, long long* sizes, long long
 #define PHANTOM_EXECUTES(name)                              \
   PHANTOM_EXPORT int name(int handle, const void*, void*) { \
     note(Function::name);                                   \
-    return execute(handle);                                 \
+    return execute(Function::name, handle);                 \
   }
 PHANTOM_EXECUTES(cufftExecC2C)
 PHANTOM_EXECUTES(cufftExecR2C)

@@ -213,7 +213,7 @@ PHANTOM_EXPORT int cusparseSpGEMM_workEstimation(void* handle, int, int, const v
                                                  const void*, void*, int, int, void*, std::size_t* size, void* buffer) {
   note(Function::cusparseSpGEMM_workEstimation);
   if (buffer != nullptr) {
-    computed(handle);
+    computed(handle, Function::cusparseSpGEMM_workEstimation);
     return kSuccess;
   }
   return give(size, static_cast<std::size_t>(size_of(a).rows + 1) * 8);
@@ -229,7 +229,7 @@ PHANTOM_EXPORT int cusparseSpGEMM_compute(void* handle, int, int, const void*, c
     const double terms = std::ceil(product_terms(left, right));
     return give(size, static_cast<std::size_t>(terms) * (kIndexBytes + bytes_of(type)) + 256);
   }
-  computed(handle);
+  computed(handle, Function::cusparseSpGEMM_compute);
   Products& kept = products();
   const std::lock_guard lock(kept.mutex);
   kept.nonzeros[c] = product_nonzeros(left, right);
@@ -271,7 +271,7 @@ PHANTOM_EXPORT int cusparseXcsrgeam2Nnz(void* handle, int m, int n, const void*,
                                         const void*, int nonzeros_b, const int*, const int*, const void*, int*,
                                         int* nonzeros, void*) {
   note(Function::cusparseXcsrgeam2Nnz);
-  computed(handle);
+  computed(handle, Function::cusparseXcsrgeam2Nnz);
   if (nonzeros == nullptr) return kInvalidValue;
   const std::int64_t most = std::int64_t{m} * n;
   if (device_of(nonzeros) < 0) *nonzeros = static_cast<int>(std::min(most, std::int64_t{nonzeros_a} + nonzeros_b));

@@ -8,7 +8,7 @@
 #include "machine/calls.hpp"
 #include "machine/machine.hpp"
 #include "memory/address_space.hpp"
-#include "runtime/streams.hpp"
+#include "runtime/launch_log.hpp"
 
 using namespace xmem::phantom;  // NOLINT: what follows is C
 
@@ -44,8 +44,8 @@ int compressed(const void* descriptor, std::size_t* size, std::size_t* buffer) {
   return kSuccess;
 }
 
-int launch(void* const* streams, std::int32_t count) {
-  launched(streams != nullptr && count > 0 ? streams[0] : nullptr);
+int launch(Function function, void* const* streams, std::int32_t count) {
+  called(function, streams != nullptr && count > 0 ? streams[0] : nullptr);
   return kSuccess;
 }
 
@@ -112,33 +112,33 @@ PHANTOM_EXPORT int cusparseLtSpMMACompressedSize2(const void*, const void* descr
 
 PHANTOM_EXPORT int cusparseLtSpMMACompress(const void*, const void*, const void*, void*, void*, void* stream) {
   note(Function::cusparseLtSpMMACompress);
-  launched(stream);
+  called(Function::cusparseLtSpMMACompress, stream);
   return kSuccess;
 }
 
 PHANTOM_EXPORT int cusparseLtSpMMACompress2(const void*, const void*, int, int, const void*, void*, void*,
                                             void* stream) {
   note(Function::cusparseLtSpMMACompress2);
-  launched(stream);
+  called(Function::cusparseLtSpMMACompress2, stream);
   return kSuccess;
 }
 
 PHANTOM_EXPORT int cusparseLtSpMMAPrune(const void*, const void*, const void*, void*, int, void* stream) {
   note(Function::cusparseLtSpMMAPrune);
-  launched(stream);
+  called(Function::cusparseLtSpMMAPrune, stream);
   return kSuccess;
 }
 
 PHANTOM_EXPORT int cusparseLtSpMMAPrune2(const void*, const void*, int, int, const void*, void*, int, void* stream) {
   note(Function::cusparseLtSpMMAPrune2);
-  launched(stream);
+  called(Function::cusparseLtSpMMAPrune2, stream);
   return kSuccess;
 }
 
 // Zero says that the matrix is pruned as it must be.
 PHANTOM_EXPORT int cusparseLtSpMMAPruneCheck(const void*, const void*, const void*, int* valid, void* stream) {
   note(Function::cusparseLtSpMMAPruneCheck);
-  launched(stream);
+  called(Function::cusparseLtSpMMAPruneCheck, stream);
   if (device_of(valid) < 0) *valid = 0;
   return kSuccess;
 }
@@ -146,11 +146,11 @@ PHANTOM_EXPORT int cusparseLtSpMMAPruneCheck(const void*, const void*, const voi
 PHANTOM_EXPORT int cusparseLtMatmul(const void*, const void*, const void*, const void*, const void*, const void*,
                                     const void*, void*, void*, void** streams, std::int32_t count) {
   note(Function::cusparseLtMatmul);
-  return launch(streams, count);
+  return launch(Function::cusparseLtMatmul, streams, count);
 }
 
 PHANTOM_EXPORT int cusparseLtMatmulSearch(const void*, void*, const void*, const void*, const void*, const void*,
                                           const void*, void*, void*, void** streams, std::int32_t count) {
   note(Function::cusparseLtMatmulSearch);
-  return launch(streams, count);
+  return launch(Function::cusparseLtMatmulSearch, streams, count);
 }

@@ -5,7 +5,7 @@
 
 #include "machine/machine.hpp"
 #include "memory/address_space.hpp"
-#include "runtime/streams.hpp"
+#include "runtime/launch_log.hpp"
 
 namespace xmem::phantom {
 
@@ -25,8 +25,8 @@ Handle& handle_of(void* handle) noexcept {
   return *static_cast<Handle*>(handle);
 }
 
-void computed(const void* handle) noexcept {
-  launched(handle == nullptr ? nullptr : static_cast<const Handle*>(handle)->stream);
+void computed(const void* handle, Function function) noexcept {
+  called(function, handle == nullptr ? nullptr : static_cast<const Handle*>(handle)->stream);
 }
 
 void give_zeros(void* result, std::size_t size) noexcept {

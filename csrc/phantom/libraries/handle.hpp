@@ -3,6 +3,8 @@
 
 #include <cstddef>
 
+#include "surface.hpp"
+
 namespace xmem::phantom {
 
 struct Handle {
@@ -22,8 +24,8 @@ void destroy_handle(void* handle) noexcept;
 
 Handle& handle_of(void* handle) noexcept;
 
-// Work was issued on the stream of a handle.
-void computed(const void* handle) noexcept;
+// A function of a library issued work on the stream of its handle.
+void computed(const void* handle, Function function) noexcept;
 
 // A library wrote a result that is read at once, if the caller asked for it in memory of the host: zeros, as
 // everywhere.

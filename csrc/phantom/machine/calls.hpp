@@ -37,11 +37,11 @@ int refuse_by_runtime(Function function, int error) noexcept;
     xmem::phantom::destroy_handle(handle); \
     return 0;                              \
   }
-#define PHANTOM_COMPUTES(name)                  \
-  PHANTOM_EXPORT int name(const void* handle) { \
-    xmem::phantom::note(Function::name);        \
-    xmem::phantom::computed(handle);            \
-    return 0;                                   \
+#define PHANTOM_COMPUTES(name)                       \
+  PHANTOM_EXPORT int name(const void* handle) {      \
+    xmem::phantom::note(Function::name);             \
+    xmem::phantom::computed(handle, Function::name); \
+    return 0;                                        \
   }
 #define PHANTOM_REFUSED(name, error)                     \
   PHANTOM_EXPORT int name() {                            \

@@ -6,6 +6,7 @@
 #include "machine/calls.hpp"
 #include "machine/last_error.hpp"
 #include "memory/contents.hpp"
+#include "runtime/launch_log.hpp"
 #include "runtime/streams.hpp"
 
 using namespace xmem::phantom;  // NOLINT: what follows is C
@@ -54,9 +55,10 @@ PHANTOM_EXPORT int cudaGraphExecDestroy(void* executable) {
   return kSuccess;
 }
 
-PHANTOM_EXPORT int cudaGraphLaunch(void*, void* stream) {
+PHANTOM_EXPORT int cudaGraphLaunch(void* executable, void* stream) {
   note(Function::cudaGraphLaunch);
   launched(stream);
+  if (logs_launches()) log_graph(graph_of(executable)->work, stream);
   return kSuccess;
 }
 

@@ -1,5 +1,4 @@
-// What is known of kernels: those of modules loaded at run time are described by their code objects, others are
-// assumed.
+// What is known of kernels: the code says what they need, as far as it can be read; of others it is assumed.
 #pragma once
 
 #include <cstddef>
@@ -8,40 +7,50 @@
 #include <vector>
 
 #include "abi/cuda_types.hpp"
-#include "runtime/fat_binary.hpp"
+#include "code/fat_binary.hpp"
+#include "code/kernel_code.hpp"
 
 namespace xmem::phantom {
 
-// One of a kernel, by its place.
-struct Parameter {
-  std::uint32_t number;
-  std::uint32_t bytes;
-};
-
 struct Kernel {
-  std::string name;
-  int registers = 32;  // of a thread
-  int static_shared_bytes = 0;
-  int local_bytes = 0;                 // of a thread: its stack, and what was spilled
-  int most_threads = 0;                // of a block; 0: as many as the device allows
+  std::string name;  // as the compiler mangled it
+  // Whether `code` is what the image for this device says. Of PTX, which only a driver compiles, nothing is known.
+  bool known = false;
+  KernelCode code{32, 0, 0, 0, 0, 0};  // 32 registers are assumed
   int most_dynamic_shared_bytes = -1;  // set by the caller; -1: what the device allows unasked
   bool parameters_known = false;
   std::vector<Parameter> parameters;
   CodeVersions versions;  // of a kernel that was loaded at run time; none: as compiled for the device
 };
 
+// How a kernel is launched. A cluster of 0 blocks: the launch does not say.
+struct LaunchShape {
+  Dim3 grid;
+  Dim3 block;
+  unsigned dynamic_shared_bytes;
+  unsigned cluster_blocks;
+};
+
+// The blocks of a cluster that a launch's attributes ask for, 0 for none (cudaLaunchAttribute, CUlaunchAttribute).
+unsigned cluster_blocks_of(const void* attributes, unsigned count);
+
 // Launches a kernel into nothing on a stream of the current device; an error where none of its images runs there. The
 // arguments are null where they are passed in another way.
-int launch_kernel(const void* handle, void* stream, void** arguments);
+int launch_kernel(const void* handle, const LaunchShape& shape, void* stream, void** arguments);
 
 // Gives a kernel a handle (a CUfunction, CUkernel or cudaKernel_t), and takes it back.
 const void* keep_kernel(Kernel kernel);
 void drop_kernel(const void* handle);
 
-// The kernel of a handle; of a registered symbol, and of any other address, what is assumed.
-Kernel kernel_of(const void* handle);
+// The kernel of a handle that was loaded at run time; of any other address, what is assumed. Reads no code.
+Kernel loaded_kernel(const void* handle);
+
+// The same, for which the code of a registered kernel is read when it is first asked for. `capability` is that of the
+// device.
+Kernel kernel_of(const void* handle, int capability);
+
 const char* kernel_name(const void* handle);  // null when it is not known
-void allow_dynamic_shared(const void* handle, int bytes);
+int allow_dynamic_shared(const void* handle, int bytes);
 
 int describe_function(FuncAttributes* attributes, const void* handle);
 

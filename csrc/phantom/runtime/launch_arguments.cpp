@@ -53,7 +53,7 @@ void look_at_the_stack(void** arguments) {
 void look_at_arguments(const void* handle, void** arguments) {
   if (!anything_watched() || is_of_torch(handle)) return;
   if (arguments == nullptr) return anything_may_be_written();
-  const Kernel kernel = kernel_of(handle);
+  const Kernel kernel = loaded_kernel(handle);
   if (!kernel.parameters_known) return look_at_the_stack(arguments);
   for (const Parameter& parameter : kernel.parameters) argument_may_write(arguments[parameter.number], parameter.bytes);
 }

@@ -12,6 +12,7 @@ namespace xmem::phantom {
 // A recorded graph: how much was captured, for nothing of it is ever computed.
 struct Graph {
   std::atomic<std::uint64_t> nodes{0};
+  std::vector<std::uint32_t> work;  // of the launch log, under its lock
 };
 
 struct Capture {

@@ -220,6 +220,7 @@ def _capture_rank(asked: _Asked, target: Path, rank: int) -> CaptureResult:
                 "stacks": asked.stacks,
                 "gzip": target.suffix == ".gz",
                 "snapshot": machine.snapshot is not None,
+                "launches": machine.launches,
                 "keep_init": machine.keep_init,
                 "values": dict(machine.values),
                 "known_elements": machine.known_elements,

@@ -37,6 +37,7 @@ class PhantomMachine:
         cudnn_library: The ``libcudnn.so.9`` that plans convolutions, for the CUDA of the script's
             environment; None for that environment's own.
         snapshot: Where the allocator's own snapshot goes, for ``xmem-fast replay`` and PyTorch's viewer.
+        launches: Whether every kernel and library call is written down, for ``xmem-fast occupancy``.
     """
 
     device: Device = field(default_factory=lambda: find_device("rtx-3060"))
@@ -49,6 +50,7 @@ class PhantomMachine:
     imbalance: float = 1.0
     cudnn_library: Path | None = None
     snapshot: Path | None = None
+    launches: bool = False
 
     def switch_on(self, workspace: Path, environment: Mapping[str, str]) -> dict[str, str]:
         """Describe the machine in a folder of ``workspace``; returns the environment of its processes."""

@@ -43,6 +43,7 @@ class CaptureSettings:
         gpus_per_node: GPUs of each of its nodes.
         timeout: Timeout in seconds.
         stacks: Whether every Python frame is recorded.
+        launches: Whether every launch on the phantom GPU is written down.
     """
 
     mode: CaptureMode = CaptureMode.AUTO
@@ -63,6 +64,7 @@ class CaptureSettings:
     gpus_per_node: int | None = None
     timeout: float | None = None
     stacks: bool = False
+    launches: bool = False
 
 
 def capture_noting(
@@ -187,6 +189,7 @@ def _machine(settings: CaptureSettings, device: Device) -> PhantomMachine:
         values=dict(_value(text) for text in settings.values),
         cudnn_library=settings.cudnn,
         snapshot=settings.snapshot,
+        launches=settings.launches,
     )
 
 

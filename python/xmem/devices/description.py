@@ -221,6 +221,11 @@ def _quoted(text: str) -> str:
 _Attributes = dict[str, tuple[int, Basis]]
 
 
+def architecture_attributes(compute_capability: tuple[int, int]) -> dict[str, int]:
+    """Return the CUDA attributes of a compute capability; those common to all if it is unknown."""
+    return {name: value for name, (value, _) in _architecture_attributes(compute_capability).items()}
+
+
 def _architecture_attributes(capability: tuple[int, int]) -> _Attributes:
     tables = _data("architectures.toml")
     return {

@@ -218,6 +218,33 @@ class PhantomNotes(AllocatorNotes):
 
 
 @dataclass(frozen=True)
+class LaunchNotes:
+    """What was launched on a phantom GPU, in order.
+
+    Attributes:
+        table: Distinct launches, as ``csrc/phantom/runtime/launch_log.cpp`` writes them.
+        what: Row of the table.
+        thread: Native id of the thread.
+        stream: Streams, numbered as they came.
+        time_ns: On the clock of the trace.
+        dropped: Number of later launches that were not written down.
+        gpu: Name of the GPU as CUDA gives it.
+        compute_capability: Major and minor of the GPU whose code was read.
+        multiprocessors: Of the GPU.
+    """
+
+    table: list[Any] = field(default_factory=list)
+    what: list[int] = field(default_factory=list)
+    thread: list[int] = field(default_factory=list)
+    stream: list[int] = field(default_factory=list)
+    time_ns: list[int] = field(default_factory=list)
+    dropped: int = 0
+    gpu: str = ""
+    compute_capability: tuple[int, ...] = ()
+    multiprocessors: int = -1
+
+
+@dataclass(frozen=True)
 class CaptureNotes:
     """What a capture noted about its run.
 
@@ -237,6 +264,7 @@ class CaptureNotes:
         values: Reads of values that were not known, of a run on the CPU that computed nothing.
         phantom: Notes of a run on a phantom GPU.
         measured: Notes of PyTorch's allocator on a real GPU.
+        launches: What was launched on the phantom GPU, where that was asked for.
     """
 
     mode: str = Mode.CPU
@@ -253,6 +281,7 @@ class CaptureNotes:
     values: tuple[ValueRead, ...] = ()
     phantom: PhantomNotes | None = None
     measured: AllocatorNotes | None = None
+    launches: LaunchNotes | None = None
 
     @property
     def torch_version(self) -> str | None:
@@ -280,6 +309,8 @@ def parse_notes(noted: Mapping[str, Any]) -> CaptureNotes:
     _require_columns(notes.tensors)
     for requests in notes.phantom.requests if notes.phantom else ():
         _require_history(requests)
+    if notes.launches is not None:
+        _require_launches(notes.launches)
     return notes
 
 
@@ -300,6 +331,28 @@ def _require_columns(tensors: NamedTensors) -> None:
     for shape in tensors.shape or ():
         if not (isinstance(shape, list) and all(type(size) is int and 0 <= size < 1 << 62 for size in shape)):
             raise ValueError("tensors.shape must hold lists of whole numbers")
+
+
+_NUMBERS_OF_KERNEL = 11
+
+
+def _require_launches(launches: LaunchNotes) -> None:
+    """Check that all columns have the same length, and that each launch has a row of the table.
+
+    Raises:
+        ValueError: They do not, or a row of the table is damaged.
+    """
+    count = len(launches.what)
+    for column in ("thread", "stream", "time_ns"):
+        if len(getattr(launches, column)) != count:
+            raise ValueError(f"launches.{column} must have {count} rows")
+    if not all(0 <= row < len(launches.table) for row in launches.what):
+        raise ValueError(f"launches.what must name one of the {len(launches.table)} rows of launches.table")
+    for row in launches.table:
+        if not _is_row(row, int, str, dict) and not (
+            _is_row(row, int, str, *[int] * _NUMBERS_OF_KERNEL) and all(-1 <= n < 1 << 31 for n in row[2:])
+        ):
+            raise ValueError("launches.table holds a row that is neither a kernel nor a call")
 
 
 def _require_history(requests: DeviceRequests) -> None:

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/fat_binary.hpp"
+#include "code/fat_binary.hpp"
 #include "testing.hpp"
 
 using namespace xmem::phantom;
@@ -74,11 +74,18 @@ FatBinary read_guarded(const std::string& bytes) {
   return read_fat_binary(Guarded(bytes).begin(), bytes.size());
 }
 
+Image image(Form form, int architecture, Reach reach) {
+  Image made{};
+  made.form = form;
+  made.architecture = architecture;
+  made.reach = reach;
+  return made;
+}
 Image cubin(int architecture, Reach reach = Reach::kPortable) {
-  return {Form::kCubin, architecture, reach};
+  return image(Form::kCubin, architecture, reach);
 }
 Image ptx(int architecture, Reach reach = Reach::kPortable) {
-  return {Form::kPtx, architecture, reach};
+  return image(Form::kPtx, architecture, reach);
 }
 
 std::string chosen(const std::vector<Image>& images, int capability) {
@@ -173,6 +180,33 @@ TEST(entries_that_reach_past_their_container_make_it_unknown) {
     const FatBinary read = read_fat_binary(memory.begin());
     CHECK(!read.known && read.images.empty());
   }
+}
+
+TEST(of_two_cubins_for_an_architecture_the_closer_one_is_chosen) {
+  const std::vector<Image> images = {cubin(80), cubin(90), cubin(90, Reach::kExact)};
+  CHECK(chosen_image(images, 90) == &images[2]);
+  CHECK(chosen_image(images, 86) == &images[0]);
+  CHECK(chosen_image(images, 75) == nullptr);
+}
+
+TEST(an_image_is_unpacked) {
+  const std::string packed = std::string(
+      "\x2f"
+      "ab\2\0\1\x50"
+      "cdefg",
+      12);
+  std::string compressed = entry(2, 80, kCubin64 | kLz4, 72, 16);
+  compressed.replace(16, 1, 1, static_cast<char>(packed.size()));
+  compressed.replace(56, 1, 1, 27);
+  compressed.replace(72, packed.size(), packed);
+  const std::string whole = container(compressed);
+  const std::vector<char> made = unpack(read_fat_binary(whole.data()).images.at(0));
+  CHECK_EQUAL(std::string(made.begin(), made.end()),
+              "ababababababababababab"
+              "cdefg");
+  compressed.replace(56, 1, 1, 28);
+  const std::string wrong = container(compressed);
+  CHECK(unpack(read_fat_binary(wrong.data()).images.at(0)).empty());
 }
 
 TEST(the_highest_cubin_of_the_same_major_version_is_chosen) {

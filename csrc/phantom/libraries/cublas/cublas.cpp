@@ -21,20 +21,20 @@ constexpr int kInvalidValue = 7;
 
 // The largest of zeros is the first of them, counted from one.
 template <typename Index>
-int first_index(void* handle, Index* result) {
-  computed(handle);
+int first_index(Function function, void* handle, Index* result) {
+  computed(handle, function);
   if (result != nullptr && device_of(result) < 0) *result = 1;
   return kSuccess;
 }
 
-int zero_result(void* handle, void* result, std::size_t size) {
-  computed(handle);
+int zero_result(Function function, void* handle, void* result, std::size_t size) {
+  computed(handle, function);
   give_zeros(result, size);
   return kSuccess;
 }
 
-int zero_info(void* handle, int* info) {
-  computed(handle);
+int zero_info(Function function, void* handle, int* info) {
+  computed(handle, function);
   if (info == nullptr) return kInvalidValue;
   *info = 0;
   return kSuccess;
@@ -124,12 +124,12 @@ PHANTOM_SETTING(cublasSetEmulationStrategy, cublasGetEmulationStrategy, emulatio
 #define PHANTOM_OF_ONE(name, Size, size)                                         \
   PHANTOM_EXPORT int name(void* handle, Size, const void*, Size, void* result) { \
     note(Function::name);                                                        \
-    return zero_result(handle, result, size);                                    \
+    return zero_result(Function::name, handle, result, size);                    \
   }
 #define PHANTOM_OF_TWO(name, Size, size)                                                            \
   PHANTOM_EXPORT int name(void* handle, Size, const void*, Size, const void*, Size, void* result) { \
     note(Function::name);                                                                           \
-    return zero_result(handle, result, size);                                                       \
+    return zero_result(Function::name, handle, result, size);                                       \
   }
 #define PHANTOM_OF_ONE_BOTH(name, size) \
   PHANTOM_OF_ONE(name##_v2, int, size)  \
@@ -155,13 +155,13 @@ PHANTOM_OF_TWO_BOTH(cublasZdotc, 16)
 #define PHANTOM_OF_ONE_EX(name, Size)                                                                \
   PHANTOM_EXPORT int name(void* handle, Size, const void*, int, Size, void* result, int type, int) { \
     note(Function::name);                                                                            \
-    return zero_result(handle, result, bytes_of(type));                                              \
+    return zero_result(Function::name, handle, result, bytes_of(type));                              \
   }
 #define PHANTOM_OF_TWO_EX(name, Size)                                                                                 \
   PHANTOM_EXPORT int name(void* handle, Size, const void*, int, Size, const void*, int, Size, void* result, int type, \
                           int) {                                                                                      \
     note(Function::name);                                                                                             \
-    return zero_result(handle, result, bytes_of(type));                                                               \
+    return zero_result(Function::name, handle, result, bytes_of(type));                                               \
   }
 PHANTOM_OF_ONE_EX(cublasAsumEx, int)
 PHANTOM_OF_ONE_EX(cublasAsumEx_64, std::int64_t)
@@ -175,12 +175,12 @@ PHANTOM_OF_TWO_EX(cublasDotcEx_64, std::int64_t)
 #define PHANTOM_INDEX(name, Index)                                                  \
   PHANTOM_EXPORT int name(void* handle, Index, const void*, Index, Index* result) { \
     note(Function::name);                                                           \
-    return first_index(handle, result);                                             \
+    return first_index(Function::name, handle, result);                             \
   }
 #define PHANTOM_INDEX_EX(name, Index)                                                    \
   PHANTOM_EXPORT int name(void* handle, Index, const void*, int, Index, Index* result) { \
     note(Function::name);                                                                \
-    return first_index(handle, result);                                                  \
+    return first_index(Function::name, handle, result);                                  \
   }
 #define PHANTOM_INDEX_BOTH(name) \
   PHANTOM_INDEX(name##_v2, int)  \
@@ -202,17 +202,17 @@ PHANTOM_INDEX_EX(cublasIaminEx_64, std::int64_t)
 #define PHANTOM_FACTORISATIONS(letter)                                                                                \
   PHANTOM_EXPORT int cublas##letter##geqrfBatched(void* handle, int, int, void*, int, void*, int* info, int) {        \
     note(Function::cublas##letter##geqrfBatched);                                                                     \
-    return zero_info(handle, info);                                                                                   \
+    return zero_info(Function::cublas##letter##geqrfBatched, handle, info);                                           \
   }                                                                                                                   \
   PHANTOM_EXPORT int cublas##letter##gelsBatched(void* handle, int, int, int, int, void*, int, void*, int, int* info, \
                                                  int*, int) {                                                         \
     note(Function::cublas##letter##gelsBatched);                                                                      \
-    return zero_info(handle, info);                                                                                   \
+    return zero_info(Function::cublas##letter##gelsBatched, handle, info);                                            \
   }                                                                                                                   \
   PHANTOM_EXPORT int cublas##letter##getrsBatched(void* handle, int, int, int, const void*, int, const int*, void*,   \
                                                   int, int* info, int) {                                              \
     note(Function::cublas##letter##getrsBatched);                                                                     \
-    return zero_info(handle, info);                                                                                   \
+    return zero_info(Function::cublas##letter##getrsBatched, handle, info);                                           \
   }
 PHANTOM_FACTORISATIONS(S)
 PHANTOM_FACTORISATIONS(D)

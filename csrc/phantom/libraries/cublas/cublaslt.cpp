@@ -3,12 +3,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <string>
 
 #include "abi/device_attribute.hpp"
+#include "libraries/cublas/problem.hpp"
 #include "libraries/loaded.hpp"
 #include "machine/calls.hpp"
 #include "machine/machine.hpp"
-#include "runtime/streams.hpp"
+#include "runtime/launch_log.hpp"
 
 using namespace xmem::phantom;  // NOLINT: what follows is C
 
@@ -53,6 +55,55 @@ HeuristicResult approximate_choice(std::size_t limit) {
   return result;
 }
 
+// cublasLtMatmulDescAttributes_t, cublasLtMatrixLayoutAttribute_t
+constexpr int kArithmetic = 0;
+constexpr int kTransposedA = 3;
+constexpr int kTransposedB = 4;
+constexpr int kEpilogue = 7;
+constexpr int kType = 0;
+constexpr int kRows = 2;
+constexpr int kColumns = 3;
+constexpr int kLeadingDimension = 4;
+constexpr int kBatch = 5;
+
+template <typename Value>
+Value attribute(const char* function, void* descriptor, int which, Value otherwise) {
+  using GetAttribute = int(void*, int, void*, std::size_t, std::size_t*);
+  auto* get = loaded<GetAttribute>(kLibrary, function);
+  Value value{};
+  std::size_t written = 0;
+  if (descriptor == nullptr || get == nullptr) return otherwise;
+  return get(descriptor, which, &value, sizeof value, &written) == kSuccess ? value : otherwise;
+}
+
+template <typename Value>
+Value of_layout(void* layout, int which, Value otherwise) {
+  return attribute("cublasLtMatrixLayoutGetAttribute", layout, which, otherwise);
+}
+
+Product read_product(void* matmul, void* a, void* b, void* d) {
+  const auto of_matmul = [matmul](int which, int otherwise) {
+    return attribute<std::int32_t>("cublasLtMatmulDescGetAttribute", matmul, which, otherwise);
+  };
+  constexpr std::int64_t kUnknown = -1;
+  Product product{"gemm"};
+  product.transposed_a = of_matmul(kTransposedA, 0);
+  product.transposed_b = of_matmul(kTransposedB, 0);
+  product.arithmetic = of_matmul(kArithmetic, -1);
+  product.epilogue = of_matmul(kEpilogue, -1);
+  product.m = static_cast<std::int64_t>(of_layout<std::uint64_t>(d, kRows, 0));
+  product.n = static_cast<std::int64_t>(of_layout<std::uint64_t>(d, kColumns, 0));
+  product.k = static_cast<std::int64_t>(of_layout<std::uint64_t>(a, product.transposed_a == 0 ? kColumns : kRows, 0));
+  product.batch = of_layout<std::int32_t>(d, kBatch, 1);
+  product.type_a = of_layout<std::int32_t>(a, kType, -1);
+  product.type_b = of_layout<std::int32_t>(b, kType, -1);
+  product.type_c = of_layout<std::int32_t>(d, kType, -1);
+  product.lda = of_layout<std::int64_t>(a, kLeadingDimension, kUnknown);
+  product.ldb = of_layout<std::int64_t>(b, kLeadingDimension, kUnknown);
+  product.ldc = of_layout<std::int64_t>(d, kLeadingDimension, kUnknown);
+  return product;
+}
+
 }  // namespace
 
 PHANTOM_EXPORT int cublasLtMatmulAlgoGetHeuristic(void*, void*, void*, void*, void*, void*, void* preference,
@@ -87,16 +138,17 @@ PHANTOM_EXPORT int cublasLtMatmulAlgoCheck(void*, void*, void*, void*, void*, vo
   return kSuccess;
 }
 
-PHANTOM_EXPORT int cublasLtMatmul(void*, void*, const void*, const void*, void*, const void*, void*, const void*,
-                                  const void*, void*, void*, void*, const void*, void*, std::size_t, void* stream) {
+PHANTOM_EXPORT int cublasLtMatmul(void*, void* matmul, const void*, const void*, void* a, const void*, void* b,
+                                  const void*, const void*, void*, void*, void* d, const void*, void*, std::size_t,
+                                  void* stream) {
   note(Function::cublasLtMatmul);
-  launched(stream);
+  called(Function::cublasLtMatmul, stream, logs_launches() ? problem_of(read_product(matmul, a, b, d)) : std::string());
   return kSuccess;
 }
 
 PHANTOM_EXPORT int cublasLtMatrixTransform(void*, void*, const void*, const void*, void*, const void*, const void*,
                                            void*, void*, void*, void* stream) {
   note(Function::cublasLtMatrixTransform);
-  launched(stream);
+  called(Function::cublasLtMatrixTransform, stream);
   return kSuccess;
 }

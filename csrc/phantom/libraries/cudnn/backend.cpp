@@ -6,14 +6,16 @@
 //   - execution is a launch
 #include <cstdint>
 #include <mutex>
+#include <string>
 #include <unordered_map>
 
+#include "libraries/cudnn/described_graphs.hpp"
 #include "libraries/cudnn/handle.hpp"
 #include "libraries/cudnn/planning/planner.hpp"
 #include "libraries/cudnn/status.hpp"
 #include "machine/calls.hpp"
 #include "machine/machine.hpp"
-#include "runtime/streams.hpp"
+#include "runtime/launch_log.hpp"
 
 using namespace xmem::phantom;  // NOLINT: what follows is C
 using cudnn::Handle;
@@ -79,6 +81,7 @@ PHANTOM_EXPORT int cudnnBackendDestroyDescriptor(void* descriptor) {
       all.known.erase(found);
     }
   }
+  if (logs_launches()) cudnn::forget_graph(descriptor);
   return type == cudnn::kVariantPack ? cudnn::bare_planner().destroy(descriptor) : cudnn::planner().destroy(descriptor);
 }
 
@@ -94,6 +97,9 @@ PHANTOM_EXPORT int cudnnBackendSetAttribute(void* descriptor, int attribute, int
   if (type == cudnn::kDescriptorType && count > 0 && elements != nullptr) {
     belongs_to(descriptor, known(*static_cast<void* const*>(elements)).handle);
   }
+  if (logs_launches()) {
+    cudnn::follow_attribute(descriptor, known(descriptor).type, attribute, type, count, elements);
+  }
   return cudnn::planner().set(descriptor, attribute, type, count, elements);
 }
 
@@ -108,7 +114,11 @@ PHANTOM_EXPORT int cudnnBackendGetAttribute(void* descriptor, int attribute, int
   if (is_variant_pack(descriptor)) {
     return cudnn::bare_planner().get(descriptor, attribute, type, room, count, elements);
   }
-  return cudnn::planner().get(descriptor, attribute, type, room, count, elements);
+  const int status = cudnn::planner().get(descriptor, attribute, type, room, count, elements);
+  if (logs_launches() && type == cudnn::kDescriptorType && elements != nullptr) {
+    for (std::int64_t i = 0; i < room; ++i) cudnn::follow_copy(descriptor, static_cast<void* const*>(elements)[i]);
+  }
+  return status;
 }
 
 PHANTOM_EXPORT int cudnnBackendFinalize(void* descriptor) {
@@ -119,9 +129,9 @@ PHANTOM_EXPORT int cudnnBackendFinalize(void* descriptor) {
   return cudnn::planner().finalize(descriptor);
 }
 
-PHANTOM_EXPORT int cudnnBackendExecute(const Handle* handle, void*, void*) {
+PHANTOM_EXPORT int cudnnBackendExecute(const Handle* handle, void* plan, void*) {
   note(Function::cudnnBackendExecute);
   if (handle == nullptr) return cudnn::kBadParam;
-  launched(handle->stream);
+  called(Function::cudnnBackendExecute, handle->stream, logs_launches() ? cudnn::problem_of_plan(plan) : std::string());
   return cudnn::kSuccess;
 }

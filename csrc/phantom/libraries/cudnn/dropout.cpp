@@ -9,7 +9,7 @@
 #include "libraries/cudnn/status.hpp"
 #include "machine/calls.hpp"
 #include "machine/machine.hpp"
-#include "runtime/streams.hpp"
+#include "runtime/launch_log.hpp"
 
 using namespace xmem::phantom;  // NOLINT: what follows is C
 using cudnn::Handle;
@@ -69,7 +69,7 @@ PHANTOM_EXPORT int cudnnSetDropoutDescriptor(const void* descriptor, const Handl
   note(Function::cudnnSetDropoutDescriptor);
   if (descriptor == nullptr || handle == nullptr) return cudnn::kBadParam;
   keep(descriptor, {rate, states, seed});
-  if (states != nullptr) launched(handle->stream);  // it fills the states
+  if (states != nullptr) called(Function::cudnnSetDropoutDescriptor, handle->stream);  // it fills the states
   return cudnn::kSuccess;
 }
 

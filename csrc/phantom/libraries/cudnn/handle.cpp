@@ -7,7 +7,7 @@
 #include "libraries/cudnn/status.hpp"
 #include "machine/calls.hpp"
 #include "machine/machine.hpp"
-#include "runtime/streams.hpp"
+#include "runtime/launch_log.hpp"
 
 using namespace xmem::phantom;  // NOLINT: what follows is C
 using cudnn::Handle;
@@ -17,7 +17,7 @@ namespace {
 int compute(Function function, const Handle* handle) {
   note(function);
   if (handle == nullptr) return cudnn::kBadParam;
-  launched(handle->stream);
+  called(function, handle->stream);
   return cudnn::kSuccess;
 }
 

@@ -17,7 +17,7 @@ import torch
 from torch.optim.optimizer import Optimizer
 
 from .on_phantom.peers import rank_here, stands_for, wait_for_peers, world_size
-from .records import failures
+from .records import failures, launches
 from .records.allocator_history import Requests
 from .records.allocator_record import AllocatorRecord, allocator_settings
 from .records.card_record import card_of, cards
@@ -222,6 +222,8 @@ class Session(RunNotes):
                 self.state = State.PEER
                 return
             self.allocator.start()
+            if self.settings.launches:
+                launches.start()
         self._profiler.start()
         self.spans.active = True
 
@@ -323,6 +325,7 @@ class Session(RunNotes):
         try:
             self._profiler.stop()
             if self.allocator is not None:
+                launches.stop()
                 self._requests = self.allocator.requests()
             metadata = self._write(end_ns, script_ended)
         except (OSError, RuntimeError) as error:
@@ -336,7 +339,7 @@ class Session(RunNotes):
             iterations=metadata["iterations"],
             peak_bytes=max(self._peak_bytes(), default=0),
             complete=not script_ended,
-            metadata={key: value for key, value in metadata.items() if key not in ("tensors", "lines")},
+            metadata={key: value for key, value in metadata.items() if key not in _NOT_PUBLISHED},
         )
 
     def _write(self, end_ns: int, script_ended: bool) -> dict[str, Any]:
@@ -424,6 +427,8 @@ class Session(RunNotes):
         ran = {"values": read} if self.allocator is None else {"phantom": self._phantom_metadata(read)}
         notes = self.metadata(self.settings.mode, self.settings.xmem_version, iterations, base_ns)
         notes["script_ended"] = script_ended
+        if self.settings.launches and self.allocator is not None:
+            notes["launches"] = launches.columns(base_ns)
         return notes | ran
 
     def _unwind(self) -> None:
@@ -437,6 +442,7 @@ class Session(RunNotes):
         raise SystemExit(0)
 
 
+_NOT_PUBLISHED = ("tensors", "lines", "launches")  # as long as the run
 _COUNTING = (State.RECORDING, State.PEER)
 
 

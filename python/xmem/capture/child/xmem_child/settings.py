@@ -71,6 +71,7 @@ class Settings(NamedTuple):
         stacks: Whether every Python frame is recorded.
         gzip: Whether the trace is compressed.
         snapshot: Whether the allocator's snapshot is kept (phantom).
+        launches: Whether every launch is written down (phantom).
         keep_init: Whether weights are initialized (phantom, fake).
         values: The value that reads of GPU memory give, by source line (phantom, fake).
         known_elements: Tensors with more elements have no values (phantom, fake).
@@ -86,6 +87,7 @@ class Settings(NamedTuple):
     stacks: bool
     gzip: bool
     snapshot: bool
+    launches: bool
     keep_init: bool
     values: dict[str, float]
     known_elements: int

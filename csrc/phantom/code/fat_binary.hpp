@@ -1,9 +1,9 @@
 // Fat binaries: code compiled for several architectures, of which the driver takes the one that suits the card.
 //
 // nvcc's host code passes a wrapper (crt/fatbinary_section.h), which points to a container: a header, and entries with
-// a header each. What an entry holds may be compressed (LZ4, from CUDA 13 on zstd); its header never is, and no more is
-// read here. The layout and the flags are those that CUDA 12.4's and 13.0's `fatbinary` write and their `cuobjdump`
-// prints.
+// a header each. What an entry holds may be compressed (LZ4, from CUDA 13 on zstd); its header never is, so that an
+// image is chosen without unpacking any. The layout and the flags are those that CUDA 12.4's and 13.0's `fatbinary`
+// write and their `cuobjdump` prints.
 #pragma once
 
 #include <cstddef>
@@ -20,9 +20,15 @@ struct Image {
   // (sm_90a).
   enum class Reach { kPortable, kFamily, kExact };
 
+  enum class Packing { kNone, kLz4, kZstd };
+
   Form form;
   int architecture;
   Reach reach;
+  Packing packing = Packing::kNone;
+  const char* content = nullptr;  // in the fat binary; null where the image was not read from one
+  std::size_t content_bytes = 0;  // as it is packed
+  std::size_t unpacked_bytes = 0;
 };
 
 struct FatBinary {
@@ -49,5 +55,12 @@ struct CodeVersions {
 // The driver's choice: the highest cubin of the card's major version that is not above it, else the highest PTX that is
 // not above it ("Application Compatibility", CUDA C++ Programming Guide).
 CodeVersions choose_image(const std::vector<Image>& images, int capability);
+
+// The image that was chosen: of several for one architecture, the one that was compiled most closely for it (sm_90a
+// before sm_90). Null where none runs.
+const Image* chosen_image(const std::vector<Image>& images, int capability);
+
+// What an image holds, unpacked; empty where that cannot be done.
+std::vector<char> unpack(const Image& image);
 
 }  // namespace xmem::phantom

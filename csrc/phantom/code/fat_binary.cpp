@@ -1,7 +1,10 @@
-#include "runtime/fat_binary.hpp"
+#include "code/fat_binary.hpp"
 
 #include <algorithm>
 #include <cstring>
+
+#include "code/lz4.hpp"
+#include "code/zstd.hpp"
 
 namespace xmem::phantom {
 namespace {
@@ -42,8 +45,12 @@ static_assert(sizeof(EntryHeader) == 48);
 
 constexpr std::uint16_t kPtxKind = 1;
 constexpr std::uint16_t kElfKind = 2;
-constexpr std::uint64_t kExactFlag = 0x100000;   // sm_90a
-constexpr std::uint64_t kFamilyFlag = 0x200000;  // sm_100f
+constexpr std::uint64_t kLz4Flag = 0x2000;
+constexpr std::uint64_t kZstdFlag = 0x8000;
+constexpr std::size_t kUnpackedBytesOffset = 56;      // in the header of an entry that is compressed: 64 bits
+constexpr std::size_t kMostUnpackedBytes = 1U << 31;  // the largest image of torch 2.6 to 2.12 takes 81 MiB
+constexpr std::uint64_t kExactFlag = 0x100000;        // sm_90a
+constexpr std::uint64_t kFamilyFlag = 0x200000;       // sm_100f
 
 template <typename Type>
 Type read(const void* address) {
@@ -52,13 +59,22 @@ Type read(const void* address) {
   return value;
 }
 
-Image image_of(const EntryHeader& entry) {
+Image image_of(const EntryHeader& entry, const char* header) {
   Image image{};
   image.form = entry.kind == kPtxKind ? Image::Form::kPtx : Image::Form::kCubin;
   image.architecture = static_cast<int>(entry.architecture);
   image.reach = Image::Reach::kPortable;
   if ((entry.flags & kFamilyFlag) != 0) image.reach = Image::Reach::kFamily;
   if ((entry.flags & kExactFlag) != 0) image.reach = Image::Reach::kExact;
+  image.content = header + entry.header_bytes;
+  image.content_bytes = image.unpacked_bytes = entry.content_bytes;
+  if ((entry.flags & (kLz4Flag | kZstdFlag)) == 0) return image;
+  image.packing = (entry.flags & kZstdFlag) != 0 ? Image::Packing::kZstd : Image::Packing::kLz4;
+  image.content_bytes = std::min<std::uint64_t>(entry.compressed_bytes, entry.content_bytes);
+  image.unpacked_bytes = 0;
+  if (entry.header_bytes >= kUnpackedBytesOffset + sizeof(std::uint64_t)) {
+    image.unpacked_bytes = read<std::uint64_t>(header + kUnpackedBytesOffset);
+  }
   return image;
 }
 
@@ -75,7 +91,7 @@ FatBinary read_container(const char* bytes, std::size_t readable) {
     const auto entry = read<EntryHeader>(at);
     if (entry.header_bytes < sizeof entry || entry.header_bytes > readable) return {};
     if (entry.content_bytes > readable - entry.header_bytes) return {};
-    if (entry.kind == kPtxKind || entry.kind == kElfKind) found.images.push_back(image_of(entry));
+    if (entry.kind == kPtxKind || entry.kind == kElfKind) found.images.push_back(image_of(entry, at));
     at += entry.header_bytes + entry.content_bytes;
     readable -= entry.header_bytes + entry.content_bytes;
   }
@@ -115,14 +131,32 @@ FatBinary read_fat_binary(const void* binary, std::size_t readable) {
 }
 
 CodeVersions choose_image(const std::vector<Image>& images, int capability) {
+  const Image* chosen = chosen_image(images, capability);
+  if (chosen == nullptr) return {};
+  return {chosen->form == Image::Form::kCubin ? chosen->architecture : capability, chosen->architecture};
+}
+
+const Image* chosen_image(const std::vector<Image>& images, int capability) {
   for (const Image::Form form : {Image::Form::kCubin, Image::Form::kPtx}) {
-    int best = 0;
+    const Image* best = nullptr;
     for (const Image& image : images) {
-      if (image.form == form && runs_on(image, capability)) best = std::max(best, image.architecture);
+      if (image.form != form || !runs_on(image, capability)) continue;
+      const bool closer = best == nullptr || image.architecture > best->architecture ||
+                          (image.architecture == best->architecture && image.reach > best->reach);
+      if (closer) best = &image;
     }
-    if (best > 0) return {form == Image::Form::kCubin ? best : capability, best};
+    if (best != nullptr) return best;
   }
-  return {};
+  return nullptr;
+}
+
+std::vector<char> unpack(const Image& image) {
+  if (image.content == nullptr || image.unpacked_bytes == 0 || image.unpacked_bytes > kMostUnpackedBytes) return {};
+  if (image.packing == Image::Packing::kNone) return {image.content, image.content + image.content_bytes};
+  std::vector<char> unpacked(image.unpacked_bytes);
+  const auto unpack_by = image.packing == Image::Packing::kZstd ? unpack_zstd : unpack_lz4;
+  if (!unpack_by(image.content, image.content_bytes, unpacked.data(), unpacked.size())) return {};
+  return unpacked;
 }
 
 }  // namespace xmem::phantom

@@ -1,0 +1,238 @@
+"""Which kernels an operator launches on an architecture, from recorded launches of others.
+
+The nearest recorded problem gives the kernels, with their threads, registers and shared memory; the grid is
+worked out anew by the kernel's rule. Nearest is: the same operator and architecture, alike in types and
+layout, near in size. Among kernels recorded for products of matrices, the one that the library would
+find fastest counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from xmem.occupancy.grids import Observation, Rule, fit_rule, quantities_of, tile_of
+from xmem.occupancy.library_choice import expected_ns
+from xmem.occupancy.problems import Problem, Product
+
+_FAR = 100.0
+
+# A kernel recorded for a problem this much further than the nearest one is still considered; and how far
+# one may be for being twice as fast.
+_CONSIDERED = 6.0
+_TWICE_AS_FAST = 2.0
+
+# How much a difference counts, in doublings of a size. Set once by hand, not fitted: see docs/occupancy.md.
+_OTHER_ARCHITECTURE = 12.0
+_OTHER_DTYPE = 8.0
+_OTHER_DENSITY = 6.0
+_OTHER_BROADCAST = 6.0
+_OTHER_LAYOUT = 4.0
+_VECTOR = 10.0
+_PER_ALIGNMENT = 2.0
+_FEW_INDICES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A compiled kernel: what a block of it takes.
+
+    Attributes:
+        name: As a profiler prints it.
+        threads: Per block.
+        registers: Per thread.
+        shared_bytes: Static and dynamic shared memory per block.
+    """
+
+    name: str
+    threads: int
+    registers: int
+    shared_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class KernelLaunch:
+    """A kernel and the blocks of its grid.
+
+    Attributes:
+        kernel: What is launched.
+        blocks: Of the grid.
+        share: Of the operator's time; launches that differ in nothing else are alike.
+    """
+
+    kernel: Kernel
+    blocks: int
+    share: float = field(default=1.0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What an operator was seen to launch.
+
+    Attributes:
+        problem: The operator with its inputs.
+        compute_capability: Of the GPU.
+        multiprocessors: Of the GPU.
+        launches: In order.
+    """
+
+    problem: Problem
+    compute_capability: tuple[int, int]
+    multiprocessors: int
+    launches: tuple[KernelLaunch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """Kernels that an operator is expected to launch.
+
+    Attributes:
+        launches: In order.
+        distance: Of the nearest recorded problem, in doublings; 0 = the same problem was recorded.
+    """
+
+    launches: tuple[KernelLaunch, ...]
+    distance: float
+
+
+class KernelModel:
+    """Recorded launches, ready to be asked for problems that were not recorded."""
+
+    def __init__(self, recorded: Iterable[Recorded]) -> None:
+        self._by_operator: dict[str, list[Recorded]] = defaultdict(list)
+        seen: dict[tuple[str, int], list[Observation]] = defaultdict(list)
+        for record in dict.fromkeys(recorded):
+            self._by_operator[_group(record.problem)].append(record)
+            for launch in record.launches:
+                observation = Observation(record.problem, launch.blocks, record.multiprocessors)
+                seen[launch.kernel.name, launch.kernel.threads].append(observation)
+        self._rules = {key: fit_rule(key[0], items) for key, items in seen.items()}
+
+    @property
+    def operators(self) -> frozenset[str]:
+        """Operators of which something was recorded."""
+        return frozenset(self._by_operator)
+
+    def rule(self, kernel: Kernel) -> Rule | None:
+        """Return how the kernel's grid follows from the problem; None where no rule was found."""
+        return self._rules.get((kernel.name, kernel.threads))
+
+    def predict(
+        self, problem: Problem, compute_capability: tuple[int, int], multiprocessors: int
+    ) -> Predicted | None:
+        """Return the kernels that an operator launches; None where it was never recorded, on no GPU."""
+        candidates = self._by_operator.get(_group(problem), [])
+        if not candidates:
+            return None
+        ranked = sorted(
+            (
+                (distance(problem, item.problem) + _across(compute_capability, item), item)
+                for item in candidates
+            ),
+            key=lambda pair: pair[0],
+        )
+        how_far, nearest = ranked[0]
+        if problem.product is not None and how_far > 0:
+            nearest = self._fastest(problem, multiprocessors, ranked)
+        launches = tuple(
+            KernelLaunch(launch.kernel, self._blocks(launch, nearest, problem, multiprocessors), launch.share)
+            for launch in nearest.launches
+        )
+        return Predicted(launches, how_far)
+
+    def _fastest(
+        self, problem: Problem, multiprocessors: int, ranked: Sequence[tuple[float, Recorded]]
+    ) -> Recorded:
+        """Return the record whose kernels the library would choose: near, and not much slower than the best.
+
+        A library takes the kernel that it expects to be fastest. So among the recorded ones the choice
+        is by how long each would take, and by how near the problem is that it was recorded for.
+        """
+        assert problem.product is not None
+        nearest: dict[tuple[Kernel, ...], tuple[float, Recorded]] = {}
+        for how_far, item in ranked:
+            if how_far < ranked[0][0] + _CONSIDERED:
+                nearest.setdefault(tuple(launch.kernel for launch in item.launches), (how_far, item))
+        costs = []
+        for how_far, item in nearest.values():
+            time = 0.0
+            for launch in item.launches:
+                blocks = self._blocks(launch, item, problem, multiprocessors)
+                time += expected_ns(problem.product, launch.kernel.name, blocks, multiprocessors)
+            costs.append((how_far, time, item))
+        best = min(time for _, time, _ in costs)
+        return min(
+            costs, key=lambda cost: cost[0] + _TWICE_AS_FAST * math.log2(max(cost[1], 1) / max(best, 1))
+        )[2]
+
+    def _blocks(self, launch: KernelLaunch, source: Recorded, problem: Problem, multiprocessors: int) -> int:
+        if problem == source.problem and multiprocessors == source.multiprocessors:
+            return launch.blocks
+        rule = self.rule(launch.kernel)
+        tile = tile_of(launch.kernel.name)
+        wanted, there = quantities_of(problem, tile), quantities_of(source.problem, tile)
+        if rule is not None and rule.quantity in wanted:
+            blocks = rule.blocks(wanted, multiprocessors)
+            # Sums that were split, which no size of the problem says, are split alike.
+            usual = rule.blocks(there, source.multiprocessors)
+            if "tiles" in rule.quantity and rule.fill == 1.0 and launch.blocks % usual == 0:
+                blocks *= launch.blocks // usual
+            return blocks
+        key = "elements" if "elements" in wanted and "elements" in there else "largest"
+        return max(1, math.ceil(launch.blocks * wanted[key] / max(there[key], 1)))
+
+
+def _group(problem: Problem) -> str:
+    if problem.operator in ("aten::addmm", "aten::mm", "aten::linear", "aten::bmm", "aten::baddbmm"):
+        return "product"
+    return problem.operator
+
+
+def _across(compute_capability: tuple[int, int], item: Recorded) -> float:
+    if item.compute_capability == compute_capability:
+        return 0.0
+    return _OTHER_ARCHITECTURE + abs(item.compute_capability[0] - compute_capability[0])
+
+
+def distance(wanted: Problem, known: Problem) -> float:
+    """Return how unlike two problems of one operator are, in doublings of a size."""
+    if wanted.product is not None and known.product is not None:
+        return _OTHER_DTYPE * (wanted.dtypes[-1:] != known.dtypes[-1:]) + _between(
+            wanted.product, known.product
+        )
+    if (wanted.product is None) != (known.product is None):
+        return _FAR
+    apart = _OTHER_DTYPE * (wanted.dtypes != known.dtypes)
+    apart += _OTHER_DENSITY * (wanted.dense != known.dense)
+    apart += _OTHER_BROADCAST * (_broadcasting(wanted) != _broadcasting(known))
+    if len(wanted.shapes) != len(known.shapes):
+        here, there = wanted.quantities, known.quantities
+        return apart + _OTHER_BROADCAST + abs(math.log2(max(here["result"], 1) / max(there["result"], 1)))
+    sizes = [
+        abs(math.log2(max(math.prod(here), 1) / max(math.prod(there), 1)))
+        for here, there in zip(wanted.shapes, known.shapes, strict=True)
+    ]
+    if wanted.operator.startswith("aten::index_"):
+        # Few indices take another kernel: index_select_out_cuda_impl and its kin in Indexing.cu.
+        apart += _VECTOR * ((_last_count(wanted) <= _FEW_INDICES) != (_last_count(known) <= _FEW_INDICES))
+    columns = abs(math.log2(max(wanted.quantities["columns"], 1) / max(known.quantities["columns"], 1)))
+    return apart + math.hypot(*sizes, columns)
+
+
+def _last_count(problem: Problem) -> int:
+    return math.prod(problem.shapes[-1]) if problem.shapes else 1
+
+
+def _between(wanted: Product, known: Product) -> float:
+    pairs = ((wanted.m, known.m), (wanted.n, known.n), (wanted.k, known.k), (wanted.batch, known.batch))
+    apart = math.hypot(*(math.log2(a / b) for a, b in pairs))
+    apart += _OTHER_LAYOUT * (wanted.layout != known.layout)
+    apart += _PER_ALIGNMENT * abs(math.log2(wanted.alignment / known.alignment))
+    return apart + _VECTOR * ((min(wanted.m, wanted.n) == 1) != (min(known.m, known.n) == 1))
+
+
+def _broadcasting(problem: Problem) -> Sequence[bool]:
+    largest = max(map(math.prod, problem.shapes), default=1)
+    return tuple(math.prod(shape) == largest for shape in problem.shapes)

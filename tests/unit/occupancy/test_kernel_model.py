@@ -1,0 +1,188 @@
+"""Kernels of problems that were not recorded, from a few that were."""
+
+import numpy as np
+import pytest
+
+from xmem.occupancy.averages import achieved, averages
+from xmem.occupancy.calculator import filling, residency
+from xmem.occupancy.durations import fit_roofline, roofline_ns
+from xmem.occupancy.grids import Observation, fit_rule, quantities_of, tile_of
+from xmem.occupancy.kernel_data import card, document_of, recorded_of, shipped_model
+from xmem.occupancy.kernel_model import Kernel, KernelLaunch, KernelModel, Recorded
+from xmem.occupancy.launches import Known, Launches, LibraryCalls
+from xmem.occupancy.library_kernels import with_library_kernels
+from xmem.occupancy.limits import limits_of
+from xmem.occupancy.problems import Problem, Product, broadcast
+
+H100 = ((9, 0), 132)
+ELEMENTWISE = Kernel("vectorized_elementwise_kernel<4, Add>", 128, 24, 0)
+SMALL_TILE = Kernel("cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_32x32_128x2_tn_align8", 128, 88, 33792)
+LARGE_TILE = Kernel("cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_128x64_64x6_tn_align8", 128, 152, 147456)
+
+
+def _add(*sizes: int) -> Problem:
+    return Problem("aten::add", (sizes, sizes), ("bfloat16",) * 2, (True, True))
+
+
+def _product(m: int, n: int, k: int) -> Problem:
+    shapes = ((m,), (n, k), (k, m))
+    return Problem("aten::addmm", shapes, ("bfloat16",) * 3, (True,) * 3, Product(m, n, k, 1, "tn", 8))
+
+
+def _recorded(problem: Problem, kernel: Kernel, blocks: int) -> Recorded:
+    return Recorded(problem, *H100, (KernelLaunch(kernel, blocks),))
+
+
+def test_the_grid_of_an_elementwise_kernel_follows_from_the_elements() -> None:
+    model = KernelModel(
+        [_recorded(_add(1, 141, 512), ELEMENTWISE, 141), _recorded(_add(4, 197, 768), ELEMENTWISE, 1182)]
+    )
+    predicted = model.predict(_add(2, 1000, 1001), *H100)
+    assert predicted is not None
+    assert predicted.launches == (KernelLaunch(ELEMENTWISE, 3911),)  # 2,002,000 elements, 512 a block
+    assert model.rule(ELEMENTWISE).work == 512
+
+
+def test_blocks_that_loop_are_capped_per_multiprocessor() -> None:
+    def select(rows: int) -> Problem:
+        return Problem("aten::index_select", ((30_000, 512), (rows,)), ("bfloat16", "int64"), (True, True))
+
+    kernel = Kernel("indexSelectLargeIndex", 128, 32, 0)
+    model = KernelModel(
+        [_recorded(select(rows), kernel, blocks) for rows, blocks in ((141, 564), (100, 400), (5000, 1056))]
+    )
+    assert model.predict(select(200), *H100).launches[0].blocks == 800
+    assert model.predict(select(9000), *H100).launches[0].blocks == 8 * 132
+    assert model.predict(select(9000), (9, 0), 100).launches[0].blocks == 800
+
+
+def test_tiles_are_counted_as_cutlass_swizzles_them() -> None:
+    assert tile_of(SMALL_TILE.name) == (32, 32)
+    assert tile_of("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x64x64_warpgroupsize1") == (128, 64)
+    assert tile_of("at::native::reduce_kernel") is None
+    # Recorded on an H100: 788 rows and 768 columns in tiles of 128 by 64 are 13 by 6, and 6 become 8.
+    assert quantities_of(_product(768, 788, 768), (128, 64))["swizzled tiles"] == 104
+    seen = [
+        Observation(_product(m, n, k), blocks, 132)
+        for m, n, k, blocks in ((768, 788, 768, 104), (512, 141, 512, 3 * 4), (3072, 128, 768, 48))
+    ]
+    rule = fit_rule(LARGE_TILE.name, seen)
+    assert rule is not None
+    assert (rule.quantity, rule.share) == ("swizzled tiles", 1.0)
+
+
+def test_a_small_product_takes_small_tiles_and_a_larger_one_does_not() -> None:
+    model = KernelModel(
+        [
+            _recorded(_product(512, 141, 512), SMALL_TILE, 80),
+            _recorded(_product(3072, 3000, 768), LARGE_TILE, 1128),
+        ]
+    )
+    assert model.predict(_product(512, 150, 512), *H100).launches[0].kernel == SMALL_TILE
+    # As far from either. In small tiles every multiprocessor would read more than in one large tile.
+    assert model.predict(_product(768, 788, 768), *H100).launches == (KernelLaunch(LARGE_TILE, 104),)
+
+
+def test_what_was_recorded_is_repeated_and_what_never_was_is_not_invented() -> None:
+    record = _recorded(_product(512, 141, 512), SMALL_TILE, 77)
+    model = KernelModel([record])
+    predicted = model.predict(record.problem, *H100)
+    assert predicted is not None
+    assert (predicted.launches, predicted.distance) == (record.launches, 0.0)
+    assert model.predict(_add(3, 4), *H100) is None
+
+
+def test_records_survive_their_document() -> None:
+    records = [_recorded(_add(2, 3), ELEMENTWISE, 1), _recorded(_product(512, 141, 512), SMALL_TILE, 80)]
+    assert recorded_of(document_of([*records, records[0]], {})) == records
+
+
+def test_the_shipped_model_says_what_it_was_recorded_on_and_its_error() -> None:
+    about = card()
+    assert sum(trace["launches"] for trace in about["traces"]) > 20_000
+    errors = about["leave_one_model_out"]["mean_relative_error"]
+    assert errors["library kernels predicted"]["launch_mean"] <= 0.05
+    assert errors["every launch predicted"]["launch_mean"] <= 0.05
+    predicted = shipped_model().predict(_product(768, 788, 768), *H100)
+    assert predicted is not None
+    assert predicted.launches[0].kernel.registers > 0
+
+
+def test_library_calls_become_rows_of_kernels() -> None:
+    strings = ("cublasGemmEx", "gemm", "tn", "bfloat16", "float32", "aten::addmm", "Net.fc", "add_kernel")
+    calls = LibraryCalls(
+        function=np.array([0, 0], np.int32),
+        family=np.array([1, -1], np.int32),
+        sizes=np.array([[768, 788, 768, 1], [-1, -1, -1, -1]], np.int64),
+        layout=np.array([2, -1], np.int32),
+        dtypes=np.array([[3, 3, 3, 4], [-1] * 4], np.int32),
+        problem=np.array([-1, -1], np.int32),
+    )
+    none = np.full(3, -1, np.int32)
+    launches = Launches(
+        strings=strings,
+        name=np.array([7, 0, 0], np.int32),
+        grid=np.array([[5, 1, 1], [-1] * 3, [-1] * 3], np.int32),
+        block=np.array([[128, 1, 1], [-1] * 3, [-1] * 3], np.int32),
+        dynamic_shared=np.array([0, -1, -1], np.int32),
+        static_shared=np.array([0, -1, -1], np.int32),
+        registers=np.array([16, -1, -1], np.int32),
+        cluster=np.zeros(3, np.int32),
+        stream=np.zeros(3, np.int32),
+        operator=np.full(3, 5, np.int32),
+        module=np.full(3, 6, np.int32),
+        begin_ns=none.astype(np.int64),
+        duration_ns=none.astype(np.int64),
+        known=np.array([Known.EXACT, Known.UNKNOWN, Known.UNKNOWN], np.uint8),
+        library_call=np.array([-1, 0, 1], np.int32),
+        library_calls=calls,
+    )
+    two_kernels = Recorded(
+        _product(768, 788, 768), *H100, (KernelLaunch(LARGE_TILE, 104), KernelLaunch(ELEMENTWISE, 7))
+    )
+    found = with_library_kernels(launches, *H100, KernelModel([two_kernels]))
+    names = ["add_kernel", LARGE_TILE.name, ELEMENTWISE.name, "cublasGemmEx"]
+    assert [found.text(row) for row in found.name] == names
+    assert list(found.known) == [Known.EXACT, Known.MODELLED, Known.MODELLED, Known.UNKNOWN]
+    assert list(found.blocks[1:3]) == [104, 7]
+    assert list(found.registers) == [16, 152, 24, -1]
+    assert list(found.shared_bytes[1:3]) == [147456, 0]
+    assert [found.text(row) for row in found.module] == ["Net.fc"] * 4
+
+
+def test_durations_are_compute_or_memory_after_a_floor() -> None:
+    # 2 x 1,000 FLOP per nanosecond and multiprocessor, 10 bytes: each with a launch of 2 us.
+    recorded = [
+        (_product(4096, 4096, k), 100, 2000 + 2 * 4096 * 4096 * k // 100_000) for k in (2048, 4096, 8192)
+    ]
+    recorded += [
+        (_add(rows, 1024), 100, 2000 + rows * 1024 * 6 // 1000) for rows in (1, 20_000, 40_000, 80_000)
+    ]
+    roofline = fit_roofline(recorded)
+    for problem, multiprocessors, took in recorded:
+        assert roofline_ns(roofline, problem, multiprocessors) == pytest.approx(took, rel=0.25)
+    assert roofline_ns(roofline, _add(60_000, 1024), 200) < roofline_ns(roofline, _add(60_000, 1024), 100)
+
+
+def test_four_means_of_one_run() -> None:
+    limits = limits_of((9, 0))
+    held = residency(limits, [256, 256], [64, 64], [0, 0])
+    filled = filling(limits, 132, held, [1, 528])
+    means = averages(filled, np.array([1000, 3000]), 8000, error=0.1)
+    assert means.launch_mean.value == pytest.approx((8 / 64 / 132 + 0.5) / 2)
+    assert (means.launch_mean.low, means.launch_mean.high) == pytest.approx(
+        (0.9 * means.launch_mean.value, 1.1 * means.launch_mean.value)
+    )
+    assert means.launch_mean_active.value == pytest.approx(achieved(filled).expected.mean())
+    assert means.launch_mean_active.low < means.launch_mean_active.value < means.launch_mean_active.high
+    assert means.time_mean is not None
+    assert means.time_mean.value == pytest.approx((8 / 64 / 132 + 3 * 0.5) / 4)
+    assert means.wall_mean is not None
+    assert means.wall_mean.value == pytest.approx(means.time_mean.value / 2)
+    assert averages(filled).time_mean is None
+
+
+def test_shapes_broadcast_or_the_largest_counts() -> None:
+    assert broadcast(((4, 1, 3), (5, 1))) == (4, 5, 3)
+    assert broadcast(((30_000, 512), (141,))) == (30_000, 512)
+    assert broadcast(()) == ()

@@ -1,0 +1,189 @@
+"""What a capture wrote down of its launches, and who launched them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from command_line import xmem_fast
+from xmem.errors import TraceError
+from xmem.occupancy.launches import Known
+from xmem.occupancy.recorded import launches_of, of_last_iteration
+from xmem.testing.trace_builder import TraceBuilder
+from xmem.trace.trace import Trace, read_trace
+
+KERNEL = [0, "void scale<4>(float*)", 264, 1, 1, 128, 2, 1, 1024, 16, 40, 8, 0]
+UNKNOWN = [0, "from PTX", 1, 1, 1, 32, 1, 1, 0, -1, -1, -1, 2]
+PRODUCT = {
+    "family": "gemm",
+    "layout": "tn",
+    "m": 512,
+    "n": 64,
+    "k": 256,
+    "batch": 1,
+    "a": 14,
+    "b": 14,
+    "c": 14,
+}
+PRODUCT |= {"arithmetic": 68, "lda": 256, "ldb": 256, "ldc": 512, "epilogue": 4}
+TENSOR = {"dtype": 2, "shape": [4, 3, 32, 32], "strides": [3072, 1, 96, 3]}
+CONVOLUTION = {
+    "operation": "convolution",
+    "x": TENSOR,
+    "w": {**TENSOR, "shape": [8, 3, 5, 5]},
+    "y": TENSOR,
+    "convolution": {"arithmetic": 0, "stride": [2, 2], "padding": [1, 1], "dilation": [1, 1]},
+}
+TABLE: list[Any] = [
+    KERNEL,
+    [1, "cublasLtMatmul", PRODUCT],
+    UNKNOWN,
+    [1, "cudnnBackendExecute", {"operations": [CONVOLUTION, {}]}],
+    [1, "cudnnRNNForward", {}],
+]
+
+
+def built(rows: list[tuple[int, int, int]], **changed: Any) -> TraceBuilder:
+    """Two iterations of a layer, forward in one thread and backward in another.
+
+    Args:
+        rows: Row of the table, native thread, microsecond.
+    """
+    what, thread, time_us = (list(column) for column in zip(*rows, strict=True))
+    noted = {
+        "table": TABLE,
+        "what": what,
+        "thread": thread,
+        "stream": [0] * len(rows),
+        "time_ns": [time * 1000 for time in time_us],
+        "gpu": "NVIDIA H100 80GB HBM3",
+        "compute_capability": [9, 0],
+        "multiprocessors": 132,
+        **changed,
+    }
+    builder = TraceBuilder().with_metadata(mode="phantom", launches=noted)
+    for number, at in enumerate((0, 100)):
+        builder.iteration(number, at, at + 100)
+        builder.module("Net", at, at + 50).module("Net.fc", at + 5, at + 30)
+        builder.operator("aten::linear", at + 10, at + 25)
+        builder.operator("aten::addmm", at + 11, at + 20, sequence_number=7)
+        builder.on(2000)
+        builder.backward("AddmmBackward0", at + 60, at + 80, sequence_number=7)
+        builder.operator("aten::mm", at + 62, at + 70)
+        builder.on(1000)
+    return builder
+
+
+def trace_of(builder: TraceBuilder) -> Trace:
+    return read_trace(builder.bytes())
+
+
+def test_launches_have_their_operator_and_module():
+    # The ids of threads in the log are native ones; the trace numbers its threads.
+    rows = [(1, 71, 15), (0, 71, 27), (0, 72, 65), (0, 71, 40), (0, 71, 150), (0, 72, 165), (0, 71, 195)]
+    found = launches_of(trace_of(built(rows)))
+    assert [(found.text(o), found.text(m)) for o, m in zip(found.operator, found.module, strict=True)] == [
+        ("aten::addmm", "Net.fc"),
+        ("", "Net.fc"),
+        ("aten::mm", "Net.fc"),  # backward: the module of the forward operator with the same number
+        ("", "Net"),
+        ("", ""),
+        ("aten::mm", "Net.fc"),
+        ("", ""),
+    ]
+
+
+def test_kernels_and_library_calls_are_told_apart():
+    found = launches_of(trace_of(built([(0, 71, 15), (1, 71, 16), (2, 71, 17), (3, 71, 18), (4, 71, 19)])))
+    assert found.known.tolist() == [Known.EXACT, *[Known.UNKNOWN] * 4]
+    assert found.grid[0].tolist() == [264, 1, 1]
+    assert found.threads[0] == 256
+    assert (found.static_shared[0], found.dynamic_shared[0], found.registers[0]) == (16, 1024, 40)
+    assert found.shared_bytes[0] == 1040
+    assert found.registers.tolist() == [40, -1, -1, -1, -1]
+    assert found.cluster.tolist() == [0, 0, 2, 0, 0]
+    assert found.library_call.tolist() == [-1, 0, -1, 1, 2]
+    calls = found.library_calls
+    assert [found.text(row) for row in calls.family] == ["gemm", "convolution", "recurrent"]
+    assert calls.sizes.tolist() == [[512, 64, 256, 1], [-1] * 4, [-1] * 4]
+    assert [found.text(row) for row in calls.layout] == ["tn", "nhwc", ""]
+    assert [found.text(row) for row in calls.dtypes[0]] == ["bfloat16", "bfloat16", "bfloat16", "float32"]
+    assert [found.text(row) for row in calls.dtypes[1]] == ["float16", "float16", "float16", "float32"]
+    assert json.loads(found.text(int(calls.problem[0]))) == {
+        "leading_dimensions": [256, 256, 512],
+        "epilogue": 4,
+    }
+    convolution = json.loads(found.text(int(calls.problem[1])))
+    assert convolution["input"] == [4, 3, 32, 32]
+    assert convolution["filter"] == [8, 3, 5, 5]
+    assert convolution["stride"] == [2, 2]
+    assert convolution["operations"] == ["convolution", ""]
+
+
+def test_the_last_iteration_is_that_of_the_steady_state():
+    trace = trace_of(built([(0, 71, 15), (0, 71, 120), (1, 71, 130), (0, 71, 199)]))
+    launches = of_last_iteration(trace, launches_of(trace))
+    assert launches.begin_ns.tolist() == [120_000, 130_000, 199_000]
+
+
+def test_a_trace_without_launches_says_how_to_record_them():
+    with pytest.raises(TraceError, match="xmem-fast occupancy -- COMMAND"):
+        launches_of(read_trace(TraceBuilder().with_metadata(mode="phantom").bytes()))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"what": [5]},
+        {"what": [-1]},
+        {"time_ns": []},
+        {"table": [[0, "short", 1]]},
+        {"table": [[0, "huge", *[1 << 40] * 11]]},
+        {"table": [[1, "cublasSgemm_v2", []]]},
+        {"table": ["text"]},
+    ],
+)
+def test_damaged_notes_are_refused(changed):
+    with pytest.raises(TraceError, match="damaged"):
+        launches_of(trace_of(built([(0, 71, 15)], **changed)))
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        {"family": "gemm"},
+        {"family": "gemm", "m": "512", "layout": 3},
+        {"operations": 3},
+        {"operations": [{"operation": "convolution", "x": 1, "convolution": []}]},
+        {"operations": [{"operation": "convolution", "x": {"shape": [1], "strides": [1]}}]},
+    ],
+)
+def test_what_is_odd_of_a_library_call_is_unknown(problem):
+    found = launches_of(trace_of(built([(0, 71, 15)], table=[[1, "cublasSgemm_v2", problem]])))
+    assert found.known.tolist() == [Known.UNKNOWN]
+
+
+def test_the_command_shows_a_capture(tmp_path: Path):
+    path = tmp_path / "trace.json"
+    path.write_bytes(built([(0, 71, 15), (0, 71, 115), (4, 71, 116), (0, 72, 165)]).bytes())
+    answer = json.loads(xmem_fast("occupancy", path, "--json").stdout)
+    assert answer["gpu"] == "NVIDIA H100 80GB HBM3"
+    assert answer["launches"] == 3
+    assert answer["known"] == {"exact": 2, "modelled": 0, "unknown": 1}
+    # 6 blocks of 8 warps by 40 registers (1,280 a warp: 12 warps a quarter). The grid of
+    # 264 blocks puts 2 of them on each of 132 multiprocessors: 16 warps of 64.
+    assert answer["launch_mean"] == {"value": 0.25, "low": 0.25, "high": 0.25}
+    assert answer["time_mean"] is None
+    kernel = next(row for row in answer["kernels"] if row["name"].startswith("void scale"))
+    assert kernel["theoretical"] == 0.75
+    assert kernel["limiter"] == "registers"
+    assert kernel["launches"] == 2
+    assert {row["name"] for row in answer["modules"]} == {"Net.fc"}
+    text = xmem_fast("occupancy", path)
+    assert "2 exact, 1 unknown" in text.stdout
+    assert "cudnnRNNForward" in text.stdout
+    refused = xmem_fast("occupancy", path, "--gpu", "a100-40gb")
+    assert refused.exit_code == 2
+    assert "run the command again with this --gpu" in refused.output
+    assert xmem_fast("occupancy", path, "--gpu", "h200").exit_code == 0
