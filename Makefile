@@ -35,7 +35,7 @@ CPP_FILES = git ls-files --cached --others --exclude-standard -- '*.cpp' '*.hpp'
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo test setup format check-format lint types test-cpp test-sanitized cross-compile fuzz test-python \
-	test-phantom test-stacks test-nightly docs bench bench-others accuracy clean
+	test-phantom test-stacks test-nightly docs bench bench-others accuracy wheels wheel wheel-smoke sdist clean
 
 help:  ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -80,9 +80,29 @@ docs: $(STAMPS)/xmem  ## Build the site of docs/ into build/site; a broken link 
 	mkdocs build --strict
 
 # The compiler is of a wheel, a hundred megabytes.
-cross-compile: $(STAMPS)/build  ## Compile the core and its tests for macOS and Windows
+cross-compile: $(STAMPS)/build  ## Compile the core and its tests for macOS, Windows and AArch64
 	$(PIP) --group cross
 	python tools/cross_compile.py
+
+# Versions of Python that are not on PATH: HEADERS=DIR with python3.X/Python.h, or leave them out with PYTHONS.
+wheels: $(STAMPS)/wheels  ## Build wheels for TARGETS and PYTHONS (default all) into dist, and check them
+	python tools/wheels.py $(TARGETS:%=--targets %) $(PYTHONS:%=--pythons %) $(HEADERS:%=--headers %)
+	python tools/check_distributions.py dist/*.whl
+
+wheel: $(STAMPS)/wheels  ## Build the wheel of this system and this Python into dist/here, with its own compiler
+	python tools/sbom.py here build/sbom.json
+	python -m build --wheel --no-isolation --outdir dist/here -C cmake.define.XMEM_SBOM=$(CURDIR)/build/sbom.json
+
+sdist: $(STAMPS)/wheels  ## Build the source distribution into dist, and a wheel of it in an empty environment
+	rm -rf build/sdist dist/*.tar.gz
+	python -m build --sdist --no-isolation
+	python tools/check_distributions.py dist/*.tar.gz
+	sh tools/make_venv.sh build/sdist/env
+	env -u VIRTUAL_ENV build/sdist/env/bin/python $(PIP_INSTALL) --no-deps dist/*.tar.gz
+	cd build/sdist && env/bin/python -c "import xmem._core"
+
+wheel-smoke: $(STAMPS)/venv  ## Install the wheel into an empty environment, without a compiler, and run every command
+	python tools/wheel_smoke.py dist $(if $(TORCH),--torch "$(TORCH)") $(PHANTOM_PYTHON:%=--phantom-python %)
 
 fuzz: $(STAMPS)/build $(STAMPS)/xmem  ## Fuzz the core and the commands for FUZZ_SECONDS each, or the same FUZZ_RUNS inputs each
 	sh tools/fuzz.sh $(if $(FUZZ_RUNS),runs $(FUZZ_RUNS),seconds $(FUZZ_SECONDS))
@@ -148,6 +168,10 @@ $(STAMPS)/venv:
 
 $(STAMPS)/build: $(STAMPS)/venv pyproject.toml
 	$(PIP) --group build
+	touch $@
+
+$(STAMPS)/wheels: $(STAMPS)/build pyproject.toml
+	$(PIP) --group wheels
 	touch $@
 
 # An editable install rebuilds the core itself when its sources change; the stamp follows what it cannot see.
