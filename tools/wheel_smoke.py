@@ -3,9 +3,9 @@
 Usage: wheel_smoke.py WHEELS [--torch SPEC] [--phantom-python PATH] [--keep DIR]
 
 ``WHEELS`` is the folder with wheels; the one for the interpreter that runs this is taken. PATH is that
-environment alone: no compiler, no git, no tools of the shell. Without ``--torch``, what needs torch is left out
-and the rest reads a trace that is written by hand. With ``--phantom-python``, a Python with a CUDA build of
-torch, the README's first command runs on the phantom GPU too.
+environment alone: no compiler, no git, no tools of the shell. Without ``--torch``, what needs torch is left
+out, and the rest reads a trace that is written by hand. With ``--phantom-python``, a Python with a CUDA build
+of torch, the README's first command runs on the phantom GPU too.
 """
 
 from __future__ import annotations

@@ -534,7 +534,7 @@ def output_schema(name: str) -> dict[str, Any]:
     """
     kind = _OUTPUTS[name]
     schema = schema_of(kind, computed=frozenset({"change_bytes"} if kind is Difference else ()))
-    version = {"schema_version": {"const": version_of(name)}}
+    version = {"schema_version": {"const": version_of(name), "description": "Version of this schema."}}
     properties = {**version, **{key: of for key, of in schema["properties"].items() if key not in version}}
     required = ["schema_version", *(key for key in schema["required"] if key not in version)]
     identity = {"$schema": schema.pop("$schema"), "$id": f"urn:xmem-fast:{name}:{version_of(name)}"}
