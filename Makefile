@@ -10,6 +10,8 @@ FUZZ_SECONDS ?= 60
 # CUDA builds of PyTorch for the tests of the phantom GPU, one release of each CUDA major version.
 CUDA13_TORCH ?= torch==2.12.0 torchvision==0.27.0 'transformers>=5' accelerate
 CUDA12_TORCH ?= torch==2.6.0 torchvision==0.21.0 transformers==4.51.3 'accelerate<1.8' 'numpy<2.3'
+# Of the tests of its batch finder, beside those: it asks for nothing of torch's that they do not have.
+LIGHTNING ?= lightning pytorch-lightning lightning-utilities torchmetrics
 CUDA12_CUDNN ?= nvidia-cudnn-cu12==9.8.0.87
 
 VENV := .venv
@@ -28,6 +30,7 @@ PYTEST := pytest -q --numprocesses auto --dist loadfile
 PHANTOM_PYTEST = \
 	XMEM_PHANTOM_PYTHONS=$(CURDIR)/.venv-cuda13/bin/python:$(CURDIR)/.venv-cuda12/bin/python \
 	XMEM_PHANTOM_CUDNN=$(CURDIR)/.venv-cuda12/cudnn/nvidia/cudnn/lib/libcudnn.so.9 \
+	XMEM_LIGHTNING=$(CURDIR)/.venv-cuda13/lightning \
 	$(PYTEST)
 
 CPP_FILES = git ls-files --cached --others --exclude-standard -- '*.cpp' '*.hpp'
@@ -35,7 +38,7 @@ CPP_FILES = git ls-files --cached --others --exclude-standard -- '*.cpp' '*.hpp'
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo test setup format check-format lint types test-cpp test-sanitized cross-compile fuzz test-python \
-	test-phantom test-stacks test-nightly docs bench bench-others accuracy clean
+	test-phantom test-stacks test-nightly docs bench bench-others accuracy wheels wheel wheel-smoke release-check sdist clean
 
 help:  ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -75,14 +78,38 @@ test-cpp: $(STAMPS)/build  ## Build and run the C++ tests
 test-sanitized: $(STAMPS)/build  ## The same under the address and undefined-behaviour sanitizers
 	cmake --workflow --preset asan
 
-docs: $(STAMPS)/xmem  ## Build the site of docs/ into build/site; a broken link fails
+docs: $(STAMPS)/xmem build/gallery/ready  ## Build the site of docs/ into build/site; a broken link fails
 	$(PIP) --group docs
-	mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 PYTHONPATH=tools mkdocs build --strict
 
 # The compiler is of a wheel, a hundred megabytes.
-cross-compile: $(STAMPS)/build  ## Compile the core and its tests for macOS and Windows
+cross-compile: $(STAMPS)/build  ## Compile the core and its tests for macOS, Windows and AArch64
 	$(PIP) --group cross
 	python tools/cross_compile.py
+
+# Versions of Python that are not on PATH: HEADERS=DIR with python3.X/Python.h, or leave them out with PYTHONS.
+wheels: $(STAMPS)/wheels  ## Build wheels for TARGETS and PYTHONS (default all) into dist, and check them
+	python tools/wheels.py $(TARGETS:%=--targets %) $(PYTHONS:%=--pythons %) $(HEADERS:%=--headers %)
+	python tools/check_distributions.py dist/*.whl
+
+wheel: $(STAMPS)/wheels  ## Build the wheel of this system and this Python into dist/here, with its own compiler
+	python tools/sbom.py here build/sbom.json
+	python -m build --wheel --no-isolation --outdir dist/here -C cmake.define.XMEM_SBOM=$(CURDIR)/build/sbom.json
+
+sdist: $(STAMPS)/wheels  ## Build the source distribution into dist, and a wheel of it in an empty environment
+	rm -rf build/sdist dist/*.tar.gz
+	python -m build --sdist --no-isolation
+	python tools/check_distributions.py dist/*.tar.gz
+	sh tools/make_venv.sh build/sdist/env
+	env -u VIRTUAL_ENV build/sdist/env/bin/python $(PIP_INSTALL) --no-deps dist/*.tar.gz
+	cd build/sdist && env/bin/python -c "import xmem._core"
+
+release-check:  ## Check that TAG=vX.Y.Z names the version, and that the changelog has it
+	test "$(TAG)" = "v$$(sed -n 's/^__version__ = "\([^"]*\)".*/\1/p' python/xmem/__init__.py)"
+	grep -q '^## $(TAG:v%=%)' CHANGELOG.md
+
+wheel-smoke: $(STAMPS)/venv  ## Install the wheel into an empty environment, without a compiler, and run every command
+	python tools/wheel_smoke.py dist $(if $(TORCH),--torch "$(TORCH)") $(PHANTOM_PYTHON:%=--phantom-python %)
 
 fuzz: $(STAMPS)/build $(STAMPS)/xmem  ## Fuzz the core and the commands for FUZZ_SECONDS each, or the same FUZZ_RUNS inputs each
 	sh tools/fuzz.sh $(if $(FUZZ_RUNS),runs $(FUZZ_RUNS),seconds $(FUZZ_SECONDS))
@@ -150,6 +177,15 @@ $(STAMPS)/build: $(STAMPS)/venv pyproject.toml
 	$(PIP) --group build
 	touch $@
 
+# Of the site: estimates of the demo scripts, with pictures where there is a browser.
+build/gallery/ready: $(STAMPS)/torch $(STAMPS)/xmem $(STAMPS)/develop tools/gallery.py examples/train_gpt2.py examples/train_resnet.py
+	python tools/gallery.py build/gallery
+	touch $@
+
+$(STAMPS)/wheels: $(STAMPS)/build pyproject.toml
+	$(PIP) --group wheels
+	touch $@
+
 # An editable install rebuilds the core itself when its sources change; the stamp follows what it cannot see.
 $(STAMPS)/xmem: $(STAMPS)/build CMakeLists.txt
 	$(PIP) --no-build-isolation --editable .
@@ -185,6 +221,7 @@ $(STAMPS)/models: $(STAMPS)/torch pyproject.toml
 .venv-cuda13/ready: Makefile
 	sh tools/make_venv.sh .venv-cuda13
 	PIP_FIND_LINKS= .venv-cuda13/bin/python $(PIP_INSTALL) $(CUDA13_TORCH)
+	PIP_FIND_LINKS= .venv-cuda13/bin/python $(PIP_INSTALL) --no-deps --target .venv-cuda13/lightning $(LIGHTNING)
 	touch $@
 
 .venv-cuda12/ready: Makefile

@@ -33,7 +33,7 @@ struct Device {
   std::array<int, kLastDeviceAttribute + 1> attributes{};
   std::string cudnn;
 
-  int attribute(DeviceAttribute which) const { return attributes[which]; }
+  int attribute(DeviceAttribute which) const { return attributes[static_cast<std::size_t>(which)]; }
   int capability() const { return 10 * attribute(kComputeCapabilityMajor) + attribute(kComputeCapabilityMinor); }
 };
 

@@ -26,7 +26,7 @@ from xmem.printable import PrintableStream, printable
 # In the order of the help. A command is a function in a module of its own name (`max-batch` in max_batch.py).
 _NAMES = (
     "run", "capture", "estimate", "check", "diff", "fit", "max-batch", "gpus", "policies", "inspect",
-    "replay", "tune", "advise", "sweep", "occupancy", "report", "validate", "phantom-env", "mcp",
+    "replay", "tune", "advise", "sweep", "occupancy", "report", "validate", "schema", "phantom-env", "mcp",
 )  # fmt: skip
 _OF_SCRIPTS = ("run", "capture")
 
