@@ -223,7 +223,7 @@ def _merged(
 ) -> Iterator[PathBytes]:
     """Merge the smallest paths by category, persistent ones separately."""
     category, persistent = holders.category[rows], holders.persistent[rows]
-    for value, outlives in product(np.unique(category).tolist(), (False, True)):
+    for value, outlives in product(sorted(set(category.tolist())), (False, True)):
         of_it = (category == value) & (persistent == outlives)
         if not of_it.any():
             continue
@@ -450,9 +450,11 @@ def _other_gpus(recorded: Recorded) -> dict[int, int]:
     """Return the most bytes in use on each GPU that the trace shows beside the one in question."""
     device_type, traced = recorded.traced_device
     blocks = recorded.blocks
-    peaks = {}
+    peaks: dict[int, int] = {}
+    if recorded.origin is not Origin.FOREIGN_GPU:
+        return peaks
     for device in np.unique(blocks.device_index[blocks.device_type == device_type]).tolist():
-        if device == traced or recorded.origin is not Origin.FOREIGN_GPU:
+        if device == traced:
             continue
         rows = (blocks.device_type == device_type) & (blocks.device_index == device)
         freed = rows & (blocks.free_ns != NEVER)
