@@ -115,7 +115,7 @@ def build(target: str, version: str, headers: Path, out: Path) -> None:
 def main(arguments: list[str]) -> int:
     """Build the wheels that are asked for into a folder."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--targets", nargs="*", choices=PLATFORMS, default=list(PLATFORMS))
+    parser.add_argument("--targets", nargs="*", choices=PLATFORMS, default=["linux-x86_64", "linux-aarch64"])
     parser.add_argument("--pythons", nargs="*", default=PYTHONS)
     parser.add_argument("--headers", type=Path, help="a folder with python3.X/Python.h")
     parser.add_argument("--out", type=Path, default=ROOT / "dist")
