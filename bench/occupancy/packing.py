@@ -234,7 +234,7 @@ def main() -> None:
     ):
         found = compare(mixes, gpus=4, memory_bytes=memory, slowdown=slowdown)
         print(
-            f"\n{label:32}{'makespan':>10}{'gain':>8}{'first':>7}{'NVML':>8}{'gain':>8}{'memory':>8}{'kills':>7}"
+            f"\n{label:32}{'makespan':>10}{'gain':>8}{'wins':>7}{'NVML':>8}{'gain':>8}{'memory':>8}{'kills':>7}"
         )
         for policy in POLICIES:
             print(_row(policy, found[policy], found["slot"]))

@@ -1,5 +1,4 @@
-"""The calculator against PyTorch's profiler: `est. achieved occupancy %` of every kernel of a folder of
-traces."""
+"""The calculator against PyTorch's profiler: its own figure for every kernel of folders of traces."""
 
 from __future__ import annotations
 
@@ -17,9 +16,9 @@ FIGURE = "est. achieved occupancy %"
 
 
 def compare(path: Path) -> tuple[int, int, int] | None:
-    """Return kernels, those whose figure differs, and those above 48 KiB; None for a trace without
-    figures."""
-    raw = path.read_bytes() try:
+    """Return kernels, those whose figure differs, those above 48 KiB; None for a trace without figures."""
+    raw = path.read_bytes()
+    try:
         trace = json.loads(gzip.decompress(raw) if path.suffix == ".gz" else raw)
     except ValueError:
         return None

@@ -446,7 +446,7 @@ def test_a_copy_to_the_host_is_a_read(python, tmp_path, monkeypatch, mode):
         """
     )
     machine = {"values": {"train.py:13": 3.0}}
-    lines, estimate = printed(python, tmp_path, script, machine=machine, mode=mode)
+    lines, _ = printed(python, tmp_path, script, machine=machine, mode=mode)
     assert lines[:2] == ["3.0 True", "0.0 True"]
 
 

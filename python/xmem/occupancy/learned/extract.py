@@ -44,6 +44,12 @@ _VIEWS = frozenset(
     ]
 )
 
+# What CUDA runs for what other devices run.
+_ON_CUDA = {
+    "native_batch_norm": "cudnn_batch_norm",
+    "_native_batch_norm_legit_no_training": "cudnn_batch_norm",
+}
+
 
 class _Recorder(TorchDispatchMode):
     """Notes every operator that makes a tensor, with what it took; views belong to what they look at."""
@@ -109,6 +115,7 @@ def _problem(name: str, inputs: Sequence[torch.Tensor], args: Sequence[Any]) -> 
         return Problem(
             "aten::cudnn_convolution", shapes[:2], dtypes[:2], dense[:2], _convolution(inputs, args)
         )
+    short = _ON_CUDA.get(short, short)
     return Problem(f"aten::{short}", shapes, dtypes, dense, _product(short, inputs))
 
 

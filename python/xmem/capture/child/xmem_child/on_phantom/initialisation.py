@@ -49,7 +49,7 @@ def skip_initialisation(skipped: Callable[[torch.Tensor], None]) -> None:
     def erfinv_(tensor: torch.Tensor) -> torch.Tensor:
         return tensor if _is_large(tensor) and tensor.data_ptr() == left else inverse(tensor)
 
-    torch.Tensor.erfinv_ = erfinv_  # type: ignore[method-assign]
+    torch.Tensor.erfinv_ = erfinv_
 
 
 def _is_large(tensor: torch.Tensor) -> bool:
