@@ -163,8 +163,14 @@ accuracy: $(STAMPS)/xmem .venv-cuda12/ready  ## Estimate the measured runs in RU
 	  --explanations bench/accuracy/explanations.toml
 	python bench/accuracy/accuracy_page.py --runs $(RUNS) --estimates .accuracy/estimates.csv --docs docs/accuracy.md
 
+# DATA is a folder of published figures, PROJECT one of bench/scoreboard/projects. What ran stays in .scoreboard.
+scoreboard: $(STAMPS)/xmem $(patsubst bench/scoreboard/environments/%.txt,.venv-scoreboard/%/ready,$(wildcard bench/scoreboard/environments/*.txt))  ## Score published figures of real GPUs in DATA [PROJECT=NAME]
+	cd bench && python -m scoreboard $(PROJECT) \
+	  --data $(or $(DATA),$(error name the folder of published figures: make scoreboard DATA=FOLDER)) \
+	  --folder $(CURDIR)/.scoreboard --environments $(CURDIR)/.venv-scoreboard --page $(CURDIR)/docs/scoreboard.md
+
 clean:  ## Remove what was built and installed here
-	rm -rf $(VENV) .venv-bench .venv-cuda12 .venv-cuda13 .venv-stacks .stacks .accuracy build .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-bench .venv-cuda12 .venv-cuda13 .venv-stacks .venv-scoreboard .stacks .accuracy .scoreboard build .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 # --- set-up, each step once -----------------------------------------------------------------------------------------
 
@@ -228,6 +234,13 @@ $(STAMPS)/models: $(STAMPS)/torch pyproject.toml
 	sh tools/make_venv.sh .venv-cuda12
 	PIP_FIND_LINKS= .venv-cuda12/bin/python $(PIP_INSTALL) $(CUDA12_TORCH)
 	PIP_FIND_LINKS= .venv-cuda12/bin/python $(PIP_INSTALL) --no-deps --target .venv-cuda12/cudnn $(CUDA12_CUDNN)
+	touch $@
+
+# Of the scoreboard. Several gigabytes each.
+.venv-scoreboard/%/ready: bench/scoreboard/environments/%.txt
+	sh tools/make_venv.sh .venv-scoreboard/$*
+	PIP_FIND_LINKS= .venv-scoreboard/$*/bin/python $(PIP_INSTALL) --upgrade 'pip>=25.1'
+	PIP_FIND_LINKS= .venv-scoreboard/$*/bin/python $(PIP_INSTALL) --requirement $<
 	touch $@
 
 # Of the stacks' tests. Several gigabytes each too.

@@ -1,0 +1,179 @@
+"""What adapters need to run a job: the project's code of a commit, an environment, and a phantom GPU."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+from xmem.capture import Extent, PhantomMachine, World, capture, find_torch
+from xmem.devices.gpus import find_device
+from xmem.errors import CaptureError, ConfigError
+
+HERE = Path(__file__).resolve().parent
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a command left.
+
+    Attributes:
+        output: What it printed.
+        problem: Why there is no capture of it; empty if there is one. Its output may still hold its answer.
+    """
+
+    output: str
+    problem: str
+
+
+@dataclass(frozen=True)
+class Laboratory:
+    """Where jobs run.
+
+    Attributes:
+        histories: Folder of bare clones ``OWNER/NAME``; what is missing is cloned.
+        checkouts: Folder of the code of single commits.
+        environments: Folder of virtual environments, one for each file of ``environments``.
+        timeout_s: How long a job may take.
+    """
+
+    histories: Path
+    checkouts: Path
+    environments: Path
+    timeout_s: float = 3600.0
+
+    def history(self, repository: str) -> Path:
+        """A bare clone of a public repository.
+
+        Raises:
+            ConfigError: It is not there and cannot be cloned.
+        """
+        folder = self.histories / repository
+        if not folder.exists():
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            address = f"https://github.com/{repository}"
+            done = subprocess.run(
+                ["git", "clone", "--quiet", "--bare", "--filter=blob:none", address, folder],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            if done.returncode:
+                raise ConfigError(
+                    f"{address} cannot be cloned ({done.stderr.strip().splitlines()[-1]})",
+                    f"put a bare clone of it at {folder}",
+                )
+        return folder
+
+    def git(self, repository: str, *arguments: str) -> str:
+        """What git says of a repository's history."""
+        done = subprocess.run(
+            ["git", "-C", self.history(repository), *arguments], capture_output=True, text=True, check=True
+        )
+        return done.stdout
+
+    def code(self, repository: str, commit: str, paths: Sequence[str] = ()) -> Path:
+        """The code of a commit, whole or some folders of it."""
+        folder = self.checkouts / repository.replace("/", "+") / commit
+        if not folder.exists():
+            partial = folder.with_name(f"{commit}.partial")
+            partial.mkdir(parents=True, exist_ok=True)
+            archive = ["git", "-C", str(self.history(repository)), "archive", commit, *paths]
+            packed = subprocess.run(archive, stdout=subprocess.PIPE, check=True)
+            subprocess.run(["tar", "-x", "-C", partial], input=packed.stdout, check=True)
+            partial.rename(folder)
+        return folder
+
+    def model(self, name: str, environment: str) -> Path:
+        """A folder that ``from_pretrained`` loads, with weights that take no room.
+
+        Args:
+            name: A file of ``models``, which holds the config that the model's authors published.
+            environment: The one whose transformers makes it.
+        """
+        folder = self.checkouts / "models" / name
+        if not (folder / "model.safetensors").exists():
+            config = HERE / "models" / f"{name}.json"
+            command = [self.python(environment), HERE / "scripts" / "make_model.py", config, folder]
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        return folder
+
+    def python(self, environment: str) -> str:
+        """The Python of an environment.
+
+        Raises:
+            ConfigError: ``make`` has not made it.
+        """
+        python = self.environments / environment / "bin" / "python"
+        if not python.exists():
+            raise ConfigError(
+                f"{python.parent.parent} is not there", f"run make .venv-scoreboard/{environment}/ready"
+            )
+        return str(python)
+
+    def torch(self, environment: str) -> str:
+        """Release of torch in an environment."""
+        return _release(self.python(environment))
+
+    def on_phantom(
+        self,
+        command: Sequence[str],
+        gpu: str,
+        *,
+        strict: bool = False,
+        capacity: float = 1.0,
+        extent: Extent | None = None,
+        variables: Mapping[str, str] | None = None,
+        values: Mapping[str, float] | None = None,
+        world: World | None = None,
+    ) -> Ran:
+        """Run a command on a phantom GPU.
+
+        Args:
+            command: What to run.
+            gpu: Name of the card.
+            strict: Whether memory runs out as on the card.
+            capacity: Share of the card's memory that there is.
+            extent: How far; to its end by default.
+            variables: Of the environment, beside this process's own.
+            values: What reads of unknown values give, by ``FILE:LINE``.
+            world: The distributed job of which only some ranks run.
+        """
+        device = find_device(gpu)
+        if capacity != 1.0:
+            device = replace(device, total_memory_bytes=int(device.total_memory_bytes * capacity))
+        with tempfile.TemporaryDirectory(prefix="scoreboard-") as folder, tempfile.TemporaryFile() as output:
+            try:
+                capture(
+                    command,
+                    Path(folder) / "trace.json",
+                    mode="phantom",
+                    machine=PhantomMachine(
+                        device,
+                        count=1 if world is None else min(world.size, 8),
+                        strict_capacity=strict,
+                        values=values or {},
+                    ),
+                    world=world,
+                    extent=extent or Extent(until_end=True),
+                    timeout_s=self.timeout_s,
+                    stdout=output.fileno(),
+                    env={**os.environ, **(variables or {})},
+                )
+                problem = ""
+            except CaptureError as error:
+                problem = str(error)
+            output.seek(0)
+            return Ran(output.read().decode(errors="replace"), problem)
+
+
+@cache
+def _release(python: str) -> str:
+    build = find_torch([python], dict(os.environ))
+    if build is None:
+        raise ConfigError(f"{python} has no torch", "make the environment again")
+    return build.version

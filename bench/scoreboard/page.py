@@ -1,0 +1,170 @@
+"""The page of the documentation that shows every figure's place: ``docs/scoreboard.md``."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scoreboard.score import Scored
+from xmem.files.writing import write_whole
+
+_LARGE = 0.01
+
+_HEAD = """# Scoreboard
+
+Figures that others measured on real GPUs and published, and what the phantom GPU says of the same jobs. Each
+job is the project's own script at the commit that its figure came with, unmodified, on a machine without a
+GPU. Written by `make scoreboard`; do not edit. [How to rebuild it, and how to add a row]({readme}).
+
+The 77 measured runs of the xMem paper's authors, with all other estimators beside us, are in
+[Accuracy](accuracy.md).
+
+*Equal*: all published digits are the same (bytes to 1 KiB, batches exactly). *Error*: ours less theirs, over
+theirs. *Rebuilt*: the release of torch and the code of the measurement can be had.
+"""
+
+
+def write_page(scored: Sequence[Scored], page: Path) -> None:
+    """Write the tables of all rows.
+
+    Raises:
+        OSError: The page cannot be written.
+    """
+    bytes_rows = [one for one in scored if one.row.quantity != "batch"]
+    batch_rows = [one for one in scored if one.row.quantity == "batch"]
+    text = _HEAD
+    if bytes_rows:
+        text += "\n## Bytes\n\n" + _bytes_table(bytes_rows)
+    if batch_rows:
+        text += "\n## The largest batch that fits\n\n" + _BATCHES + _batch_table(batch_rows)
+    text += "\n## What differs by more than 1%, and why\n\n" + _differences(scored)
+    text += "\n## What gave no figure\n\n" + _without(scored)
+    write_whole(page, text.encode())
+
+
+_BATCHES = """timm's own benchmark begins with a large batch and takes a smaller one after each failure. On a
+phantom GPU of the card's size, it finds a batch itself. *Near*: another one than was published, but the
+same with 2% less or 2% more memory, so the verdict hangs on the last 2% of the card.
+
+"""
+
+
+def _bytes_table(scored: Iterable[Scored]) -> str:
+    lines = [
+        "| project | what | rows | left out | scored | equal | in 0.1% | in 1% | median | 95th | most |",
+        "| --- | --- | --: | --: | --: | --: | --: | --: | --: | --: | --: |",
+    ]
+    for (project, kind, quantity), group in _grouped(
+        scored, lambda one: (one.row.project, one.row.kind, one.row.quantity)
+    ):
+        known = [one for one in group if one.figure is not None]
+        errors = np.abs([one.error for one in known])
+        lines.append(
+            f"| {project} | {kind}, {quantity} | {len(group)} | {_count(group, 'left out')} "
+            f"| {len(known)} | "
+            + " | ".join(
+                [
+                    _share(one.verdict == "equal" for one in known),
+                    _share(errors <= 0.001),
+                    _share(errors <= 0.01),
+                    *(_percent(value) for value in _quantiles(errors)),
+                ]
+            )
+            + " |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _batch_table(scored: Iterable[Scored]) -> str:
+    lines = [
+        "| project | what | card | torch then | here | rows | scored | the same | near | larger | smaller |",
+        "| --- | --- | --- | --- | --- | --: | --: | --: | --: | --: | --: |",
+    ]
+    for key, group in _grouped(
+        scored, lambda one: (one.row.project, one.row.kind, one.row.gpu, one.row.torch, one.row.is_rebuilt)
+    ):
+        project, kind, gpu, torch, is_rebuilt = key
+        known = [one for one in group if one.figure is not None]
+        off = [one for one in known if one.verdict == "off"]
+        lines.append(
+            f"| {project} | {kind} | {gpu} | {torch} | {'the same' if is_rebuilt else 'another'} "
+            f"| {len(group)} | {len(known)} | {_share(one.verdict == 'equal' for one in known)} | "
+            f"{_share(one.verdict == 'close' for one in known)} | "
+            f"{_share(one in off and one.error > 0 for one in known)} | "
+            f"{_share(one in off and one.error < 0 for one in known)} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _differences(scored: Iterable[Scored]) -> str:
+    off = [one for one in scored if one.verdict == "off" and abs(one.error) > _LARGE]
+    if not off:
+        return "Nothing.\n"
+    lines = ["| project | job | rows | errors | whose | cause |", "| --- | --- | --: | --- | --- | --- |"]
+    for (project, job, whose, cause), group in _grouped(
+        off, lambda one: (one.row.project, one.row.job, one.whose, one.cause)
+    ):
+        errors = [one.error for one in group]
+        span = _signed(errors[0]) if len(group) == 1 else f"{_signed(min(errors))} to {_signed(max(errors))}"
+        lines.append(
+            f"| {project} | {job} | {len(group)} | {span} | {whose or 'unknown'} | {cause or 'unknown'} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _without(scored: Iterable[Scored]) -> str:
+    without = [one for one in scored if one.figure is None]
+    if not without:
+        return "Nothing.\n"
+    lines = ["| project | rows | why |", "| --- | --: | --- |"]
+    for (project, why), group in _grouped(without, lambda one: (one.row.project, _why(one))):
+        lines.append(f"| {project} | {len(group)} | {why} |")
+    return "\n".join(lines) + "\n"
+
+
+def _why(one: Scored) -> str:
+    if one.cause:
+        return one.cause
+    if one.verdict == "not run":
+        return "not run yet"
+    first = one.problem.strip().splitlines()[0] if one.problem.strip() else "no reason known"
+    return first[:160].replace("|", "/")
+
+
+def _grouped(
+    scored: Iterable[Scored], key: Callable[[Scored], tuple[Any, ...]]
+) -> list[tuple[tuple[Any, ...], list[Scored]]]:
+    groups: dict[tuple[Any, ...], list[Scored]] = defaultdict(list)
+    for one in scored:
+        groups[key(one)].append(one)
+    return sorted(groups.items(), key=lambda item: [str(part) for part in item[0]])
+
+
+def _count(scored: Iterable[Scored], verdict: str) -> int:
+    return sum(one.verdict == verdict for one in scored)
+
+
+def _share(flags: Iterable[object]) -> str:
+    values = [bool(flag) for flag in flags]
+    return f"{sum(values)} ({sum(values) / len(values):.0%})" if values else "-"
+
+
+def _quantiles(errors: np.ndarray) -> tuple[float, float, float]:
+    if not len(errors):
+        return (math.nan,) * 3
+    return float(np.median(errors)), float(np.quantile(errors, 0.95)), float(errors.max())
+
+
+def _percent(value: float) -> str:
+    if math.isnan(value):
+        return "-"
+    return "0" if value == 0 else f"{value:.2%}" if value >= 0.00005 else "under 0.01%"
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.1%}"

@@ -1,0 +1,131 @@
+"""Published figures are read, run in turns, kept, and scored."""
+
+import csv
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
+
+from scoreboard.__main__ import in_turns
+from scoreboard.answers import AnswerFolder, Answers
+from scoreboard.page import write_page
+from scoreboard.projects import liger, timm
+from scoreboard.rows import Row
+from scoreboard.score import score
+from xmem.errors import TraceError
+
+COLUMNS = (
+    *("source", "repo_path", "model", "config", "gpu"),
+    *("torch_version", "metric", "value_bytes_or_gib", "notes"),
+)
+BYTES = Row("liger", "rope/h100/2025-01-01/table", "a", "operators", "h100", "", "allocated", 1e9, 1024, True)
+BATCH = Row("timm", "infer/net/224", "batch", "inference", "rtx-4090", "2.9.1", "batch", 256.0, 0.0, True)
+
+
+def figures(folder: Path, name: str, *lines: tuple[str, ...]) -> Path:
+    with (folder / name).open("w", newline="") as file:
+        csv.writer(file).writerows([COLUMNS, *lines])
+    return folder
+
+
+def test_rows_of_timm(tmp_path):
+    data = figures(
+        tmp_path,
+        timm.FILE,
+        ("huggingface/pytorch-image-models", "results/benchmark-infer-amp-nchw-pt291-cu128-4090.csv", "vit",
+         "timm benchmark.py; img 224; more", "RTX 4090", "2.9.1 cu128", "batch", "768", "fits at 768"),
+        ("huggingface/pytorch-image-models@aa", "results/benchmark-of-something-else.csv", "vit",
+         "img 224", "RTX 4090", "2.9.1 cu128", "batch", "768", ""),
+    )  # fmt: skip
+    (row,) = timm.rows(data)
+    assert row.job == "infer-amp-nchw-pt291-cu128-4090/vit/224"
+    assert (row.truth, row.gpu, row.torch, row.is_rebuilt) == (768.0, "rtx-4090", "2.9.1", True)
+
+
+def test_rows_of_liger_name_a_point_however_it_is_written(tmp_path):
+    data = figures(
+        tmp_path,
+        liger.FILE,
+        ("linkedin/Liger-Kernel@ea", "benchmark/data/all_benchmark_data.csv", "jsd (torch)",
+         'mode=full V=4096 {"T": 1, "B": 4}', "NVIDIA B200", "", "peak", "2.5 MiB",
+         "measured 2024-09-03 15:31:42; 20/80%"),
+    )  # fmt: skip
+    (row,) = liger.rows(data)
+    assert row.job == "jsd/b200/2024-09-03/all_benchmark_data"
+    assert row.truth == 2.5 * (1 << 20)
+    assert row.item == liger._item("torch", "full", "V", "4096.0", '{"B": 4, "T": 1}')
+
+
+@pytest.mark.parametrize(
+    ("figure", "verdict"),
+    [(1e9 + 1024, "equal"), (1e9 + 1025, "off"), (1e9 - 1024, "equal"), (None, "failed")],
+)
+def test_bytes_are_equal_to_the_published_digits(figure, verdict):
+    answers = Answers({} if figure is None else {"a": figure}, problem="it failed")
+    scored = score(BYTES, answers)
+    assert scored.verdict == verdict
+    assert scored.problem == ("it failed" if figure is None else "")
+
+
+@pytest.mark.parametrize(
+    ("figures", "verdict"),
+    [
+        ({"batch": 256.0}, "equal"),
+        ({"batch": 384.0, "batch-2%": 256.0, "batch+2%": 384.0}, "close"),
+        ({"batch": 384.0, "batch-2%": 384.0, "batch+2%": 384.0}, "off"),
+    ],
+)
+def test_a_batch_is_near_if_little_memory_decides(figures, verdict):
+    assert score(BATCH, Answers(figures)).verdict == verdict
+
+
+def test_causes_and_rows_that_measure_something_else():
+    left_out = replace(BYTES, job="embedding/h100/2025-01-01/table")
+    assert score(left_out, None).verdict == "left out"
+    copied = replace(BYTES, job="sparsemax/rtx-3090/2025-04-28/table", item="liger full V=1024 {}")
+    assert score(copied, Answers({"liger full V=1024 {}": 5e8})).whose == "theirs"
+    assert score(BYTES, None).verdict == "not run"
+
+
+def test_answers_are_found_under_the_version_that_gave_them(tmp_path):
+    folder = AnswerFolder(tmp_path, "new")
+    folder.put("timm", "infer/net/224", Answers({"batch": 1.0}, version="old"))
+    assert folder.find("timm", "infer/net/224") is None
+    stale = replace(folder, stale=True)
+    assert stale.find("timm", "infer/net/224") == Answers({"batch": 1.0}, version="old")
+    next(tmp_path.rglob("*.json")).write_text("{}}")
+    with pytest.raises(TraceError, match="delete it and run again"):
+        stale.find("timm", "infer/net/224")
+
+
+def test_every_kind_and_card_has_a_turn_before_any_has_two():
+    rows = [
+        replace(BATCH, job=f"{gpu}/{number}", gpu=gpu)
+        for gpu, count in (("rtx-4090", 5), ("rtx-3090", 2))
+        for number in range(count)
+    ]
+    turns = in_turns([*rows, *rows])
+    assert sorted(row.job for row in turns) == sorted(row.job for row in rows)
+    assert {row.gpu for row in turns[:2]} == {row.gpu for row in turns[2:4]} == {"rtx-4090", "rtx-3090"}
+    assert in_turns(rows) == turns
+
+
+def test_the_page_has_a_line_for_each_group_and_a_reason_for_each_gap(tmp_path):
+    page = tmp_path / "scoreboard.md"
+    scored = [
+        score(BYTES, Answers({"a": 1.02e9})),
+        score(BATCH, Answers({"batch": 256.0})),
+        score(replace(BATCH, job="infer/other/224"), Answers(problem="no | module\nmore")),
+    ]
+    write_page(scored, page)
+    text = page.read_text()
+    assert (
+        "| liger | operators, allocated | 1 | 0 | 1 | 0 (0%) | 0 (0%) | 0 (0%) | 2.00% | 2.00% | 2.00% |"
+        in text
+    )
+    assert "| timm | inference | rtx-4090 | 2.9.1 | the same | 2 | 1 | 1 (100%) |" in text
+    assert "| liger | rope/h100/2025-01-01/table | 1 | +2.0% | unknown | unknown |" in text
+    assert "| timm | 1 | no / module |" in text
