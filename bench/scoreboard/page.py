@@ -14,6 +14,7 @@ from scoreboard.score import Scored
 from xmem.files.writing import write_whole
 
 _LARGE = 0.01
+_GIB = 1 << 30
 
 _HEAD = """# Scoreboard
 
@@ -40,6 +41,9 @@ def write_page(scored: Sequence[Scored], page: Path) -> None:
     text = _HEAD
     if bytes_rows:
         text += "\n## Bytes\n\n" + _bytes_table(bytes_rows)
+    rivals = [one for one in scored if one.row.rival is not None and one.figure is not None]
+    if rivals:
+        text += "\n## Beside the publisher's own estimator\n\n" + _rival_table(rivals)
     if batch_rows:
         text += "\n## The largest batch that fits\n\n" + _BATCHES + _batch_table(batch_rows)
     text += "\n## What differs by more than 1%, and why\n\n" + _differences(scored)
@@ -77,6 +81,16 @@ def _bytes_table(scored: Iterable[Scored]) -> str:
             )
             + " |"
         )
+    return "\n".join(lines) + "\n"
+
+
+def _rival_table(scored: Iterable[Scored]) -> str:
+    lines = ["| project | job | measured | theirs | ours |", "| --- | --- | --: | --: | --: |"]
+    for one in sorted(scored, key=lambda one: one.row.job):
+        row = one.row
+        theirs = _signed((row.rival or math.nan) / row.truth - 1)
+        ours = "equal" if one.verdict == "equal" else _signed(one.error)
+        lines.append(f"| {row.project} | {row.job} | {row.truth / _GIB:.3f} GiB | {theirs} | {ours} |")
     return "\n".join(lines) + "\n"
 
 
@@ -128,12 +142,11 @@ def _without(scored: Iterable[Scored]) -> str:
 
 
 def _why(one: Scored) -> str:
-    if one.cause:
+    if one.verdict == "left out":
         return one.cause
     if one.verdict == "not run":
         return "not run yet"
-    first = one.problem.strip().splitlines()[0] if one.problem.strip() else "no reason known"
-    return first[:160].replace("|", "/")
+    return next(iter(one.problem.strip().splitlines()), "no reason known")[:160].replace("|", "/")
 
 
 def _grouped(
@@ -167,4 +180,4 @@ def _percent(value: float) -> str:
 
 
 def _signed(value: float) -> str:
-    return f"{value:+.1%}"
+    return f"{value:+.2%}"

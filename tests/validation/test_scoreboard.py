@@ -116,7 +116,7 @@ def test_every_kind_and_card_has_a_turn_before_any_has_two():
 def test_the_page_has_a_line_for_each_group_and_a_reason_for_each_gap(tmp_path):
     page = tmp_path / "scoreboard.md"
     scored = [
-        score(BYTES, Answers({"a": 1.02e9})),
+        score(replace(BYTES, rival=0.97e9), Answers({"a": 1.02e9})),
         score(BATCH, Answers({"batch": 256.0})),
         score(replace(BATCH, job="infer/other/224"), Answers(problem="no | module\nmore")),
     ]
@@ -127,5 +127,6 @@ def test_the_page_has_a_line_for_each_group_and_a_reason_for_each_gap(tmp_path):
         in text
     )
     assert "| timm | inference | rtx-4090 | 2.9.1 | the same | 2 | 1 | 1 (100%) |" in text
-    assert "| liger | rope/h100/2025-01-01/table | 1 | +2.0% | unknown | unknown |" in text
+    assert "| liger | rope/h100/2025-01-01/table | 1 | +2.00% | unknown | unknown |" in text
+    assert "| liger | rope/h100/2025-01-01/table | 0.931 GiB | -3.00% | +2.00% |" in text
     assert "| timm | 1 | no / module |" in text
