@@ -116,7 +116,7 @@ fuzz: $(STAMPS)/build $(STAMPS)/xmem  ## Fuzz the core and the commands for FUZZ
 	python tests/fuzz/fuzz_commands.py $(if $(FUZZ_RUNS),--runs $(FUZZ_RUNS),--seconds $(FUZZ_SECONDS) --seed $$(date +%s))
 
 test-python: $(STAMPS)/xmem $(STAMPS)/develop $(STAMPS)/models  ## Run the Python tests
-	$(PYTEST)
+	$(PYTEST) -m 'not nightly'
 
 test-phantom: $(STAMPS)/xmem $(STAMPS)/develop .venv-cuda13/ready .venv-cuda12/ready  ## Test on CUDA builds of torch
 	$(PHANTOM_PYTEST) -m 'not nightly' tests/phantom tests/oracle
@@ -131,7 +131,7 @@ test-stacks: $(STAMPS)/xmem $(STAMPS)/develop  ## Run popular training stacks, o
 
 test-nightly: test-stacks $(STAMPS)/xmem $(STAMPS)/develop .venv-cuda13/ready .venv-cuda12/ready  ## Stacks, fuzzing, and long runs of the allocator's tests
 	$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=1200
-	$(PHANTOM_PYTEST) -m nightly tests/phantom
+	$(PHANTOM_PYTEST) -m nightly tests/phantom tests/unit
 	python tests/fuzz/interrupt_captures.py --runs 200 --python .venv-cuda13/bin/python
 	cd tests && python -m property.long_run --programs 100000
 	XMEM_HYPOTHESIS_EXAMPLES=10000 pytest -q tests/property/test_allocator_against_reference.py

@@ -114,7 +114,7 @@ def test_padding_changes_nothing(name: str) -> None:
     assert 0 < alone[0] < 1
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", sorted(NETWORKS))
 def test_every_network_tells_two_kinds_of_models_apart(name: str) -> None:
     examples = [
