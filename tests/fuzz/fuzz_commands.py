@@ -335,6 +335,7 @@ READS = {
     "max-batch": ("model.xmem",),
     "tune": ("foreign.json", "gpu.json", "phantom.json", "model.xmem"),
     "advise": ("cpu.json", "phantom.json"),
+    "occupancy": ("foreign.json", "gpu.json", "cpu.json", "phantom.json"),
     "replay": ("snapshot.pickle",),
     "validate": ("estimate.json", "check.toml"),
     "sweep": ("sweep.toml",),
