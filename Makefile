@@ -38,7 +38,7 @@ CPP_FILES = git ls-files --cached --others --exclude-standard -- '*.cpp' '*.hpp'
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo test setup format check-format lint types test-cpp test-sanitized cross-compile fuzz test-python \
-	test-phantom test-stacks test-nightly docs bench bench-others accuracy wheels wheel wheel-smoke release-check sdist clean
+	test-phantom test-stacks test-nightly docs bench bench-others accuracy scoreboard wheels wheel wheel-smoke release-check sdist clean
 
 help:  ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18

@@ -58,14 +58,20 @@ class Trace:
         return [launch for call in self.calls for launch in call.recorded.launches]
 
 
-def read(path: Path) -> Trace | None:
-    """Read a trace; None where it has no kernels of an NVIDIA GPU with their resources."""
+def read_document(path: Path) -> dict[str, Any] | None:
+    """Read the JSON of a trace, compressed or not; None where it names no device."""
     raw = path.read_bytes()
     try:
         document = json.loads(gzip.decompress(raw) if path.suffix == ".gz" else raw)
     except ValueError:
         return None
-    if not isinstance(document, dict) or not document.get("deviceProperties"):
+    return document if isinstance(document, dict) and document.get("deviceProperties") else None
+
+
+def read(path: Path) -> Trace | None:
+    """Read a trace; None where it has no kernels of an NVIDIA GPU with their resources."""
+    document = read_document(path)
+    if document is None:
         return None
     events = [event for event in document["traceEvents"] if isinstance(event, dict)]
     kernels = [event for event in events if str(event.get("cat", "")).lower() == "kernel"]

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import gzip
-import json
 from pathlib import Path
 
+import kineto
 import numpy as np
 
 from xmem.occupancy.calculator import filling, kineto_percent, residency
@@ -17,12 +16,8 @@ FIGURE = "est. achieved occupancy %"
 
 def compare(path: Path) -> tuple[int, int, int] | None:
     """Return kernels, those whose figure differs, those above 48 KiB; None for a trace without figures."""
-    raw = path.read_bytes()
-    try:
-        trace = json.loads(gzip.decompress(raw) if path.suffix == ".gz" else raw)
-    except ValueError:
-        return None
-    if not isinstance(trace, dict) or not trace.get("deviceProperties"):
+    trace = kineto.read_document(path)
+    if trace is None:
         return None
     kernels = [
         event["args"]

@@ -66,7 +66,7 @@ def main() -> None:
         scored = [score(row, answers.find(row.project, row.job)) for row in rows]
         print(summary(scored))
         if options.page is not None:
-            write_page(scored, options.page)
+            write_page(scored, options.page, answers.version)
     except (XmemError, OSError) as error:
         sys.exit(f"{error}")
 

@@ -19,8 +19,9 @@ _GIB = 1 << 30
 _HEAD = """# Scoreboard
 
 Figures that others measured on real GPUs and published, and what the phantom GPU says of the same jobs. Each
-job is the project's own script at the commit that its figure came with, unmodified, on a machine without a
-GPU. Written by `make scoreboard`; do not edit. [How to rebuild it, and how to add a row]({readme}).
+job is the project's own script at the commit that its figure came with, on a machine without a GPU. All that
+differs is how often it repeats what it measures. Written by `make scoreboard`; do not edit.
+`bench/scoreboard/README.md` says how to rebuild it, and how to add a row.
 
 The 77 measured runs of the xMem paper's authors, with all other estimators beside us, are in
 [Accuracy](accuracy.md).
@@ -30,15 +31,26 @@ theirs. *Rebuilt*: the release of torch and the code of the measurement can be h
 """
 
 
-def write_page(scored: Sequence[Scored], page: Path) -> None:
+def write_page(scored: Sequence[Scored], page: Path, version: str) -> None:
     """Write the tables of all rows.
+
+    Args:
+        scored: The rows.
+        page: The file.
+        version: Of the sources that are there now; figures of others are counted.
 
     Raises:
         OSError: The page cannot be written.
     """
     bytes_rows = [one for one in scored if one.row.quantity != "batch"]
     batch_rows = [one for one in scored if one.row.quantity == "batch"]
-    text = _HEAD
+    known = [one for one in scored if one.figure is not None]
+    if older := sum(one.version != version for one in known):
+        text = (
+            f"{_HEAD}\n{older} of the {len(known)} figures of ours were made by earlier versions of xMem.\n"
+        )
+    else:
+        text = _HEAD
     if bytes_rows:
         text += "\n## Bytes\n\n" + _bytes_table(bytes_rows)
     rivals = [one for one in scored if one.row.rival is not None and one.figure is not None]

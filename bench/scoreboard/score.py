@@ -16,8 +16,6 @@ from scoreboard.rows import Row
 
 Verdict = Literal["equal", "off", "close", "failed", "not run", "left out"]
 Whose = Literal["ours", "theirs", "unknown", ""]
-# Figures in MiB with four decimals are good to this.
-_EQUAL_BYTES = 1024
 
 
 @dataclass(frozen=True)
@@ -33,6 +31,7 @@ class Scored:
         problem: Why there is no figure.
         whose: Where the cause of a difference lies.
         cause: What it is.
+        version: Of the sources that gave our figure; empty if it was not noted.
     """
 
     row: Row
@@ -41,6 +40,7 @@ class Scored:
     problem: str = ""
     whose: Whose = ""
     cause: str = ""
+    version: str = ""
 
     @property
     def error(self) -> float:
@@ -59,7 +59,7 @@ def score(row: Row, answers: Answers | None) -> Scored:
     if figure is None:
         problem = answers.problem or answers.problems.get(row.item, "the job did not give this figure")
         return Scored(row, None, "failed", problem, whose, cause)
-    return Scored(row, figure, _verdict(row, figure, answers), "", whose, cause)
+    return Scored(row, figure, _verdict(row, figure, answers), "", whose, cause, answers.version)
 
 
 def _verdict(row: Row, figure: float, answers: Answers) -> Verdict:
@@ -68,7 +68,7 @@ def _verdict(row: Row, figure: float, answers: Answers) -> Verdict:
             return "equal"
         near = (answers.figures.get("batch-2%"), answers.figures.get("batch+2%"))
         return "close" if row.truth in near else "off"
-    return "equal" if abs(figure - row.truth) <= max(row.rounding, _EQUAL_BYTES) else "off"
+    return "equal" if abs(figure - row.truth) <= row.rounding else "off"
 
 
 def _cause(row: Row) -> tuple[Whose | Literal["left out"], str]:

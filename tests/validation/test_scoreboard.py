@@ -116,12 +116,13 @@ def test_every_kind_and_card_has_a_turn_before_any_has_two():
 def test_the_page_has_a_line_for_each_group_and_a_reason_for_each_gap(tmp_path):
     page = tmp_path / "scoreboard.md"
     scored = [
-        score(replace(BYTES, rival=0.97e9), Answers({"a": 1.02e9})),
-        score(BATCH, Answers({"batch": 256.0})),
+        score(replace(BYTES, rival=0.97e9), Answers({"a": 1.02e9}, version="old")),
+        score(BATCH, Answers({"batch": 256.0}, version="new")),
         score(replace(BATCH, job="infer/other/224"), Answers(problem="no | module\nmore")),
     ]
-    write_page(scored, page)
+    write_page(scored, page, "new")
     text = page.read_text()
+    assert "1 of the 2 figures of ours were made by earlier versions" in text
     assert (
         "| liger | operators, allocated | 1 | 0 | 1 | 0 (0%) | 0 (0%) | 0 (0%) | 2.00% | 2.00% | 2.00% |"
         in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,8 +11,11 @@ from typing import TYPE_CHECKING
 from xmem.cli import options, output
 from xmem.cli.options import CaptureMode
 from xmem.errors import ConfigError
+from xmem.files.scratch import scratch_folder
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from xmem.capture import CaptureResult, Extent, Mode, PhantomMachine, TorchBuild
     from xmem.devices.gpus import Device
     from xmem.estimation.question import Question
@@ -212,3 +216,13 @@ def _value(text: str) -> tuple[str, float]:
             "write FILE:LINE=NUMBER, such as train.py:57=0.25, or FUNCTION=NUMBER, such as "
             "Router.forward=0.25",
         ) from None
+
+
+@contextmanager
+def trace_path(keep_trace: Path | None) -> Iterator[Path]:
+    """Name the trace of a command: the one that the user keeps, or one that is gone afterwards."""
+    if keep_trace is not None:
+        yield keep_trace
+        return
+    with scratch_folder() as folder:
+        yield folder / "trace.json"

@@ -22,6 +22,9 @@ from xmem.estimation.need import Need
 from xmem.files.json_schema import schema_of
 from xmem.gate.judge import Rule
 from xmem.gate.limits import Metric
+from xmem.occupancy.averages import Average
+from xmem.occupancy.summary import SCHEMA_VERSION as OCCUPANCY_VERSION
+from xmem.occupancy.summary import Row
 from xmem.scaling.largest import CurvePoint
 from xmem.scaling.model import Difference as DifferentBlocks
 from xmem.snapshot.comparison import Rules
@@ -399,6 +402,45 @@ class Report(TypedDict):
     torch_version: str
 
 
+class Occupancy(TypedDict):
+    """How full the kernels of a run keep a GPU.
+
+    Attributes:
+        launches: Number of kernels and of library calls whose kernels are unknown.
+        known: The same by how their resources are known.
+        time_mean: None where durations are not known.
+        wall_mean: None where durations, or the gaps between kernels, are not known.
+        kernels: By kernel, most launches first; likewise by operator and by module.
+    """
+
+    schema_version: Literal[1]
+    gpu: str
+    compute_capability: list[int]
+    multiprocessors: int
+    launches: int
+    known: Mapping[str, int]
+    launch_mean: Annotated[Plain, Average]
+    launch_mean_active: Annotated[Plain, Average]
+    time_mean: Annotated[Plain, Average] | None
+    wall_mean: Annotated[Plain, Average] | None
+    kernels: list[Annotated[Plain, Row]]
+    operators: list[Annotated[Plain, Row]]
+    modules: list[Annotated[Plain, Row]]
+
+
+class OccupancySweep(TypedDict):
+    """The occupancy of several runs.
+
+    Attributes:
+        sweep: What differs between the runs, which is also a key of each.
+        runs: What each run prints alone, and its value.
+    """
+
+    schema_version: Literal[1]
+    sweep: str
+    runs: list[Mapping[str, Any]]
+
+
 class PhantomEnv(TypedDict):
     """The Python of the environment that was made."""
 
@@ -497,23 +539,25 @@ class Validate(Summary):
     rows_without_estimate: tuple[UnansweredRun, ...]
 
 
-# By command; what `validate --list` prints has a name of its own.
+# By command; what `validate --list` and `occupancy --sweep` print has a name of its own.
 _OUTPUTS: Mapping[str, Any] = {
     "run": Estimate, "estimate": Estimate, "capture": Capture, "check": Check, "diff": Difference, "fit": Fit,
     "max-batch": MaxBatch, "gpus": Gpus, "policies": Policies, "inspect": Inspect, "replay": Replay,
-    "tune": Tune, "advise": Advise, "sweep": Sweep, "report": Report, "validate": Validate,
-    "validate-list": ValidateList, "phantom-env": PhantomEnv,
+    "tune": Tune, "advise": Advise, "sweep": Sweep, "occupancy": Occupancy, "occupancy-sweep": OccupancySweep,
+    "report": Report, "validate": Validate, "validate-list": ValidateList, "phantom-env": PhantomEnv,
 }  # fmt: skip
 _VERSIONS = {
     Estimate: ESTIMATE_VERSION,
     Difference: DIFFERENCE_VERSION,
     Validate: SCORECARD_VERSION,
     Advise: ADVICE_VERSION,
+    Occupancy: OCCUPANCY_VERSION,
+    OccupancySweep: OCCUPANCY_VERSION,
 }
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of the schemas: commands, and ``validate-list``."""
+    """Return the names of the schemas: commands, ``validate-list`` and ``occupancy-sweep``."""
     return tuple(_OUTPUTS)
 
 

@@ -3,8 +3,8 @@
 | name | mean over | comparable with |
 |---|---|---|
 | ``launch_mean`` | launches, all multiprocessors | the profiler's estimates, averaged |
-| ``launch_mean_active`` | launches, multiprocessors that have a block | averaged "achieved occupancy" of
-Nsight Compute | | ``time_mean`` | launches by their duration, all multiprocessors | TensorBoard's figure |
+| ``launch_mean_active`` | launches, multiprocessors with a block | Nsight Compute's "achieved occupancy" |
+| ``time_mean`` | launches by their duration, all multiprocessors | TensorBoard's figure |
 | ``wall_mean`` | the same, and time without a kernel counts as 0 | DCGM and NVML GPM |
 """
 

@@ -9,16 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-_BYTES = {
-    "float64": 8,
-    "float32": 4,
-    "float16": 2,
-    "bfloat16": 2,
-    "int64": 8,
-    "int32": 4,
-    "int8": 1,
-    "bool": 1,
-}
+from xmem.dtypes import ITEM_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +81,11 @@ class Problem:
     def bytes(self) -> int:
         """Bytes of all inputs and of a result as large as they broadcast to."""
         pairs = zip(self.shapes, self.dtypes, strict=False)
-        sizes = [math.prod(shape) * _BYTES.get(dtype, 4) for shape, dtype in pairs]
+        sizes = [math.prod(shape) * ITEM_BYTES.get(dtype, 4) for shape, dtype in pairs]
         if self.product is not None:
-            product, size = self.product, _BYTES.get(self.dtypes[-1] if self.dtypes else "", 4)
+            product, size = self.product, ITEM_BYTES.get(self.dtypes[-1] if self.dtypes else "", 4)
             return sum(sizes) + product.m * product.n * product.batch * size
-        result = math.prod(broadcast(self.shapes)) * _BYTES.get(self.dtypes[0] if self.dtypes else "", 4)
+        result = math.prod(broadcast(self.shapes)) * ITEM_BYTES.get(self.dtypes[0] if self.dtypes else "", 4)
         return sum(sizes) + result
 
 

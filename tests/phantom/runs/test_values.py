@@ -442,12 +442,14 @@ def test_a_copy_to_the_host_is_a_read(python, tmp_path, monkeypatch, mode):
         y = model(torch.randn(8, 64, device="cuda")).detach()
         print(y.sum().cpu().item(), int((y > 0).cpu().sum()) == y.numel())
         print(float((y.sum() * 100).to("cpu")), y.argmax(-1).tolist() == [0] * 8)
+        mask = y.flatten() > 0
+        print(int(mask[: mask.numel() // 2].cpu().sum()) * 4 == mask.numel())
         train()
         """
     )
     machine = {"values": {"train.py:13": 3.0}}
     lines, _ = printed(python, tmp_path, script, machine=machine, mode=mode)
-    assert lines[:2] == ["3.0 True", "0.0 True"]
+    assert lines[:3] == ["3.0 True", "0.0 True", "True"]
 
 
 def test_lbfgs_keeps_its_history_and_distributions_take_their_arguments(python, tmp_path, mode):

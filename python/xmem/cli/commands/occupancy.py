@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from xmem.cli import options, output
-from xmem.cli.capturing import CaptureSettings, capture_noting
+from xmem.cli.capturing import CaptureSettings, capture_noting, trace_path
 from xmem.cli.options import CaptureMode
 from xmem.cli.text_table import format_table
 from xmem.errors import ConfigError
-from xmem.files.scratch import scratch_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from xmem.occupancy.averages import Average
     from xmem.occupancy.summary import Occupancy, Row
@@ -118,7 +116,7 @@ class _Runner:
         )
 
     def run(self, command: list[str], keep_trace: Path | None) -> Occupancy:
-        with _trace_path(keep_trace) as trace:
+        with trace_path(keep_trace) as trace:
             capture_noting(command, trace, self._settings, self._question, as_json=self._as_json)
             return _of_trace(str(trace), None, self._whole_run)
 
@@ -224,8 +222,10 @@ def _shown(title: str, row: Row) -> dict[str, object]:
 
 def _give_sweep(name: str, answers: list[tuple[str, Occupancy]], as_json: bool) -> None:
     if as_json:
+        from xmem.occupancy.summary import SCHEMA_VERSION
+
         runs = [{name: value, **found.document()} for value, found in answers]
-        output.print_json({"schema_version": 1, "sweep": name, "runs": runs})
+        output.print_json({"schema_version": SCHEMA_VERSION, "sweep": name, "runs": runs})
         return
     table = [
         {
@@ -239,12 +239,3 @@ def _give_sweep(name: str, answers: list[tuple[str, Occupancy]], as_json: bool) 
         for value, found in answers
     ]
     typer.echo(format_table(table))
-
-
-@contextmanager
-def _trace_path(keep_trace: Path | None) -> Iterator[Path]:
-    if keep_trace is not None:
-        yield keep_trace
-        return
-    with scratch_folder() as folder:
-        yield folder / "trace.json"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -12,10 +10,9 @@ from typing import Annotated
 import typer
 
 from xmem.cli import options, output
-from xmem.cli.capturing import CaptureSettings, capture_noting
+from xmem.cli.capturing import CaptureSettings, capture_noting, trace_path
 from xmem.cli.options import CaptureMode
 from xmem.cli.reading import reading
-from xmem.files.scratch import scratch_folder
 
 _Command = Annotated[
     list[str] | None,
@@ -106,7 +103,7 @@ def run(
         timeout=timeout,
         stacks=stacks,
     )
-    with _trace_path(keep_trace) as trace:
+    with trace_path(keep_trace) as trace:
         captured = capture_noting(typed, trace, settings, question, as_json=as_json)
         with reading(str(trace)) as progress:
             observed = observe(trace, without_policies=without_policy or (), progress=progress)
@@ -145,12 +142,3 @@ def _typed(command: list[str], config: Path | None) -> list[str]:
     typed = [*command_for(config), *command]
     output.note(f"running {shlex.join(typed)}")
     return typed
-
-
-@contextmanager
-def _trace_path(keep_trace: Path | None) -> Iterator[Path]:
-    if keep_trace is not None:
-        yield keep_trace
-        return
-    with scratch_folder() as folder:
-        yield folder / "trace.json"

@@ -325,7 +325,8 @@ class Session(RunNotes):
         try:
             self._profiler.stop()
             if self.allocator is not None:
-                launches.stop()
+                if self.settings.launches:
+                    launches.stop()
                 self._requests = self.allocator.requests()
             metadata = self._write(end_ns, script_ended)
         except (OSError, RuntimeError) as error:

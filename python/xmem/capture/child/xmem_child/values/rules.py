@@ -166,12 +166,12 @@ class Rules:
             self._contents.set(target, values)
 
     def _leave_unknown(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        """Fill a tensor of the host into which unknown values were copied. Copies of many numbers count as
-        moves of data, which nobody looks at."""
+        """Fill a tensor of the host into which unknown values were copied: of a mask, its share is true.
+        Copies of many numbers count as moves of data, which nobody looks at."""
         if self._is_mask(source):
-            target.fill_(
-                self._reads.unknown(_SELECTING, "copy to the host", self._contents.share(source) == 1)
-            )
+            share = self._share(source, "copy to the host", self._contents.share(source))
+            chosen = host_tensors.arange(target.numel()) < round(share * target.numel())
+            target.copy_(chosen.view(target.size()))
             return
         most = 1 if source.dtype.is_floating_point or source.dtype.is_complex else _LOOKED_AT
         if 0 < source.numel() <= most:
