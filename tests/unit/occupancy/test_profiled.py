@@ -106,3 +106,10 @@ def test_a_sweep_that_sweeps_nothing_is_refused(sweep, says):
 
 def test_something_must_be_asked():
     assert "name a trace, or pass a command" in xmem_fast("occupancy").output
+
+
+def test_a_trace_that_is_not_there_is_named():
+    result = xmem_fast("occupancy", "nosuch.json")
+    assert result.exit_code == 3
+    assert "nosuch.json" in result.output
+    assert "torch" not in result.output

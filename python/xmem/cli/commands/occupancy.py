@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -68,11 +69,7 @@ def occupancy(
         raise typer.BadParameter("name a trace, or pass a command after --, such as: -- python infer.py")
     typed = list(asked)
     output.require_places({"--keep-trace": keep_trace})
-    if (
-        sweep is None
-        and len(typed) == 1
-        and (typed[0] == "-" or "://" in typed[0] or Path(typed[0]).is_file())
-    ):
+    if sweep is None and len(typed) == 1 and _is_trace(typed[0]):
         found = _of_trace(typed[0], gpu, whole_run)
         _give(found, rows, as_json)
         return
@@ -86,6 +83,11 @@ def occupancy(
         output.note(f"{name}={value}")
         answers.append((value, runner.run([word.replace(f"{{{name}}}", value) for word in typed], None)))
     _give_sweep(name, answers, as_json)
+
+
+def _is_trace(word: str) -> bool:
+    """Return whether a lone word names a trace, even one that is not there; else it is a command."""
+    return word == "-" or "://" in word or Path(word).is_file() or shutil.which(word) is None
 
 
 class _Runner:
