@@ -188,6 +188,7 @@ def test_each_problem_is_asked_about_once(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_library_that_fails_says_why_and_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, message: str
 ) -> None:
+    monkeypatch.setattr("xmem.cudnn.libraries.installed_libraries", lambda: ())  # `make demo` installs one
     failing = pretending(tmp_path, monkeypatch, program)
     with pytest.raises(PlannerError, match=message) as raised:
         failing.plans([VGG], tmp_path / "cache")
