@@ -83,6 +83,57 @@ def copy(source, target, n: tl.constexpr):
     tl.store(target + places, tl.load(source + places))
 
 
+@triton.jit
+def sum_of_prefix(lengths, sums, unequal: tl.constexpr):
+    """Loops of different length, of instances that go different ways inside."""
+    row = tl.program_id(1) * 4 + tl.program_id(0)
+    total = 0
+    for step in range(0, tl.load(lengths + row)):
+        if step % 2 == row % 2:
+            total += step
+        elif unequal:
+            total += 100 * row
+    tl.store(sums + row, total)
+
+
+@triton.jit
+def total_by_the_last(parts, arrived, total, n: tl.constexpr):
+    """All add one, where they all write to the same place; the last one sums up."""
+    part = tl.program_id(0)
+    tl.store(parts + part, part * part)
+    if tl.atomic_add(arrived, 1) == n - 1:
+        tl.store(total, tl.sum(tl.load(parts + tl.arange(0, n)), 0))
+
+
+@triton.jit
+def running_total(values, totals, done, n: tl.constexpr):
+    """Each waits for the one before it."""
+    place = tl.program_id(0)
+    before = 0
+    if place > 0:
+        while tl.atomic_add(done + place - 1, 0) == 0:
+            pass
+        before = tl.load(totals + place - 1)
+    tl.store(totals + place, before + tl.load(values + place))
+    tl.atomic_xchg(done + place, 1)
+
+
+@triton.jit
+def add_to_rows(counts, columns: tl.constexpr):
+    row = tl.program_id(0)
+    for column in range(0, columns):
+        tl.store(counts + row * columns + column, tl.load(counts + row * columns + column) + row % 3)
+
+
+@triton.jit
+def inverse_of_blocks(order, inverse, histogram, n: tl.constexpr):
+    block, places = tl.program_id(0), tl.arange(0, n)
+    chosen = tl.load(order + block * n + places)
+    tl.store(inverse + block * n + chosen, places)
+    counts = tl.histogram(chosen % 4, 4)
+    tl.store(histogram + block * 4 + tl.arange(0, 4), counts)
+
+
 def on_gpu(values, dtype=torch.int32):
     return torch.tensor(values, dtype=dtype, device="cuda")
 
@@ -134,6 +185,43 @@ def loops():
     return [steps.tolist(), rows.tolist()], [[0, 1, 7, 8, 16, 111], [0] * 4 + [1] * 4 + [2] * 4]
 
 
+def instances_that_differ():
+    lengths = [3, 0, 7, 1, 2, 5, 4, 6]
+    memory, sums = on_gpu(lengths), torch.empty(8, dtype=torch.int32, device="cuda")
+    launch((4, 2), sum_of_prefix, memory, sums, unequal=True)
+
+    def of(row):
+        return sum(step if step % 2 == row % 2 else 100 * row for step in range(lengths[row]))
+
+    return sums.tolist(), [of(row) for row in range(8)]
+
+
+def instances_that_meet():
+    parts, counters = torch.empty(64, dtype=torch.int32, device="cuda"), on_gpu([0, 0])
+    launch((64,), total_by_the_last, parts, counters, counters[1:], n=64)
+    values, totals, done = on_gpu([3] * 40), on_gpu([0] * 40), on_gpu([0] * 40)
+    launch((40,), running_total, values, totals, done, n=40)
+    expected = [[64, sum(place * place for place in range(64))], [3 * place for place in range(1, 41)]]
+    return [counters.tolist(), totals.tolist()], expected
+
+
+def as_many_launches_as_a_model_has_layers():
+    counts = on_gpu([0] * 4096)
+    for _ in range(120):
+        launch((128,), add_to_rows, counts, columns=32)
+        last = counts[-32:].tolist()
+    return [last, sum(counts.tolist())], [[120 * (127 % 3)] * 32, 120 * 32 * sum(r % 3 for r in range(128))]
+
+
+def blocks_of_their_own():
+    order = [[(5 * place + 3 * block) % 16 for place in range(16)] for block in range(6)]
+    memory, inverse = on_gpu(order), torch.empty(6, 16, dtype=torch.int32, device="cuda")
+    histogram = torch.empty(6, 4, dtype=torch.int32, device="cuda")
+    launch((6,), inverse_of_blocks, memory, inverse, histogram, n=16)
+    expected = [[row.index(place) for place in range(16)] for row in order]
+    return [inverse.tolist(), histogram.tolist()], [expected, [[4] * 4] * 6]
+
+
 def numbers_without_sign():
     memory, result = on_gpu(list(range(-32, 32))), torch.empty(64, dtype=torch.int32, device="cuda")
     launch((1,), hashed, memory, result, n=64)
@@ -167,6 +255,10 @@ for function in (
     sorted_rows,
     facts_of_rows,
     loops,
+    instances_that_differ,
+    instances_that_meet,
+    blocks_of_their_own,
+    as_many_launches_as_a_model_has_layers,
     numbers_without_sign,
     what_is_only_read_stays_known,
     what_is_written_in_part_is_not_known,

@@ -1,4 +1,4 @@
-"""Computes operations, with tensors of PyTorch for the blocks.
+"""Computes operations, with tensors of PyTorch for the values of instances (of shape (instances, *block)).
 
 Integers have no sign in TTIR: they are kept as signed, and operations that take them as unsigned go through
 64 bits. Sums may round differently than on a GPU, which adds in another order.
@@ -43,7 +43,10 @@ def dtype_of(kind: Type | None) -> torch.dtype:
 
 
 def _constant(operation: Operation) -> torch.Tensor:
-    text, dtype = operation.text, dtype_of(operation.result_type)
+    text = operation.text.strip()
+    if operation.result_type is None and text in ("true", "false"):  # printed without a type
+        return host_tensors.tensor([text == "true"])
+    dtype = dtype_of(operation.result_type)
     if found := re.fullmatch(r"dense<([^<>\[\]]*)>", text):
         text = found[1]
     if text in ("true", "false"):
@@ -55,17 +58,20 @@ def _constant(operation: Operation) -> torch.Tensor:
         whole = {2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
         limit = 1 << (8 * dtype.itemsize - 1)
         signed = bits - 2 * limit if bits >= limit else bits
-        return _shaped(operation, host_tensors.tensor(signed, dtype=whole).view(dtype))
+        return _shaped(operation, host_tensors.tensor([signed], dtype=whole).view(dtype))
     else:
         try:
             number = float(text) if dtype.is_floating_point else int(text)
         except ValueError as error:  # a list of numbers
             raise UnsupportedError(text) from error
-    return _shaped(operation, host_tensors.tensor(number, dtype=dtype))
+    return _shaped(operation, host_tensors.tensor([number], dtype=dtype))
 
 
 def _shaped(operation: Operation, value: torch.Tensor) -> torch.Tensor:
-    return value.expand(_shape(operation))
+    shape = _shape(operation)
+    if value.dim() == 1:  # a number for each instance
+        value = value.reshape(-1, *(1 for _ in shape))
+    return value.expand(-1, *shape)
 
 
 def _shape(operation: Operation) -> tuple[int, ...]:
@@ -103,6 +109,11 @@ def _multiply_high(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return ((a * (b >> 16) + (low >> 16)) >> 16).to(torch.int32)
 
 
+def _as_deep(condition: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """Return a condition with the dimensions of a block, where it is one for each instance."""
+    return condition.reshape(*condition.shape, *(1 for _ in range(value.dim() - condition.dim())))
+
+
 _Binary = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 _BINARY: dict[str, _Binary] = {
@@ -136,12 +147,12 @@ _BINARY: dict[str, _Binary] = {
     "tt.precise_divf": torch.div,
 }
 _OF_OPERANDS: dict[str, Callable[..., torch.Tensor]] = {
-    "arith.select": torch.where,
+    "arith.select": lambda condition, a, b: torch.where(_as_deep(condition, a), a, b),
     "math.fma": lambda a, b, c: a * b + c,
     "tt.clampf": torch.clamp,
-    "tt.unsplat": lambda value: value.reshape(()),
-    "tt.cat": lambda *values: torch.cat(values),
-    "tt.join": lambda *values: torch.stack(values, -1),
+    "tt.unsplat": lambda value: value.reshape(-1),
+    "tt.cat": lambda *values: torch.cat(torch.broadcast_tensors(*values), 1),
+    "tt.join": lambda *values: torch.stack(torch.broadcast_tensors(*values), -1),
     "tt.dot": lambda a, b, start: a.to(start.dtype) @ b.to(start.dtype) + start,
     "arith.negf": torch.neg,
     "math.exp": torch.exp,
@@ -244,23 +255,36 @@ def _bitcast(operation: Operation, *operands: torch.Tensor) -> torch.Tensor:
 
 def _histogram(operation: Operation, *operands: torch.Tensor) -> torch.Tensor:
     bins = _shape(operation)[0]
-    chosen = operands[0]
+    chosen = operands[0].long()
+    counted = (chosen >= 0) & (chosen < bins)
     if len(operands) > 1:
-        chosen = chosen[operands[1]]
-    return torch.bincount(chosen.long(), minlength=bins)[:bins].to(dtype_of(operation.result_type))
+        chosen, counted, mask = torch.broadcast_tensors(chosen, counted, operands[1])
+        counted = counted & mask
+    instances = chosen.size(0)
+    places = chosen + bins * host_tensors.arange(instances).unsqueeze(1)
+    counts = torch.bincount(places[counted], minlength=instances * bins)
+    return counts.view(instances, bins).to(dtype_of(operation.result_type))
+
+
+def _gather(operation: Operation, *operands: torch.Tensor) -> torch.Tensor:
+    value, places = operands
+    instances = max(value.size(0), places.size(0))
+    value, places = (each.expand(instances, *each.shape[1:]) for each in (value, places))
+    return value.gather(_axis(operation), places.long())
 
 
 def _axis(operation: Operation) -> int:
-    return int(operation.attributes["axis"])
+    return int(operation.attributes["axis"]) + 1  # after that of the instances
 
 
 def _order(operation: Operation) -> list[int]:
-    return [int(number) for number in re.findall(r"\d+", operation.attributes["order"].partition(":")[2])]
+    numbers = re.findall(r"\d+", operation.attributes["order"].partition(":")[2])
+    return [0, *(int(number) + 1 for number in numbers)]
 
 
 def _range(operation: Operation) -> torch.Tensor:
     first, end = (int(operation.attributes[name]) for name in ("start", "end"))
-    return host_tensors.arange(first, end, dtype=torch.int32)
+    return host_tensors.arange(first, end, dtype=torch.int32).unsqueeze(0)
 
 
 _OF_OPERATION: dict[str, Callable[..., torch.Tensor]] = {
@@ -273,9 +297,9 @@ _OF_OPERATION: dict[str, Callable[..., torch.Tensor]] = {
     "tt.splat": _shaped,
     "tt.broadcast": _shaped,
     "tt.expand_dims": lambda operation, value: value.unsqueeze(_axis(operation)),
-    "tt.reshape": lambda operation, value: value.reshape(_shape(operation)),
+    "tt.reshape": lambda operation, value: value.reshape(-1, *_shape(operation)),
     "tt.trans": lambda operation, value: value.permute(_order(operation)),
-    "tt.gather": lambda operation, value, places: value.gather(_axis(operation), places.long()),
+    "tt.gather": _gather,
     "tt.addptr": _address,
     "tt.histogram": _histogram,
 }

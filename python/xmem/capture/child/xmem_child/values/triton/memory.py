@@ -49,6 +49,15 @@ class Memory:
     def __init__(self, spans: list[Span]) -> None:
         self._spans = spans
 
+    def copy(self) -> list[tuple[torch.Tensor | None, torch.Tensor | None]]:
+        """Return what is known of each storage, for ``restore``."""
+        return [(_copy(span.content), _copy(span.known)) for span in self._spans]
+
+    def restore(self, before: list[tuple[torch.Tensor | None, torch.Tensor | None]]) -> None:
+        """Undo what was stored since a copy, which becomes this memory."""
+        for span, (content, known) in zip(self._spans, before, strict=True):
+            span.content, span.known = content, known
+
     def load(self, addresses: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """Return what lies at addresses, of shape (N,).
 
@@ -95,3 +104,7 @@ class Memory:
         if missing:
             raise UnknownMemoryError
         return found
+
+
+def _copy(tensor: torch.Tensor | None) -> torch.Tensor | None:
+    return None if tensor is None else tensor.clone()

@@ -203,9 +203,9 @@ def _attributes(text: str) -> dict[str, str]:
 
 
 def _simple(name: str, results: list[str], rest: str) -> Operation:
-    body, _, types = _ATTRIBUTES.sub("", rest).rpartition(" : ")
+    body, colon, types = _ATTRIBUTES.sub("", rest).rpartition(" : ")
     operand_type = result_type = None
-    if types:
+    if colon:
         arrow = "->" if "->" in types else " to "
         before, _, after = types.partition(arrow)
         listed = [t for t in re.split(r", (?![^<]*>)", before.strip("() ")) if t]
