@@ -106,7 +106,7 @@ def total_by_the_last(parts, arrived, total, n: tl.constexpr):
 
 
 @triton.jit
-def running_total(values, totals, done, n: tl.constexpr):
+def running_total(values, totals, done):
     """Each waits for the one before it."""
     place = tl.program_id(0)
     before = 0
@@ -200,7 +200,7 @@ def instances_that_meet():
     parts, counters = torch.empty(64, dtype=torch.int32, device="cuda"), on_gpu([0, 0])
     launch((64,), total_by_the_last, parts, counters, counters[1:], n=64)
     values, totals, done = on_gpu([3] * 40), on_gpu([0] * 40), on_gpu([0] * 40)
-    launch((40,), running_total, values, totals, done, n=40)
+    launch((40,), running_total, values, totals, done)
     expected = [[64, sum(place * place for place in range(64))], [3 * place for place in range(1, 41)]]
     return [counters.tolist(), totals.tolist()], expected
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import xmem
-from xmem.capture import PhantomMachine, capture
+from xmem.capture import Extent, PhantomMachine, capture
 from xmem.devices.gpus import find_device
 from xmem.errors import CaptureError
 
@@ -89,6 +89,31 @@ def test_streams_and_emptied_caches_are_replayed(python, tmp_path):
             torch.cuda.empty_cache()
         """,
     )
+    assert estimate.measured is not None
+    assert estimate.measured.replay_agrees
+
+
+def test_a_recording_that_takes_too_much_of_the_host_goes_on_without_operators(python, tmp_path):
+    result, estimate = run(
+        python,
+        tmp_path,
+        """
+        import torch
+        model = torch.nn.Linear(1024, 1024).cuda()
+        optimizer = torch.optim.Adam(model.parameters())
+        kept = []
+        for step in range(8):
+            optimizer.zero_grad()
+            model(torch.randn(256 * (step + 1), 1024, device="cuda")).sum().backward()
+            optimizer.step()
+            kept.append(torch.empty(3 << 20, device="cuda"))
+        """,
+        extent=Extent(until_end=True),
+        env={**os.environ, "XMEM_RECORDING_BYTES": "0"},
+    )
+    assert any("ended early" in line for line in estimate.assumptions)
+    assert result.iterations == 8
+    assert estimate.peak_allocated_bytes > 8 * 4 * (3 << 20)
     assert estimate.measured is not None
     assert estimate.measured.replay_agrees
 

@@ -23,6 +23,7 @@ from .records.allocator_record import AllocatorRecord, allocator_settings
 from .records.card_record import card_of, cards
 from .records.profiler import Profiler
 from .records.progress import Progress
+from .records.recording_size import RecordingSize
 from .records.run_notes import RunNotes
 from .records.trace_writer import MemoryChange, ProfilerFile, SeenMemory
 from .records.unseen_memory import unseen_memory
@@ -66,6 +67,7 @@ class Session(RunNotes):
         # The policies for CPU traces look at shapes. Recording them keeps weak references to all arguments,
         # with which torch refuses to swap the tensors of parameters (DTensors that move to the device).
         self._profiler = Profiler(settings.stacks, shapes=settings.mode != "phantom")
+        self._size = RecordingSize()
         self._extent = Recording(settings.extent, self.iterations, self._peak_bytes, self.assume)
         self._lengths = DataLengths(settings.extent.longest_batch, self.assume)
         self._lengths.install()
@@ -226,6 +228,7 @@ class Session(RunNotes):
                 launches.start()
         self._profiler.start()
         self.spans.active = True
+        self._size.begin()
 
     def _iteration_now(self) -> str:
         return f"iteration {len(self.iterations.ends_ns()) + 1}"
@@ -295,15 +298,33 @@ class Session(RunNotes):
         if self.state is not State.RECORDING:
             return
         asked = self.settings.finish.exists()
-        if not asked and not self._extent.is_complete():
+        large = self.spans.active and self._size.is_large(len(self.spans.spans))
+        if large and self.allocator is not None:
+            self._end_operators()
+            large = False
+        if not (asked or large or self._extent.is_complete()):
             return
         if not self._owner:
             self._claim()
         if self.state is State.RECORDING:
             if asked:
                 self.assume("the time limit was reached: what the script does later was not recorded")
+            if large:
+                self.assume(f"{_LARGE}; what the script does later was not recorded")
             self._finish(script_ended=False)
             self._unwind()
+
+    def _end_operators(self) -> None:
+        """Go on with the allocator's requests alone, which take little memory."""
+        count = len(self.iterations.ends_ns())
+        self.assume(f"{_LARGE}; the memory of later iterations is counted, but not named ({count} were)")
+        self._end_profile()
+
+    def _end_profile(self) -> None:
+        if self.spans.active:
+            self.spans.finish()
+            self._profiler.stop()
+            self._profiler.export(self.settings.raw_trace(self._process))
 
     def _is_over_for_peers(self) -> bool:
         """Return whether this rank should stop: all ranks of a job stop after the same number of iterations,
@@ -319,11 +340,10 @@ class Session(RunNotes):
     def _finish(self, *, script_ended: bool) -> None:
         end_ns = now_ns()
         self.state = State.DONE
-        self.spans.finish()
         if not script_ended:
             self.settings.ask_to_finish(len(self.iterations.ends_ns()))
         try:
-            self._profiler.stop()
+            self._end_profile()
             if self.allocator is not None:
                 if self.settings.launches:
                     launches.stop()
@@ -345,7 +365,6 @@ class Session(RunNotes):
 
     def _write(self, end_ns: int, script_ended: bool) -> dict[str, Any]:
         raw = self.settings.raw_trace(self._process)
-        self._profiler.export(raw)
         file = ProfilerFile(raw)
         iterations = self.iteration_spans(end_ns)
         # Without a single request for the GPU all tensors stand for device memory.
@@ -443,6 +462,7 @@ class Session(RunNotes):
         raise SystemExit(0)
 
 
+_LARGE = "the recording of operators ended early, because it would take most of the host's memory"
 _NOT_PUBLISHED = ("tensors", "lines", "launches")  # as long as the run
 _COUNTING = (State.RECORDING, State.PEER)
 

@@ -48,7 +48,9 @@ class Profiler:
             self._follow()
 
     def stop(self) -> None:
-        """End the recording and keep it."""
+        """End the recording and keep it; does nothing if it has ended."""
+        if not self._runs:
+            return
         # The thread that began it may be gone, and this one may never have called torch.
         self.follow_thread()
         self._runs = False
@@ -56,8 +58,9 @@ class Profiler:
             _end(self._profile, None, None, None)
 
     def export(self, path: Path) -> None:
-        """Write what was recorded as Chrome JSON."""
+        """Write what was recorded as Chrome JSON, and let go of it."""
         self._profile.export_chrome_trace(str(path))
+        self._profile.kineto_results = None
 
 
 class _ThreadFollower:

@@ -4,7 +4,9 @@ it did not follow. They go into the trace as further ``[memory]`` events, so tha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import heapq
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
 from statistics import median_low
 from typing import NamedTuple
 
@@ -40,18 +42,21 @@ def unseen_memory(
         return []
     time_of = _match(all_of, seen)
     profiled = {event.thread for event in seen}
-    lines = [span for span in spans if span[0] == "xmem_line" and span[2] not in profiled]
-    changes = []
-    for row, time_ns in enumerate(_fill(all_of, time_of)):
-        if time_of[row] is None:
-            request = all_of[row]
-            thread = _thread_at(lines, time_ns + base_ns)
-            changes.append(
-                MemoryChange(
-                    time_ns, CUDA, requests.device, request.address, request.size_bytes, thread=thread
-                )
-            )
-    return changes
+    threads = _Threads(span for span in spans if span[0] == "xmem_line" and span[2] not in profiled)
+    times = _fill(all_of, time_of)
+    missed = [row for row, time in enumerate(time_of) if time is None]
+    thread_of = {row: threads.at(times[row] + base_ns) for row in sorted(missed, key=times.__getitem__)}
+    return [
+        MemoryChange(
+            times[row],
+            CUDA,
+            requests.device,
+            all_of[row].address,
+            all_of[row].size_bytes,
+            thread=thread_of[row],
+        )
+        for row in missed
+    ]
 
 
 def _in_order(requests: Requests, base_ns: int) -> list[_Request]:
@@ -100,18 +105,31 @@ def _match_address(
     lag: int,
     time_of: list[int | None],
 ) -> None:
+    times = [all_of[row].time_ns + lag for row in rows]
     begin = 0
     for left, event in zip(range(len(events) - 1, -1, -1), events, strict=True):
-        candidates = [
-            at
-            for at in range(begin, len(rows) - left)
-            if (all_of[rows[at]].size_bytes > 0) == (event.size_bytes > 0)
-        ]
-        if not candidates:
-            continue
-        best = min(candidates, key=lambda at: abs(all_of[rows[at]].time_ns + lag - event.time_ns))
-        time_of[rows[best]] = event.time_ns
-        begin = best + 1
+
+        def fits(at: int, event: SeenMemory = event) -> bool:
+            return (all_of[rows[at]].size_bytes > 0) == (event.size_bytes > 0)
+
+        best = _nearest(times, begin, len(rows) - left, event.time_ns, fits)
+        if best is not None:
+            time_of[rows[best]] = event.time_ns
+            begin = best + 1
+
+
+def _nearest(
+    times: Sequence[int], begin: int, end: int, time: int, fits: Callable[[int], bool]
+) -> int | None:
+    """Return the place of the time, between two places of an ascending list, that is nearest to another, the
+    first of several; None if nothing fits."""
+    middle = bisect_left(times, time, begin, max(begin, end))
+    after = next((at for at in range(middle, end) if fits(at)), None)
+    before = next((at for at in range(middle - 1, begin - 1, -1) if fits(at)), None)
+    if before is None or (after is not None and times[after] - time < time - times[before]):
+        return after
+    same = range(bisect_left(times, times[before], begin, before), before)
+    return next((at for at in same if fits(at)), before)
 
 
 def _fill(all_of: Sequence[_Request], time_of: Sequence[int | None]) -> list[int]:
@@ -134,7 +152,23 @@ def _fill(all_of: Sequence[_Request], time_of: Sequence[int | None]) -> list[int
     return times
 
 
-def _thread_at(lines: Sequence[Span], time_ns: int) -> int:
-    """Return the thread whose call was under way, if there is only one."""
-    threads = {thread for _, _, thread, begin, end in lines if begin <= time_ns < end}
-    return threads.pop() if len(threads) == 1 else _UNKNOWN_THREAD
+class _Threads:
+    """Tells whose call was under way.
+
+    Args:
+        lines: Calls of threads.
+    """
+
+    def __init__(self, lines: Iterable[Span]) -> None:
+        self._coming = sorted((begin, end, thread) for _, _, thread, begin, end in lines)[::-1]
+        self._under_way: list[tuple[int, int]] = []
+
+    def at(self, time_ns: int) -> int:
+        """Return the thread whose call was under way, if there is only one. Times never go back."""
+        while self._coming and self._coming[-1][0] <= time_ns:
+            _, end, thread = self._coming.pop()
+            heapq.heappush(self._under_way, (end, thread))
+        while self._under_way and self._under_way[0][0] <= time_ns:
+            heapq.heappop(self._under_way)
+        threads = {thread for _, thread in self._under_way}
+        return threads.pop() if len(threads) == 1 else _UNKNOWN_THREAD
