@@ -19,6 +19,7 @@ from .program import Operation, Program, Region, UnsupportedError, hands_on, poi
 _MOST_OPERATIONS = 1 << 18  # of one launch: some seconds
 _MOST_OPERATIONS_IN_ALL = 1 << 20  # of all launches: about half a minute
 _MOST_ELEMENTS = 1 << 18  # of a value, of all instances that run side by side
+_UNIT_BITS = 14  # so many elements more count as one operation more
 _MOST_TURNS = 1 << 12  # of a loop that may wait for an instance beside it
 
 
@@ -131,7 +132,7 @@ class _Instances:
             operands = [] if operation.name in _LOOPS else [values[name] for name in operation.operands]
             if hands_on(operation):
                 return operands
-            self._count(1 + (operands[0].numel() >> 12 if operands else 0))
+            self._count(1 + (operands[0].numel() >> _UNIT_BITS if operands else 0))
             results = self._results(operation, operands, values)
             values.update(zip(operation.results, results, strict=True))
         return []
