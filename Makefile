@@ -131,7 +131,7 @@ test-stacks: $(STAMPS)/xmem $(STAMPS)/develop  ## Run popular training stacks, o
 
 test-nightly: test-stacks $(STAMPS)/xmem $(STAMPS)/develop .venv-cuda13/ready .venv-cuda12/ready  ## Stacks, fuzzing, and long runs of the allocator's tests
 	$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=1200
-	$(PHANTOM_PYTEST) -m nightly tests/phantom tests/unit
+	$(PHANTOM_PYTEST) -m nightly tests/phantom tests/unit tests/robustness
 	python tests/fuzz/interrupt_captures.py --runs 200 --python .venv-cuda13/bin/python
 	cd tests && python -m property.long_run --programs 100000
 	XMEM_HYPOTHESIS_EXAMPLES=10000 pytest -q tests/property/test_allocator_against_reference.py

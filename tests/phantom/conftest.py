@@ -24,6 +24,8 @@ from xmem.phantom.environment import phantom_environment, prepare
 from xmem.phantom.ledger import ProcessRecord, read_ledger
 
 PYTHONS = [name for name in os.environ.get("XMEM_PHANTOM_PYTHONS", "").split(":") if name]
+# The newest release; the long run takes the others, too.
+NEWEST_FIRST = [*PYTHONS[:1], *(pytest.param(name, marks=pytest.mark.nightly) for name in PYTHONS[1:])]
 
 
 # Autograd's worker drops Python objects after a backward pass. On a GPU a program waits for its kernels before it

@@ -32,9 +32,11 @@ def trace() -> TraceBuilder:
     return builder
 
 
-def flips(text: bytes) -> Iterator[tuple[int, bytes]]:
-    """Every byte, with every special value and two neighbours of its own in place of it."""
+def flips(text: bytes, of: int) -> Iterator[tuple[int, bytes]]:
+    """One byte in so many, with every special value and two neighbours of its own in place of it."""
     for at, old in enumerate(text):
+        if at % of:
+            continue
         for new in {*VALUES, old ^ 1, old ^ 0x80} - {old}:
             yield at, text[:at] + bytes([new]) + text[at + 1 :]
 
@@ -55,8 +57,9 @@ def check_error(error: TraceError, text: bytes) -> None:
     assert ADVICE.search(error.message), error.message
 
 
+@pytest.mark.parametrize("of", [5, pytest.param(1, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("format", ["torch213", "compact"])
-def test_a_flipped_byte_costs_at_most_its_event(format: Format) -> None:
+def test_a_flipped_byte_costs_at_most_its_event(format: Format, of: int) -> None:
     """But for the last event, since what follows it shows no end, and for what lies outside of events.
 
     And but for one flip in ten thousand: where an event that is not kept swallows all to the end of the
@@ -68,7 +71,7 @@ def test_a_flipped_byte_costs_at_most_its_event(format: Format) -> None:
     sizes = set(whole.memory.bytes.tolist())
     last = 2 * EVENTS - 2
     tried, errors, unrecovered = 0, 0, 0
-    for at, damaged in flips(text):
+    for at, damaged in flips(text, of):
         tried += 1
         hit = event_of(text, at)
         try:

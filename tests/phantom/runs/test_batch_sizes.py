@@ -15,7 +15,7 @@ import pytest
 import xmem
 from xmem import _core
 
-from ..conftest import Phantom
+from ..conftest import NEWEST_FIRST, Phantom
 
 PACKAGES = [Path(xmem.__file__).parent.parent, Path(_core.__file__ or "").parent]
 
@@ -152,6 +152,7 @@ def train(phantom: Phantom, script: str, how: str, asked: int = 0) -> Any:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("phantom", NEWEST_FIRST, indirect=True)
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "script", [TRAINER, pytest.param(ACCELERATE, marks=pytest.mark.nightly)], ids=["trainer", "accelerate"]

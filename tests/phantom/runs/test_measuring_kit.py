@@ -3,12 +3,17 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from xmem.devices.gpus import find_device, read_device
 from xmem.validation import LeastMemory, TrainingPeak, load_measurements, replay_history
+
+from ..conftest import NEWEST_FIRST
 
 MEASURE = Path(__file__).parents[3] / "bench" / "gpu" / "measure.py"
 
 
+@pytest.mark.parametrize("phantom", NEWEST_FIRST, indirect=True)
 def test_a_visit_measures_the_described_gpu(phantom: Any) -> None:
     results = phantom.folder / "results"
     command = [phantom.python, str(MEASURE), "--minutes", "3", "--each", "2", "-o", str(results)]

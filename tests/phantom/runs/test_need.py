@@ -11,7 +11,7 @@ import pytest
 import xmem
 from xmem.capture import Extent
 
-from ..conftest import PYTHONS, run
+from ..conftest import NEWEST_FIRST, PYTHONS, run
 
 pytestmark = pytest.mark.skipif(not PYTHONS, reason="no CUDA build of torch here")
 
@@ -45,7 +45,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.fixture(params=PYTHONS)
+@pytest.fixture(params=NEWEST_FIRST)
 def python(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -11,12 +11,12 @@ import pytest
 from xmem.capture import PhantomMachine, capture
 from xmem.devices.gpus import find_device
 
-from ..conftest import PYTHONS
+from ..conftest import NEWEST_FIRST, PYTHONS
 
 pytestmark = pytest.mark.skipif(not PYTHONS, reason="no CUDA build of torch here")
 
 
-@pytest.fixture(params=PYTHONS)
+@pytest.fixture(params=NEWEST_FIRST)
 def python(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

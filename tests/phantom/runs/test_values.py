@@ -14,7 +14,7 @@ import xmem
 from xmem.capture import Extent, PhantomMachine, capture
 from xmem.errors import CaptureError
 
-from ..conftest import PYTHONS
+from ..conftest import NEWEST_FIRST, PYTHONS
 
 pytestmark = pytest.mark.skipif(not PYTHONS, reason="no CUDA build of torch here")
 
@@ -33,11 +33,8 @@ def train(rows=8, steps=3):
 """
 
 
-@pytest.fixture(
-    params=[*PYTHONS[:1], *(pytest.param(name, marks=pytest.mark.nightly) for name in PYTHONS[1:])]
-)
+@pytest.fixture(params=NEWEST_FIRST)
 def python(request: pytest.FixtureRequest) -> str:
-    """The newest release; the long run takes the others, too."""
     return str(request.param)
 
 
