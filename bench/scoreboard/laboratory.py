@@ -57,7 +57,7 @@ class Laboratory:
             folder.parent.mkdir(parents=True, exist_ok=True)
             address = f"https://github.com/{repository}"
             done = subprocess.run(
-                ["git", "clone", "--quiet", "--bare", "--filter=blob:none", address, folder],
+                ["git", "clone", "--quiet", "--mirror", "--filter=blob:none", address, folder],
                 capture_output=True,
                 text=True,
                 check=False,

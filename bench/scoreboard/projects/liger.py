@@ -70,22 +70,24 @@ def run(row: Row, laboratory: Laboratory) -> Answers:
     kernel, _, day, table = row.job.split("/")
     path = f"benchmark/data/{table}.csv"
     commit = _added(laboratory, path)[kernel, row.gpu, day]
-    setting = _setting(kernel, commit)
+    setting = _setting(kernel, commit, day)
     code = laboratory.code(_REPOSITORY, commit, ("src", "benchmark", "test"))
     own = laboratory.code(_REPOSITORY, setting.get("code", commit), ("src", "benchmark", "test"))
     python = laboratory.python(setting["environment"])
+    points: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="scoreboard-") as folder:
         output, times = Path(folder) / "rows.json", Path(folder) / "times.json"
         times.write_text(json.dumps(_published_times(laboratory, path, commit)))
-        ran = laboratory.on_phantom(
-            [
-                *[python, str(HERE / "scripts" / "liger_rows.py"), str(output), str(_script(code, kernel))],
-                *[str(times) if setting["times"] == "published" else "short", *setting.get("arguments", ())],
-            ],
-            row.gpu,
-            variables={"PYTHONPATH": f"{own / 'src'}:{code}"},
-        )
-        points = json.loads(output.read_text()) if output.exists() else [{"fatal": ran.problem}]
+        for arguments in setting["runs"]:
+            output.unlink(missing_ok=True)
+            command = [python, HERE / "scripts" / "liger_rows.py", output, _script(code, kernel)]
+            command += [times if setting["times"] == "published" else "short", setting["modes"], *arguments]
+            ran = laboratory.on_phantom(
+                [str(part) for part in command],
+                row.gpu,
+                variables={"PYTHONPATH": f"{own / 'src'}:{code}"},
+            )
+            points += json.loads(output.read_text()) if output.exists() else [{"fatal": ran.problem}]
     figures, problems, fatal = {}, {}, ""
     for point in points:
         if "fatal" in point:
@@ -153,11 +155,13 @@ def _script(code: Path, kernel: str) -> Path:
     raise ConfigError(f"no benchmark script of {code} names {kernel}", "look for it in the next commit")
 
 
-def _setting(kernel: str, commit: str) -> dict[str, Any]:
-    """What a kernel needs beside the defaults; later lines of ``liger.toml`` win."""
+def _setting(kernel: str, commit: str, day: str) -> dict[str, Any]:
+    """What rows need beside the defaults, by kernel, commit and day of measurement; later lines of
+    ``liger.toml`` win."""
     table = tomllib.loads((HERE / "projects" / "liger.toml").read_text())
     setting: dict[str, Any] = dict(table["default"])
     for line in table["settings"]:
-        if line["kernel"] in ("*", kernel) and commit.startswith(line.get("commit", "")):
+        fits = commit.startswith(line.get("commit", "")) and day.startswith(line.get("day", ""))
+        if line["kernel"] in ("*", kernel) and fits:
             setting |= line
     return setting

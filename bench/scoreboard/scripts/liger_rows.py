@@ -1,11 +1,12 @@
 """Run one benchmark script of Liger-Kernel and write what its memory part measured.
 
-    python liger_rows.py OUTPUT SCRIPT TIMES [arguments of the script]
+    python liger_rows.py OUTPUT SCRIPT TIMES MODES [arguments of the script]
 
 The script is the project's own, unchanged. Two functions are replaced: the one that writes to its table, and
 the one that repeats a call until its time is known, because without a GPU no time is. TIMES is ``short`` (two
 calls), or a JSON file of published milliseconds, by which Triton's pattern of calls is followed, with each
-loop cut at five.
+loop cut at five. MODES is ``script``, or the modes that the memory part was run with, separated by commas,
+where the script as it was committed has others.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import triton.testing
 _LONGEST_LOOP = 5
 _FLUSH_BYTES = 256 * 1024 * 1024
 
-output, script, times, *arguments = sys.argv[1:]
+output, script, times, modes, *arguments = sys.argv[1:]
 sys.argv = [script, *arguments]
 sys.path.insert(0, str(Path(script).parent))
 version_of = importlib.metadata.version
@@ -52,6 +53,8 @@ def run_benchmarks(
 ) -> None:
     """Call the benchmark for each of its points, in the script's own order."""
     global milliseconds
+    if metric_name == "memory" and modes != "script":
+        kernel_operation_modes = modes.split(",")
     for config in extra_benchmark_configs or [{}]:
         for mode in kernel_operation_modes:
             for provider in kernel_providers:
