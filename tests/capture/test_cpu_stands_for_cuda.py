@@ -23,6 +23,24 @@ def test_lengths_of_packed_sequences_stay_on_the_host(tmp_path: Path) -> None:
     assert run.stdout == "packed\n"
 
 
+def test_what_vmap_makes_lies_where_its_inputs_do(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch\n"
+        "on_host, on_gpu = torch.arange(4), torch.arange(4, device='cuda')\n"
+        "for x in (on_host, on_gpu):\n"
+        "    both = torch.vmap(lambda i, j: i >= j, in_dims=(None, 0))(x, x)\n"
+        "    print(both.device, torch.vmap(abs)(x).device)\n"
+        "model = torch.nn.Linear(4, 4).cuda()\n"
+        "optimizer = torch.optim.SGD(model.parameters())\n"
+        "model(torch.ones(2, 4).cuda()).sum().backward()\n"
+        "optimizer.step()\n"
+    )
+    (tmp_path / "out").mkdir()
+    run = run_capture(tmp_path / "out", [sys.executable, str(script)])
+    assert run.stdout == "cpu cpu\ncuda:0 cuda:0\n"
+
+
 @pytest.mark.skipif(importlib.util.find_spec("torchvision") is None, reason="torchvision is not installed")
 def test_torchvision_is_imported_without_its_compiled_part(tmp_path: Path) -> None:
     script = tmp_path / "train.py"

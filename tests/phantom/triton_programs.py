@@ -156,6 +156,12 @@ def expert_counts():
     return gives, [int(((expected + 63) // 64).sum()), ends, expected.tolist(), ranks]
 
 
+def the_same_launches_again():
+    first, expected = expert_counts()
+    again, _ = expert_counts()
+    return [first, again], [expected, expected]
+
+
 def sorted_rows():
     values = [[(i * 37 + j * 91) % 101 - 50 for j in range(64)] for i in range(3)]
     memory = on_gpu(values)
@@ -252,6 +258,7 @@ def what_is_written_in_part_is_not_known():
 
 for function in (
     expert_counts,
+    the_same_launches_again,
     sorted_rows,
     facts_of_rows,
     loops,

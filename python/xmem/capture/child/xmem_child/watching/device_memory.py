@@ -17,6 +17,7 @@ CPU = torch.device("cpu")
 CUDA = torch.device("cuda", 0)
 
 _storage_of = torch._C.TensorBase.untyped_storage
+_functorch = torch._C._functorch
 _MARK = "_xmem_device"
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
@@ -55,12 +56,14 @@ def names_gpu(device: object) -> bool:
 
 def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
     """Return the storage of a tensor: that of its values if it is sparse, of this rank's part if it is
-    distributed; None for tensors that have none."""
+    distributed, of all of it inside ``vmap`` and its like; None for tensors that have none."""
     if type(tensor) not in _PLAIN:
         tensor = getattr(tensor, "_local_tensor", tensor)  # of a DTensor
     try:
         return _storage_of(tensor)
     except (RuntimeError, NotImplementedError):
+        if _functorch.is_functorch_wrapped_tensor(tensor):
+            return storage_of(_functorch.get_unwrapped(tensor))
         if tensor.layout is torch.sparse_coo:
             return _storage_of(tensor._values())
         return None
@@ -93,8 +96,7 @@ def is_device(tensor: torch.Tensor) -> bool:
     """Return whether a tensor stands for GPU memory.
 
     A tensor that Python never saw being made is a result of scripted or foreign code if autograd follows it,
-    and otherwise data that came from the host. Wrappers without a storage (vmap) stand for what is computed
-    with.
+    and otherwise data that came from the host. Tensors without a storage stand for what is computed with.
     """
     storage = storage_of(tensor)
     if storage is None:

@@ -21,8 +21,10 @@ from ..operators import unfollowed
 from .interpret import run
 from .memory import Memory, Span, UnknownMemoryError
 from .program import Program, UnsupportedError, read
+from .repeats import Repeats
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+_repeats = Repeats()
 _unseen = Unseen()  # a run on the host makes hundreds of thousands of events
 
 
@@ -179,10 +181,17 @@ class _Later:
 
     def _run(self) -> None:
         with unfollowed(), torch.no_grad(), _unseen:
-            try:
-                run(self._program, self._grid, self._arguments, Memory(self._spans))
-            except (UnsupportedError, UnknownMemoryError, RuntimeError):
-                return  # also what PyTorch refuses, such as a division by zero
+            memory = Memory(self._spans)
+            key = _repeats.key(self._program, self._grid, self._arguments, self._spans)
+            if key in _repeats.failed:
+                return
+            if not _repeats.repeat(key, memory):
+                try:
+                    run(self._program, self._grid, self._arguments, memory)
+                except (UnsupportedError, UnknownMemoryError, RuntimeError):
+                    _repeats.failed.add(key)  # also what PyTorch refuses, such as a division by zero
+                    return
+                _repeats.keep(key, memory)
         self._worked = True
 
 
