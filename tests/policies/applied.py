@@ -29,7 +29,7 @@ def target(version: tuple[int, int] = (2, 12), **environment: str) -> Target:
 
 def applied(policy: Policy, trace: TraceBuilder, *, target: Target = AMPERE) -> tuple[Workload, PolicyChange]:
     """The workload after the policy and what changed."""
-    recorded, before = _recorded(trace)
+    recorded, before = _recorded_and_workload(trace)
     after, (change,) = apply_policies([policy], before, recorded.on(target))
     return after, change
 
@@ -39,7 +39,7 @@ def applied_at(
 ) -> tuple[Workload, PolicyChange]:
     """The same of a model fitted from the runs at batches of 2 and 3."""
     points = [{"batch": 2}, {"batch": 3}]
-    runs = [_recorded(run_at(point["batch"])) for point in points]
+    runs = [_recorded_and_workload(run_at(point["batch"])) for point in points]
     sizes = np.stack([workload.size_bytes for _, workload in runs], axis=1)
     recorded, before = runs[-1]
     size_bytes, _ = fit_polynomials(["batch"], points, sizes).at({"batch": batch})
@@ -50,7 +50,12 @@ def applied_at(
     return after, change
 
 
-def _recorded(trace: TraceBuilder) -> tuple[Recorded, Workload]:
+def recorded(trace: TraceBuilder) -> Recorded:
+    """The trace, its blocks and their attribution."""
+    return _recorded_and_workload(trace)[0]
+
+
+def _recorded_and_workload(trace: TraceBuilder) -> tuple[Recorded, Workload]:
     read = read_trace(trace.bytes())
     blocks = pair_blocks(read)
     attribution = attribute(read, blocks)

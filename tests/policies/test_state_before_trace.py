@@ -6,12 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import xmem
 from policies.applied import applied
-from xmem.orchestration.lifetimes.state_before_trace import AddStateBeforeTrace, _periods
+from xmem.orchestration.lifetimes.state_before_trace import AddStateBeforeTrace
 from xmem.testing.trace_builder import TraceBuilder
 
 WIDTH, LAYERS = 256, 3
@@ -106,9 +104,3 @@ def test_a_weight_that_the_trace_saw_is_not_counted_twice() -> None:
     )
     after, _ = applied(AddStateBeforeTrace(), trace.alloc(0x10, 256, 15).free(0x10, 20))
     assert np.sort(after.size_bytes).tolist() == [32 * 4, 256, 32 * 64 * 4]
-
-
-@given(st.lists(st.integers(0, 1), max_size=30))
-def test_a_period_is_what_the_sequence_repeats_itself_after(values: list[int]) -> None:
-    expected = [period for period in range(1, len(values)) if values[period:] == values[:-period]]
-    assert list(_periods(values)) == expected

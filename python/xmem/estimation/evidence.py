@@ -29,6 +29,7 @@ from xmem.estimation.estimate import (
 )
 from xmem.estimation.holders import NO_LINE, OUTSIDE_OF_MODULES, OUTSIDE_OF_OPERATORS, Holders
 from xmem.estimation.need import WithoutLimit
+from xmem.orchestration.lifetimes.given_weights import given_weights
 from xmem.orchestration.recurrent.cudnn_layers import recurrent_calls
 from xmem.run.job_settings import JobSettings, job_settings
 from xmem.run.operators import OperatorIndex
@@ -475,8 +476,10 @@ def _begins_late(recorded: Recorded) -> Iterator[str]:
             "workspaces of convolutions are not counted; record it with record_shapes=True"
         )
     elif on_cpu and not trains(attribution):
+        passes = given_weights(recorded).passes
         yield "the trace has no optimizer steps: it is taken as inference" + (
             ", with the weights that its operators were given"
+            + (f" in one of {passes} equal passes" if passes > 1 else "")
             if has_shapes
             else ", and its weights are not counted; record it with record_shapes=True"
         )

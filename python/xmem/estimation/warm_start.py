@@ -21,6 +21,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from xmem.orchestration.lifetimes.host_blocks import BASELINE_CATEGORIES
 from xmem.run.job_settings import job_settings
 from xmem.run.recorded import Origin, Recorded
 from xmem.run.workload import MADE_BY_POLICY, Workload
@@ -28,7 +29,6 @@ from xmem.simulation.alloc_conf import AllocatorOptions
 from xmem.simulation.replay import NEVER, Requests, make_requests
 from xmem.simulation.replay import replay as replay_requests
 from xmem.text.units import format_bytes
-from xmem.trace.attribution import Category
 from xmem.trace.blocks import BORN_BEFORE
 
 Int64 = NDArray[np.int64]
@@ -320,9 +320,9 @@ def _cut(size_bytes: int, part_bytes: int) -> Iterator[int]:
 
 def _baseline(workload: Workload) -> NDArray[np.bool_]:
     """Return which rows stand for blocks that the trace does not show (``add_memory_before_trace``)."""
-    baseline: NDArray[np.bool_] = (workload.block == MADE_BY_POLICY) & (
-        workload.category == Category.BEFORE_TRACE
-    )
+    baseline: NDArray[np.bool_] = (workload.block == MADE_BY_POLICY) & (workload.free_ns == NEVER)
+    baseline &= np.isin(workload.category, BASELINE_CATEGORIES)
+    baseline &= workload.alloc_ns == workload.alloc_ns.min(initial=NEVER)
     return baseline
 
 

@@ -4,12 +4,25 @@ to show.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
+from xmem.orchestration.lifetimes.state_before_trace import AddStateBeforeTrace, StateBefore, state_before
 from xmem.run.recorded import Recorded
 from xmem.run.workload import Workload
 from xmem.trace.attribution import Category, Phase
 from xmem.trace.blocks import BORN_BEFORE, NEVER
+
+BASELINE_CATEGORIES = (
+    Category.PARAMETER,
+    Category.OPTIMIZER_STATE,
+    Category.GRADIENT,
+    Category.BEFORE_TRACE,
+)
+"""What memory from before a GPU trace can be (``AddMemoryBeforeTrace``)."""
+
+_COUNTED_TWICE = 0.01  # share of parameters that several operators may have been given
 
 
 class DropHostMemory:
@@ -74,21 +87,23 @@ class AddMemoryBeforeTrace:
 
     `Total Allocated` of a CUDA `[memory]` event is the allocator's own counter; minus the first event and
     minus what is later seen being freed, it is memory that lives through the whole trace. Its blocks are not
-    known; it is replayed as one.
+    known; it is replayed as one, and one for each kind of state that shapes and the optimizer's name explain.
     """
 
     name = "add_memory_before_trace"
     description = (
-        "memory that was allocated before the trace began and never freed in it is added as one block"
+        "memory that was allocated before the trace began and never freed in it is added, as a block for "
+        "each kind of state that the trace explains and one for the rest"
     )
+    inputs_of = AddStateBeforeTrace.inputs_of
 
     def __call__(self, workload: Workload, context: Recorded) -> Workload:
         """Add the baseline as one block, and give it and all other older blocks their category."""
         older = (workload.flags & BORN_BEFORE) != 0
         if older.any():
             unknown = older & (workload.category == Category.UNKNOWN)
-            category = np.where(unknown, Category.BEFORE_TRACE, workload.category).astype(np.uint8)
-            workload = workload.with_columns(category=category)
+            categories = np.where(unknown, Category.BEFORE_TRACE, workload.category).astype(np.uint8)
+            workload = workload.with_columns(category=categories)
         memory = context.trace.memory
         device_type, device = context.traced_device
         traced = (memory.device_type == device_type) & (memory.device_index == device)
@@ -99,11 +114,33 @@ class AddMemoryBeforeTrace:
         baseline = int(memory.total_allocated[first[0]] - memory.bytes[first[0]] - born_before)
         if baseline <= 0:
             return workload
-        return workload.with_added(
-            size_bytes=baseline,
-            alloc_ns=int(memory.time_ns[0]),
-            free_ns=NEVER,
-            category=Category.BEFORE_TRACE,
-            phase=Phase.OTHER,
-            iteration=-1,
-        )
+        for category, size_bytes in _parts(baseline, workload, context):
+            workload = workload.with_added(
+                size_bytes=size_bytes,
+                alloc_ns=int(memory.time_ns[0]),
+                free_ns=NEVER,
+                category=category,
+                phase=Phase.OTHER,
+                iteration=-1,
+            )
+        return workload
+
+
+def _parts(baseline_bytes: int, workload: Workload, context: Recorded) -> Iterator[tuple[Category, int]]:
+    """Yield the kinds of state that memory from before a trace of somebody else's was, and the rest."""
+    state = StateBefore() if context.is_captured else state_before(workload, context)
+    parameter_bytes = state.parameter_bytes
+    if parameter_bytes > (1 + _COUNTED_TWICE) * baseline_bytes:
+        parameter_bytes -= state.tied_bytes
+    elif parameter_bytes > baseline_bytes:
+        parameter_bytes = baseline_bytes
+    for category, size_bytes in (
+        (Category.PARAMETER, parameter_bytes),
+        (Category.OPTIMIZER_STATE, state.optimizer_bytes),
+        (Category.GRADIENT, state.gradient_bytes),
+    ):
+        if 0 < size_bytes <= baseline_bytes:
+            yield category, size_bytes
+            baseline_bytes -= size_bytes
+    if baseline_bytes:
+        yield Category.BEFORE_TRACE, baseline_bytes

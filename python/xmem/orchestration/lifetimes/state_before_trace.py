@@ -13,31 +13,21 @@ come where the first iteration of the trace would have made them, if another one
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from math import prod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from xmem.dtypes import item_bytes
+from xmem.orchestration.lifetimes.given_weights import WEIGHTS_OF, given_weights, input_bytes
 from xmem.run.operators import ANNOTATION, OPERATOR, covered
 from xmem.run.recorded import Recorded
 from xmem.run.workload import Workload, concatenated, made_by_policy
-from xmem.text.units import MOST_BYTES
 from xmem.trace.attribution import Category, Phase
 from xmem.trace.blocks import BORN_BEFORE, NEVER
 
 _ACCUMULATE = "torch::autograd::AccumulateGrad"
 _STEP = "Optimizer.step#"
-
-_WEIGHTS_OF = {
-    "aten::linear": (1, 2),
-    "aten::_convolution": (1, 2),
-    "aten::embedding": (0,),
-    "aten::layer_norm": (2, 3),
-    "aten::batch_norm": (1, 2, 3, 4),
-}
-"""Positions of parameters and buffers among the inputs of operators."""
 
 _STATES_OF = {
     "sgd": 0,
@@ -55,10 +45,8 @@ named after Adam keeps two."""
 
 _MOMENTUM = frozenset({"aten::mul_", "aten::_foreach_mul_", "aten::_fused_sgd_"})
 _AMSGRAD = frozenset({"aten::maximum", "aten::_foreach_maximum_", "aten::maximum_"})
-_BEGINNINGS = frozenset({"aten::embedding", "aten::lift_fresh", "aten::rand", "aten::randint", "aten::randn"})
-"""Operators at the beginning of an iteration, which layers do not call."""
-
 _MOSTLY = 0.5
+_GRANULE_BYTES = 512  # kMinBlockSize (torch 2.13, c10/core/AllocatorConfig.h)
 
 
 class AddStateBeforeTrace:
@@ -72,7 +60,7 @@ class AddStateBeforeTrace:
         "parameters, gradients and optimizer state from before the trace began are added by the shapes and "
         "the optimizer's name"
     )
-    inputs_of = frozenset({_ACCUMULATE, *_WEIGHTS_OF})
+    inputs_of = frozenset({_ACCUMULATE, *WEIGHTS_OF})
 
     def __call__(self, workload: Workload, context: Recorded) -> Workload:
         """Add a block for each tensor that the run must have had and the trace did not see allocated."""
@@ -100,6 +88,43 @@ class AddStateBeforeTrace:
         return concatenated([*older, workload])
 
 
+@dataclass(frozen=True)
+class StateBefore:
+    """Bytes in blocks of what a trace explains of the memory that was there before it, by what it holds.
+
+    Attributes:
+        parameter_bytes: Parameters and buffers that the trace did not see allocated.
+        tied_bytes: Bytes among them that may not be there, see :class:`GivenWeights`.
+        gradient_bytes: Gradients that stay from iteration to iteration.
+        optimizer_bytes: State of the optimizer.
+    """
+
+    parameter_bytes: int = 0
+    tied_bytes: int = 0
+    gradient_bytes: int = 0
+    optimizer_bytes: int = 0
+
+
+def state_before(workload: Workload, context: Recorded) -> StateBefore:
+    """Return what a trace of a GPU explains of the memory that was there before it.
+
+    Args:
+        workload: Blocks of the run.
+        context: The trace.
+    """
+    sizes = [_in_block(size) for size in parameters_before(workload, context)]
+    total_bytes = sum(sizes)
+    states = _states(context, _steps(context))
+    had_gradients = _trained(context) and not _most_of(workload, Category.GRADIENT, total_bytes)
+    had_state = states and not _most_of(workload, Category.OPTIMIZER_STATE, states * total_bytes)
+    return StateBefore(
+        sum(_seen(workload, sizes)[1]),
+        0 if _trained(context) else _in_block(given_weights(context).tied_bytes),
+        total_bytes if had_gradients else 0,
+        states * total_bytes if had_state else 0,
+    )
+
+
 def parameters_before(workload: Workload, context: Recorded) -> list[int]:
     """Return the sizes in bytes of the parameters that a run used, each once; empty where it does not show.
 
@@ -109,9 +134,9 @@ def parameters_before(workload: Workload, context: Recorded) -> list[int]:
     """
     accumulated = np.flatnonzero(context.operators.rows_named([_ACCUMULATE]))
     if len(accumulated) == 0:
-        return _weights(context)
+        return list(given_weights(context).sizes)
     rows = _fullest(accumulated, _backward_pass(accumulated, context))
-    sizes = [size for row in rows for size in [_input_bytes(context, row, 0)] if size]
+    sizes = [size for row in rows for size in [input_bytes(context, row, 0)] if size]
     if len(sizes) == len(rows):
         return sizes
     left = (workload.category == Category.GRADIENT) & (workload.iteration >= 0)
@@ -132,76 +157,11 @@ def _backward_pass(rows: NDArray[np.intp], context: Recorded) -> NDArray[np.intp
     return np.searchsorted(np.sort(events.begin_ns[forward]), events.begin_ns[rows])
 
 
-def _weights(context: Recorded) -> list[int]:
-    """Return the sizes of the weights that operators were given in the iteration that had most."""
-    operators, events = context.operators, context.trace.events
-    rows = np.flatnonzero(operators.rows_named(_WEIGHTS_OF))
-    if len(rows) == 0:
-        return []
-    number = np.searchsorted(_iterations_ns(context), events.begin_ns[rows], side="right")
-    names = context.trace.names
-    return [
-        size
-        for row in _fullest(rows, number)
-        for place in _WEIGHTS_OF[names[int(events.name[row])]]
-        for size in [_input_bytes(context, row, place)]
-        if size
-    ]
-
-
-def _iterations_ns(context: Recorded) -> NDArray[np.int64]:
-    """Return when iterations without a backward pass begin: where `ProfilerStep` marks them, else where the
-    operators that nothing encloses repeat themselves, with one among them that no layer calls.
-
-    Layers repeat themselves too. Where that leaves it open, all is one iteration: weights
-    are then rather counted twice than missed.
-    """
-    operators, events = context.operators, context.trace.events
-    marks = np.flatnonzero(operators.rows_named(lambda name: name.startswith("ProfilerStep#"), ANNOTATION))
-    if len(marks):
-        return np.sort(events.begin_ns[marks])
-    outer = np.flatnonzero((events.kind == OPERATOR) & (operators.parent < 0))
-    calls = np.stack([events.name[outer], events.inputs[outer], events.thread[outer]], axis=1)
-    beginnings = operators.rows_named(_BEGINNINGS)[outer]
-    _, same = np.unique(calls, axis=0, return_inverse=True)
-    first = int(np.argmax(beginnings)) if beginnings.any() else len(calls)
-    for period in _periods(same.ravel().tolist()):
-        if first < period <= len(calls) // 2:
-            return events.begin_ns[outer[::period]]
-    return np.empty(0, np.int64)
-
-
-def _periods(values: Sequence[int]) -> Iterator[int]:
-    """Yield the lengths after which all of a sequence repeats itself, ascending, in linear time: what is left
-    beside each of its borders (the prefix function of Knuth, Morris and Pratt)."""
-    borders = [0] * len(values)
-    for place in range(1, len(values)):
-        border = borders[place - 1]
-        while border and values[place] != values[border]:
-            border = borders[border - 1]
-        borders[place] = border + (values[place] == values[border])
-    border = borders[-1] if values else 0
-    while border:
-        yield len(values) - border
-        border = borders[border - 1]
-
-
 def _fullest(rows: NDArray[np.intp], number: NDArray[np.intp]) -> list[int]:
     """Return the rows of the number that most of them have."""
     found, counts = np.unique(number, return_counts=True)
     chosen: list[int] = rows[number == found[int(np.argmax(counts))]].tolist()
     return chosen
-
-
-def _input_bytes(context: Recorded, row: int, place: int) -> int:
-    """Return the bytes of a tensor that an operator was given, 0 where the trace does not say, or says what
-    no device holds."""
-    inputs = context.operators.inputs(row)
-    shape = () if inputs is None else inputs.shape(place)
-    types = context.operators.input_types(row)
-    item = item_bytes(types[place]) if place < len(types) else None
-    size = prod(shape) * item if shape and item else 0
-    return size if 0 <= size <= MOST_BYTES else 0
 
 
 def _seen(workload: Workload, sizes: Iterable[int]) -> tuple[NDArray[np.intp], list[int]]:
@@ -221,6 +181,10 @@ def _seen(workload: Workload, sizes: Iterable[int]) -> tuple[NDArray[np.intp], l
         seen += rows
         missing += [size] * (count - len(rows))
     return np.array(seen, np.intp), missing
+
+
+def _in_block(size_bytes: int) -> int:
+    return -(-size_bytes // _GRANULE_BYTES) * _GRANULE_BYTES
 
 
 def _most_of(workload: Workload, category: Category, bytes_: int) -> bool:
