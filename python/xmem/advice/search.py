@@ -61,6 +61,8 @@ class _Search:
             analysis.verdict.need_bytes,
             None if analysis.estimate.verdict is None else analysis.estimate.verdict.fits,
         )
+        stages = analysis.stages
+        self._no_setting = stages.settings.why_none_to_try(stages.trace)
         self._tried = 0
         self._refused: list[tuple[str, str]] = []
         self._left_out: list[str] = []
@@ -80,6 +82,8 @@ class _Search:
             advice = self._changed(candidate)
             if advice is not None:
                 found.append(advice)
+        if self._no_setting is not None:
+            self._refused.append(("alloc_conf", self._no_setting))
         setting = self._setting(self._trial.start)
         if setting is not None:
             found.append(self._of_setting(*setting))
@@ -145,6 +149,8 @@ class _Search:
 
     def _setting(self, run: ChangedRun) -> tuple[str, TrialOutcome] | None:
         """Return the additional allocator setting with which a run takes least; None if none is left."""
+        if self._no_setting is not None:
+            return None
         target = self._analysis.estimate.target
         requests = self._trial.requests(run)
 

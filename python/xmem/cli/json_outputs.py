@@ -77,6 +77,7 @@ class CheckedJob(TypedDict):
         upper_bound: Whether the upper bound of the interval is judged.
         bytes: What was compared with budget and GPU.
         estimated_bytes: What is compared with the baseline.
+        doubt: Why a job that fits by the estimate may not.
     """
 
     name: str
@@ -90,6 +91,7 @@ class CheckedJob(TypedDict):
     gpu: str | None
     capacity_bytes: int
     fits: bool | None
+    doubt: str | None
     baseline: str | None
     baseline_bytes: int
     allowed_growth_bytes: int

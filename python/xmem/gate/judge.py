@@ -106,6 +106,11 @@ class CheckOutcome:
         verdict = None if self.estimate is None else self.estimate.verdict
         return None if verdict is None else verdict.gpu
 
+    @property
+    def doubt(self) -> str | None:
+        """Sentence for a job that passes and may not fit on its GPU; None for others."""
+        return None if self.estimate is None else self.estimate.doubt
+
     def to_json(self) -> dict[str, Any]:
         """Return plain Python objects for ``json.dumps``."""
         grown = self.baseline is not None
@@ -121,6 +126,7 @@ class CheckOutcome:
             "gpu": None if self.estimate is None else self.estimate.target.gpu,
             "capacity_bytes": -1 if self.estimate is None else self.estimate.target.capacity_bytes,
             "fits": None if self.estimate is None else self.estimate.fits,
+            "doubt": self.doubt,
             "baseline": self.baseline.path if self.baseline is not None else None,
             "baseline_bytes": self.baseline_bytes,
             "allowed_growth_bytes": self.limits.max_growth.allowed_bytes(self.baseline_bytes)

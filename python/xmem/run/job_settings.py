@@ -32,6 +32,17 @@ class JobSettings:
         """The release whose settings the job can be advised to use: those of the oldest are in all."""
         return self.torch_version if self.names_torch else allocator_settings.RULE_RELEASES[0]
 
+    def why_none_to_try(self, trace: Trace) -> str | None:
+        """Sentence for a job that cannot be advised to use any setting: its PyTorch is older than all of
+        them, and nothing names the one that will run it. None for others.
+        """
+        if self.names_torch or not trace.is_of_2021:
+            return None
+        return (
+            "PyTorch 1.10 or earlier recorded this trace, and its allocator does not have the settings that "
+            "would be tried; if a newer one runs the job, name it with --torch VERSION"
+        )
+
     @cached_property
     def options(self) -> AllocatorOptions:
         """Settings of the allocator that follow from these.

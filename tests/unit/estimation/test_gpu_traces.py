@@ -100,6 +100,72 @@ def test_what_was_allocated_before_the_trace_has_its_own_category() -> None:
     assert xmem.estimate(trace.bytes()).peak_allocated_bytes == 108 * MIB
 
 
+def inference_with(weights: list[list[int]], before_mib: int) -> TraceBuilder:
+    """A GPU's trace of embeddings and linear layers, whose allocator held some memory before it."""
+    trace = TraceBuilder()
+    for number, shape in enumerate(weights):
+        name = "aten::linear" if number else "aten::embedding"
+        dims = [[1, shape[1]], shape] if number else [shape, [1, 1]]
+        begin = 10 * number
+        trace.operator(name, begin, begin + 9, input_dims=dims, input_types=["float", "float"])
+    return trace.memory(
+        MIB,
+        5,
+        address=0x1000,
+        device_type=1,
+        device_index=0,
+        total_allocated=(before_mib + 1) * MIB,
+        total_reserved=(before_mib + 40) * MIB,
+    )
+
+
+@pytest.mark.parametrize(
+    ("before_mib", "parameter_mib", "rest_mib"),
+    [(30, 20, 10), (20, 20, 0), (12, 12, 0), (13, 12, 1), (11, 0, 11)],
+    ids=["and more", "no more", "tied", "tied and more", "not the weights"],
+)
+def test_weights_from_before_a_trace_are_called_parameters(
+    before_mib: int, parameter_mib: int, rest_mib: int
+) -> None:
+    vocabulary, hidden = [2048, 1024], [1024, 1024]  # 8 MiB and 4 MiB
+    trace = inference_with([vocabulary, hidden, vocabulary], before_mib)
+    estimate = xmem.estimate(trace.bytes())
+    category = estimate.breakdown.category
+    assert category.get("parameter", 0) == parameter_mib * MIB
+    assert category.get("before_trace", 0) == rest_mib * MIB
+    assert estimate.peak_allocated_bytes == (before_mib + 1) * MIB
+    assert estimate.peak_reserved_bytes == (before_mib + 40) * MIB
+
+
+def test_gradients_and_state_from_before_a_trace_are_told_by_shapes_and_the_optimizers_name() -> None:
+    trace = TraceBuilder()
+    for begin in (0, 100):
+        trace.operator("aten::linear", begin, begin + 9, sequence_number=begin)
+        trace.operator(
+            "torch::autograd::AccumulateGrad",
+            begin + 10,
+            begin + 15,
+            input_dims=[[1024, 1024]],
+            input_types=["float"],
+        )
+        for time, size, total in ((1, 4, 34), (8, -4, 30)):  # of the forward pass
+            trace.memory(
+                size * MIB,
+                begin + time,
+                address=0x1000,
+                device_type=1,
+                device_index=0,
+                total_allocated=total * MIB,
+                total_reserved=60 * MIB,
+            )
+        trace.annotation("Optimizer.step#AdamW.step", begin + 16, begin + 19)
+    category = xmem.estimate(trace.bytes()).breakdown.category
+    assert category["parameter"] == 4 * MIB
+    assert category["optimizer_state"] == 8 * MIB
+    assert category["gradient"] == 4 * MIB  # no block of it is ever made: it is accumulated in place
+    assert category["before_trace"] == 14 * MIB
+
+
 def test_a_trace_without_totals_says_that_more_may_be_needed() -> None:
     trace = TraceBuilder().annotation("Optimizer.step#SGD.step", 50, 60)
     trace.alloc(1, 3 * MIB, 10, device_type=1, device_index=0)
@@ -110,12 +176,18 @@ def test_a_trace_without_totals_says_that_more_may_be_needed() -> None:
 
 
 @pytest.mark.skipif(not TRACES.is_dir(), reason="no real traces here")
-def test_tune_wants_the_release_that_runs_a_job_of_2021() -> None:
+def test_tune_and_advise_want_the_release_that_runs_a_job_of_2021() -> None:
     path = TRACES / "old_format_resnet50_v100.json.gz"
     refused = xmem_fast("tune", path, "--gpu", "v100-16gb")
     assert refused.exit_code == 3
     assert "--torch VERSION" in refused.stderr
     assert xmem_fast("tune", path, "--gpu", "v100-16gb", "--torch", "2.6").exit_code == 0
+    advised = json.loads(xmem_fast("advise", path, "--gpu", "v100-16gb", "--json").stdout)
+    assert [each for each in advised["advice"] if each["remedy"] == "alloc_conf"] == []
+    (why,) = [each["reason"] for each in advised["refused"] if each["remedy"] == "alloc_conf"]
+    assert "--torch VERSION" in why
+    newer = xmem_fast("advise", path, "--gpu", "v100-16gb", "--torch", "2.6", "--json")
+    assert [each["remedy"] for each in json.loads(newer.stdout)["advice"]] == ["alloc_conf"]
 
 
 def test_tune_tries_what_all_releases_have_where_none_is_named(tmp_path: Path) -> None:
@@ -126,6 +198,23 @@ def test_tune_tries_what_all_releases_have_where_none_is_named(tmp_path: Path) -
         result = xmem_fast("tune", path, "--capacity", "4GiB", "--json", *arguments)
         tried[arguments] = json.loads(result.stdout)["candidates"]
     assert tried[()] < tried["--torch", "2.13"]
+
+
+@pytest.mark.parametrize(
+    ("trace", "doubt"),
+    [(held_before(300), "It may not fit: the trace shows only a part of the run"), (two_steps(300), None)],
+    ids=["a part", "a whole iteration"],
+)
+def test_check_says_what_the_verdict_leaves_open(
+    tmp_path: Path, trace: TraceBuilder, doubt: str | None
+) -> None:
+    path = tmp_path / "trace.json"
+    path.write_bytes(trace.bytes())
+    result = xmem_fast("check", path, "--gpu", "rtx-3060")
+    assert result.exit_code == 0
+    assert ("may not fit" in result.stdout) == (doubt is not None)
+    (judged,) = json.loads(xmem_fast("check", path, "--gpu", "rtx-3060", "--json").stdout)["checks"]
+    assert judged["doubt"] == doubt
 
 
 def test_a_card_that_is_smaller_than_what_was_held_does_not_fit() -> None:

@@ -97,13 +97,9 @@ def _require_settings(stages: Stages) -> None:
     Raises:
         TraceError: It is such a trace.
     """
-    if stages.settings.names_torch or not stages.trace.is_of_2021:
-        return
-    raise TraceError(
-        "PyTorch 1.10 or earlier recorded this trace, and its allocator does not have the settings that tune "
-        "tries; if a newer one runs the job, name it with --torch VERSION",
-        stages.trace.path,
-    )
+    why = stages.settings.why_none_to_try(stages.trace)
+    if why is not None:
+        raise TraceError(why, stages.trace.path)
 
 
 def _contract(tuning: Tuning, possible: Tuning | None, trace: str) -> dict[str, Any]:
