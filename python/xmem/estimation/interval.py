@@ -16,11 +16,12 @@ from xmem.trace.notes import Mode
 # What a log or a measurement of a real machine showed was between half and all of what the model says.
 _UNKNOWN_SHARE_OF_NCCL = 0.5
 
-# A trace that begins in the middle of a run does not show how the first iterations split the segments: one of
+# A trace of a part of a run does not show how the iterations before and after it split the segments: one of
 # kLargeBuffer (torch 2.13, CUDACachingAllocator.cpp) more or less.
 _SEGMENT_BYTES = 20 << 20
 
 _MEASURED = "counted by PyTorch's own allocator while the trace was recorded"
+_AND_A_SEGMENT = ", and one segment more for the rest of the run"
 
 
 def interval_of(stages: Stages, verdict: Judged, bounds: Bounds, spread_bytes: int) -> Interval | None:
@@ -38,33 +39,19 @@ def interval_of(stages: Stages, verdict: Judged, bounds: Bounds, spread_bytes: i
     if not evidence.has_interval(stages.recorded):
         return None
     if _is_as_measured(stages, verdict):
-        high_bytes = verdict.need_bytes + spread_bytes
-        return Interval(stages.question.confidence, verdict.need_bytes, high_bytes, _MEASURED)
-    trace, scaling = stages.trace, stages.scaling
-    unlimited_bytes = stages.unlimited.peak_reserved.bytes
-    least_bytes, most_bytes = left_open(unlimited_bytes, scaling, stages.convolution_workspaces)
+        is_part = stages.recorded.origin is Origin.FOREIGN_GPU
+        high_bytes = verdict.need_bytes + spread_bytes + _SEGMENT_BYTES * is_part
+        basis = f"{_MEASURED}{_AND_A_SEGMENT if is_part else ''}"
+        return Interval(stages.question.confidence, verdict.need_bytes, high_bytes, basis)
+    if stages.warm is not None and not stages.warm.agrees:
+        return None
     reserved_bytes = verdict.reserved_bytes
-    if verdict.missed_bytes:  # the result of xMem's replay, and of PyTorch's own allocator
-        least_bytes = min(unlimited_bytes if least_bytes is None else least_bytes, unlimited_bytes)
-        most_bytes = max(reserved_bytes, stages.unreplayed.allocator.of(most_bytes or unlimited_bytes))
-    elif 0 < stages.unreplayed.allocator.seen_bytes < stages.unreplayed.allocator.instead_of_bytes:
-        least_bytes = min(stages.unreplayed.allocator.seen_bytes, least_bytes or reserved_bytes)
-    if stages.recorded.origin is Origin.FOREIGN_CPU:
-        least_bytes = max(bounds.perfect_reuse_bytes, (least_bytes or reserved_bytes) - _SEGMENT_BYTES)
-        most_bytes = max(most_bytes or 0, reserved_bytes) + _SEGMENT_BYTES
-    if stages.warm is not None:
-        if not stages.warm.agrees:
-            return None
-        opened = stages.warm.open(stages.workload, stages.settings.options)
-        least_bytes, most_bytes = opened.least_bytes, opened.most_bytes
-    if spread_bytes:
-        most_bytes = max(most_bytes or 0, reserved_bytes) + spread_bytes
-    way = _way(stages)
-    has_open_workspaces = way != "recorded" and evidence.has_convolutions(trace)
+    least_bytes, most_bytes = left_open_by(stages, verdict, bounds, spread_bytes)
+    way, kind = way_of(stages)
     between = calibration.interval(
         reserved_bytes,
         way=way,
-        kind="convolutional" if has_open_workspaces else "other",
+        kind=kind,
         confidence=stages.question.confidence,
         context_bytes=verdict.beside_bytes,
         least_bytes=least_bytes,
@@ -77,6 +64,37 @@ def interval_of(stages: Stages, verdict: Judged, bounds: Bounds, spread_bytes: i
         high_bytes=max(stages.unreplayed.fullest.of(between.high_bytes), verdict.need_bytes),
     )
     return _with_nccl(between, verdict)
+
+
+def left_open_by(
+    stages: Stages, verdict: Judged, bounds: Bounds, spread_bytes: int
+) -> tuple[int | None, int | None]:
+    """Return the least and the largest reserved memory that the estimate itself leaves open, before what
+    measured runs of its kind showed; None where that is the estimate.
+
+    Args:
+        stages: Stages of the run.
+        verdict: Memory that the card must have.
+        bounds: Bounds of the allocator.
+        spread_bytes: Difference between iterations of the run.
+    """
+    unlimited_bytes = stages.unlimited.peak_reserved.bytes
+    least_bytes, most_bytes = left_open(unlimited_bytes, stages.scaling, stages.convolution_workspaces)
+    reserved_bytes = verdict.reserved_bytes
+    if verdict.missed_bytes:  # the result of xMem's replay, and of PyTorch's own allocator
+        least_bytes = min(unlimited_bytes if least_bytes is None else least_bytes, unlimited_bytes)
+        most_bytes = max(reserved_bytes, stages.unreplayed.allocator.of(most_bytes or unlimited_bytes))
+    elif 0 < stages.unreplayed.allocator.seen_bytes < stages.unreplayed.allocator.instead_of_bytes:
+        least_bytes = min(stages.unreplayed.allocator.seen_bytes, least_bytes or reserved_bytes)
+    if stages.recorded.origin is Origin.FOREIGN_CPU:
+        least_bytes = max(bounds.perfect_reuse_bytes, (least_bytes or reserved_bytes) - _SEGMENT_BYTES)
+        most_bytes = max(most_bytes or 0, reserved_bytes) + _SEGMENT_BYTES
+    if stages.warm is not None:
+        opened = stages.warm.open(stages.workload, stages.settings.options)
+        least_bytes, most_bytes = opened.least_bytes, opened.most_bytes
+    if spread_bytes:
+        most_bytes = max(most_bytes or 0, reserved_bytes) + spread_bytes
+    return least_bytes, most_bytes
 
 
 def _is_as_measured(stages: Stages, verdict: Judged) -> bool:
@@ -104,6 +122,13 @@ def _with_nccl(between: Interval, verdict: Judged) -> Interval:
         high_bytes=between.high_bytes + unknown_bytes,
         basis=f"{between.basis}, plus half of NCCL's buffers, which depend on the machine",
     )
+
+
+def way_of(stages: Stages) -> tuple[str, str]:
+    """Return the way of estimating and the kind of job by which the calibration tells runs apart."""
+    way = _way(stages)
+    has_open_workspaces = way != "recorded" and evidence.has_convolutions(stages.trace)
+    return way, "convolutional" if has_open_workspaces else "other"
 
 
 def _way(stages: Stages) -> str:

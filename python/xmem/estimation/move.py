@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xmem.cudnn.workspaces import workspaces_for
+from xmem.errors import TraceError
 from xmem.estimation.observation import Observation
 from xmem.estimation.question import Question
 from xmem.estimation.stage_clock import StageClock
@@ -63,12 +64,22 @@ def policy_target(observed: Observation, question: Question) -> PolicyTarget:
 
 
 def move(observed: Observation, question: Question, *, clock: StageClock | None = None) -> Moved:
-    """Correct a run for the GPU and the release in question, and order its requests."""
+    """Correct a run for the GPU and the release in question, and order its requests.
+
+    Raises:
+        TraceError: Nothing of the run is left on the GPU, or a change of the script cannot be applied.
+    """
     clock = clock or StageClock()
     with clock.stage("orchestrate"):
         target = policy_target(observed, question)
         corrected, corrections = correct(observed, target)
         run = changed(observed, corrected)
+    if len(run.workload) == 0:
+        raise TraceError(
+            "nothing of what the trace shows takes memory of a GPU; record at least one whole iteration, or "
+            "use: xmem-fast capture -o trace.json.gz -- python train.py",
+            observed.recorded.trace.path,
+        )
     with clock.stage("sequence"):
         requests = requests_of(run, corrected)
     return Moved(observed, target, corrected, run.workload, corrections, requests)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import textwrap
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -54,15 +55,17 @@ _CUTS = 12
 
 
 def cuts(path: Path) -> list[dict[str, Any]]:
-    """The trace from each of several points on, without what says that we captured it."""
+    """The trace from each of several points on, to its end or to some later point, without what says that we
+    captured it."""
     whole = json.loads(path.read_bytes())
     whole.pop("xmem")
-    events = [event for event in whole["traceEvents"] if "ts" in event]
-    times = sorted(float(event["ts"]) for event in events)
+    times = sorted(float(event["ts"]) for event in whole["traceEvents"] if "ts" in event)
+    draw = Random(20)
     found = []
-    for cut in range(_CUTS):
-        begin = times[len(times) * cut // _CUTS]
-        kept = [event for event in whole["traceEvents"] if float(event.get("ts", begin)) >= begin]
+    for cut in range(2 * _CUTS):
+        begin = times[len(times) * (cut // 2) // _CUTS]
+        end = times[-1] if cut % 2 else draw.choice(times)
+        kept = [event for event in whole["traceEvents"] if begin <= float(event.get("ts", begin)) <= end]
         found.append({**whole, "traceEvents": kept})
     return found
 

@@ -74,9 +74,14 @@ def test_a_count_of_the_allocator_lowers_the_need_too() -> None:
 def test_the_count_of_a_whole_iteration_is_a_measurement() -> None:
     estimate = xmem.estimate(two_steps(400).bytes(), gpu="rtx-3060")
     assert estimate.interval is not None
-    assert estimate.interval.low_bytes == estimate.device_peak_bytes <= estimate.interval.high_bytes
+    assert estimate.interval.low_bytes == estimate.device_peak_bytes
+    assert estimate.interval.high_bytes == estimate.device_peak_bytes + 20 * MIB  # a later iteration splits
     assert "counted by PyTorch's own allocator" in estimate.interval.basis
     assert estimate.doubt is None
+    capacity = estimate.device_peak_bytes + MIB
+    barely = xmem.estimate(two_steps(400).bytes(), gpu="rtx-3060", capacity=capacity)
+    assert barely.fits is True
+    assert barely.doubt is not None
     changed = xmem.estimate(two_steps(400).bytes(), gpu="rtx-3060", alloc_conf="max_split_size_mb:20")
     assert changed.interval is not None
     assert "counted by" not in changed.interval.basis

@@ -229,6 +229,12 @@ def test_iterations_that_differ_widen_the_interval_unless_the_script_was_seen_wh
     assert not any("iterations differ" in text for text in whole.assumptions)
 
 
+def test_a_run_that_takes_nothing_on_a_gpu_is_refused() -> None:
+    trace = TraceBuilder().operator("aten::mkldnn_convolution", 0, 50).alloc(0x10, 1000, 5).free(0x10, 20)
+    with pytest.raises(TraceError, match="nothing of what the trace shows takes memory of a GPU"):
+        xmem.estimate(trace.bytes(), gpu="rtx-3060")
+
+
 def test_kernels_of_a_gpu_without_its_memory_are_refused() -> None:
     trace = training()
     trace.metadata = None
