@@ -1,42 +1,50 @@
 """Holds estimates of ordinary profiler traces of the CPU against the phantom GPU.
 
-    python bench/accuracy/foreign_traces.py --gpu rtx-3090 --python ENV/bin/python [-o CALIBRATION]
+    python bench/accuracy/foreign_traces.py --python ENV/bin/python --rows FILE [-o CALIBRATION]
 
 Every job is recorded on the CPU by torch.profiler alone, the way others record: from the first iteration or
 in the middle of the run, with shapes or without. The truth is what PyTorch's own allocator reserves for the
-same job on the phantom GPU of the environment ENV, whose transformers and torchvision should be the same
-releases as here. Prints a row per trace, and writes the residuals that the intervals of such traces are made
-from. Takes about 10 minutes on 2 cores.
+same job on the phantom GPU of the environment ENV, whose libraries should be the same releases as here:
+transformers and torchvision, and of those in ``libraries.py`` all that both have (PYTHONPATH serves both).
+Prints a row per trace and keeps it in FILE; jobs that are in FILE already are not run again. The last lines
+leave out one project at a time. Writes the residuals that the intervals of such traces are made from. Takes
+about a minute a job on 2 cores.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import xmem
+from accuracy.libraries import LibraryJob, importable
 from workloads.job import Job
 from xmem.capture import PhantomMachine, capture
 from xmem.devices.gpus import find_device
 from xmem.errors import XmemError
 from xmem.estimation.calibration import Residuals, render
+from xmem.estimation.evidence import spread_of_iterations
+from xmem.estimation.interval import left_open_by, way_of
+from xmem.estimation.pipeline import analyze
 from xmem.files.writing import write_whole
 
 _HEADER = (
-    "Truth over estimate, less 1, of traces that torch.profiler alone recorded, by way and kind. The truth\n"
-    "is that of the phantom GPU, so the residuals of the phantom itself come on top.\n"
+    "Truth over the nearer bound of what the estimate leaves open, less 1, of traces that torch.profiler\n"
+    "alone recorded, by way and kind; 0 between the bounds. The extremes of each job. The truth is that of\n"
+    "the phantom GPU, so the residuals of the phantom itself come on top.\n"
     "Written by: bench/accuracy/foreign_traces.py -o FILE"
 )
 _ITERATIONS = 5
 _FIRST_WARM = 2
+_CONFIDENCE = 0.9
 
 _TRANSFORMERS = (
     ("distilbert/distilgpt2", "AdamW"),
@@ -57,58 +65,106 @@ _CNNS = (
 
 
 @dataclass(frozen=True)
-class Recording:
-    """A job and how a profiler records it.
+class Row:
+    """A trace and its truth.
 
     Attributes:
+        project: The library of the model.
         job: The job.
-        warm: Whether the profiler starts in the middle of the run.
+        recorder: How the profiler recorded it.
+        way: Way of estimating by which the calibration tells runs apart.
+        kind: Kind of job, likewise.
+        truth_bytes: Reserved memory of PyTorch's own allocator.
+        found_bytes: The estimate.
+        least_bytes: Least that the estimate leaves open.
+        most_bytes: Most that it leaves open.
+    """
+
+    project: str
+    job: str
+    recorder: str
+    way: str
+    kind: str
+    truth_bytes: int
+    found_bytes: int
+    least_bytes: int
+    most_bytes: int
+
+    @property
+    def residual(self) -> float:
+        """How far the truth lies outside of what the estimate leaves open, relative to the nearer bound."""
+        if self.truth_bytes < self.least_bytes:
+            return self.truth_bytes / self.least_bytes - 1
+        return max(self.truth_bytes / self.most_bytes - 1, 0.0)
+
+
+@dataclass(frozen=True)
+class Recorder:
+    """How a profiler records a job.
+
+    Attributes:
+        warm: Whether it starts in the middle of the run.
         shapes: Whether it records shapes.
     """
 
-    job: Job
     warm: bool
     shapes: bool
 
     @property
     def title(self) -> str:
-        """Name of the recording, for people."""
-        job = self.job
-        begin = "warm" if self.warm else "cold"
-        shapes = "shapes" if self.shapes else "no shapes"
-        return (
-            f"{job.model}, {job.optimizer}, batch {job.batch}, zero_grad {job.zero_grad}, {begin}, {shapes}"
-        )
+        """Name, for people."""
+        return f"{'warm' if self.warm else 'cold'}, {'shapes' if self.shapes else 'no shapes'}"
 
 
-def recordings() -> Iterator[Recording]:
-    """Yield what is recorded: each model with each of the recorder's settings, at two places of zero_grad."""
+RECORDERS = tuple(Recorder(warm, shapes) for shapes in (True, False) for warm in (True, False))
+
+
+def jobs() -> Iterator[Job | LibraryJob]:
+    """Yield what is recorded, at two places of zero_grad."""
     for number, (family, model, optimizer, batch) in enumerate(
         [("transformer", *each, 4) for each in _TRANSFORMERS] + [("cnn", *each, 16) for each in _CNNS]
     ):
-        job = Job(family, model, optimizer, batch, zero_grad=(0, 2)[number % 2], iterations=_ITERATIONS)  # type: ignore[arg-type]
-        for shapes in (True, False):
-            for warm in (True, False):
-                yield Recording(job, warm, shapes)
+        yield Job(family, model, optimizer, batch, zero_grad=(0, 2)[number % 2], iterations=_ITERATIONS)  # type: ignore[arg-type]
+    yield from importable()
 
 
-def record(recording: Recording, output: Path) -> None:
+def title(job: Job | LibraryJob) -> str:
+    """Return the name of a job, for people."""
+    return f"{job.model}, {job.optimizer}, batch {job.batch}, zero_grad {job.zero_grad}"
+
+
+def project(job: Job | LibraryJob) -> str:
+    """Return the library that a job's model is from."""
+    if isinstance(job, LibraryJob):
+        return job.project
+    return {"cnn": "torchvision", "transformer": "transformers"}[job.family]
+
+
+def record(job: Job | LibraryJob, recorder: Recorder, output: Path) -> None:
     """Run a job on the CPU and write what torch.profiler records of it."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 
+    from accuracy import libraries
     from workloads import prepare, train
+    from workloads.vision_operators import define_vision_operators
 
-    profiler = profile(activities=[ProfilerActivity.CPU], profile_memory=True, record_shapes=recording.shapes)
-    prepared = prepare(recording.job)
-    if not recording.warm:
-        profiler.start()
+    define_vision_operators()
+    profiler = profile(activities=[ProfilerActivity.CPU], profile_memory=True, record_shapes=recorder.shapes)
 
     def after(iteration: int) -> None:
-        if recording.warm and iteration == _FIRST_WARM - 1:
+        if recorder.warm and iteration == _FIRST_WARM - 1:
             profiler.start()
 
-    train(prepared, torch.device("cpu"), after)
+    if isinstance(job, LibraryJob):
+        if not recorder.warm:
+            profiler.start()
+        libraries.train(job, torch.device("cpu"), after)
+    else:
+        prepared = prepare(job)
+        if not recorder.warm:
+            profiler.start()
+        train(prepared, torch.device("cpu"), after)
     profiler.stop()
     profiler.export_chrome_trace(str(output))
 
@@ -120,54 +176,141 @@ def main() -> None:
     )
     parser.add_argument("--gpu", default="rtx-3090")
     parser.add_argument("--python", help="of an environment with a CUDA build of torch")
+    parser.add_argument("--rows", type=Path, help="a CSV file that keeps the rows")
+    parser.add_argument("--project", help="run the jobs of this library alone")
     parser.add_argument("-o", "--output", type=Path, help="write the calibration here")
-    parser.add_argument("--record", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--record", type=int, nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--to", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    everything = list(recordings())
+    everything = list(jobs())
     if options.record is not None:
-        record(everything[options.record], options.to)
+        job, recorder = options.record
+        record(everything[job], RECORDERS[recorder], options.to)
         return
-    residuals: dict[tuple[str, str], list[tuple[str, float]]] = defaultdict(list)
-    truths: dict[Job, int] = {}
-    with TemporaryDirectory() as folder:
-        for number, recording in enumerate(everything):
-            trace = Path(folder) / "trace.json"
-            subprocess.run(
-                [sys.executable, __file__, "--record", str(number), "--to", str(trace)],
-                check=True,
-                stderr=subprocess.DEVNULL,
-            )
-            if recording.job not in truths:
-                truths[recording.job] = _truth(recording.job, options.python, options.gpu, Path(folder))
-            truth = truths[recording.job]
-            try:
-                found = xmem.estimate(trace, gpu=options.gpu).peak_reserved_bytes
-            except XmemError as error:
-                print(f"{recording.title}: {error}", flush=True)
-                continue
-            way = "foreign" if recording.shapes else "foreign_without_shapes"
-            kind = "convolutional" if recording.job.family == "cnn" else "other"
-            residuals[way, kind].append((recording.job.model, truth / found - 1))
-            print(f"{recording.title}: {found:,} of {truth:,} ({found / truth - 1:+.2%})", flush=True)
-    calibration: dict[str, dict[str, Residuals]] = defaultdict(dict)
-    for (way, kind), rows in residuals.items():
-        models = len({model for model, _ in rows})
-        calibration[way][kind] = Residuals(tuple(sorted(value for _, value in rows)), models)
+    rows = _kept(options.rows)
+    known = {(row.project, row.job) for row in rows}
+    for number, job in enumerate(everything):
+        chosen = options.project in (None, project(job))
+        if chosen and (project(job), title(job)) not in known:
+            rows += _held_against_the_phantom(number, job, options.python, options.gpu)
+            _keep(options.rows, rows)
+    for way, kind in sorted({(row.way, row.kind) for row in rows}):
+        alike = [row for row in rows if (row.way, row.kind) == (way, kind)]
+        print(f"{way}, {kind}: {_covered(alike)}")
     if options.output is not None:
+        calibration: dict[str, dict[str, Residuals]] = defaultdict(dict)
+        for way, kind in sorted({(row.way, row.kind) for row in rows}):
+            alike = [row for row in rows if (row.way, row.kind) == (way, kind)]
+            calibration[way][kind] = _calibrated(alike)
         write_whole(options.output, render(calibration, _HEADER).encode())
 
 
-def _truth(job: Job, python: str, gpu: str, folder: Path) -> int:
-    arguments = [
-        {"cnn": "CNN", "transformer": "Transformer"}[job.family],
-        job.model,
-        job.optimizer,
-        str(job.batch),
-    ]
-    script = str(Path(__file__).with_name("train.py"))
+def _held_against_the_phantom(number: int, job: Job | LibraryJob, python: str, gpu: str) -> list[Row]:
+    rows = []
+    with TemporaryDirectory() as folder:
+        try:
+            truth = _truth(job, python, gpu, Path(folder))
+        except XmemError as error:
+            print(f"{project(job)}: {title(job)}: left out: {error}", flush=True)
+            return []
+        for which, recorder in enumerate(RECORDERS):
+            trace = Path(folder) / "trace.json"
+            subprocess.run(
+                [sys.executable, __file__, "--record", str(number), str(which), "--to", str(trace)],
+                check=True,
+                stderr=subprocess.DEVNULL,
+            )
+            try:
+                row = _row(job, recorder, trace, gpu, truth)
+            except XmemError as error:
+                print(f"{title(job)}, {recorder.title}: {error}", flush=True)
+                continue
+            rows.append(row)
+            off = row.found_bytes / truth - 1
+            print(
+                f"{row.project}: {row.job}, {row.recorder}: {row.found_bytes:,} of {truth:,} ({off:+.2%}), "
+                f"{row.residual:+.2%} outside",
+                flush=True,
+            )
+    return rows
+
+
+def _row(job: Job | LibraryJob, recorder: Recorder, trace: Path, gpu: str, truth: int) -> Row:
+    analysis = analyze(trace, gpu=gpu)
+    stages, verdict = analysis.stages, analysis.verdict
+    bounds = analysis.estimate.simulation.bounds
+    spread = spread_of_iterations(stages.trace, stages.workload, stages.requests, stages.unlimited)
+    least, most = left_open_by(stages, verdict, bounds, spread)
+    found = verdict.reserved_bytes
+    way, kind = way_of(stages)
+    return Row(
+        project(job),
+        title(job),
+        recorder.title,
+        way,
+        kind,
+        truth,
+        found,
+        found if least is None else min(least, found),
+        found if most is None else max(most, found),
+    )
+
+
+def _kept(path: Path | None) -> list[Row]:
+    if path is None or not path.is_file():
+        return []
+    with path.open(newline="") as file:
+        return [
+            Row(**{name: int(value) if name.endswith("_bytes") else value for name, value in row.items()})  # type: ignore[arg-type]
+            for row in csv.DictReader(file)
+        ]
+
+
+def _keep(path: Path | None, rows: Sequence[Row]) -> None:
+    if path is None or not rows:
+        return
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, asdict(rows[0]))
+        writer.writeheader()
+        writer.writerows(asdict(row) for row in rows)
+
+
+def _calibrated(rows: Sequence[Row]) -> Residuals:
+    """Return the residuals of rows that are alike, each job's largest and least: its traces err alike."""
+    by_job: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for row in rows:
+        by_job[row.project, row.job].append(row.residual)
+    extremes = [end for values in by_job.values() for end in (min(values), max(values))]
+    return Residuals(tuple(sorted(extremes)), len({row.project for row in rows}))
+
+
+def _covered(rows: Sequence[Row]) -> str:
+    """Describe how many truths the intervals hold that the other projects give."""
+    inside = 0
+    projects = sorted({row.project for row in rows})
+    for left_out in projects if len(projects) > 1 else ():
+        known = _calibrated([row for row in rows if row.project != left_out])
+        low, high = known.lower(_CONFIDENCE), known.upper(_CONFIDENCE)
+        inside += sum(low <= row.residual <= high for row in rows if row.project == left_out)
+    off = sorted(abs(row.found_bytes / row.truth_bytes - 1) for row in rows)
+    return (
+        f"{inside} of {len(rows)} truths inside, one of {len(projects)} projects left out at a time; "
+        f"median error {off[len(off) // 2]:.1%}, worst {off[-1]:.1%}"
+    )
+
+
+def _truth(job: Job | LibraryJob, python: str, gpu: str, folder: Path) -> int:
+    if isinstance(job, LibraryJob):
+        command = [str(Path(__file__).with_name("libraries.py")), *job.arguments]
+    else:
+        family = {"cnn": "CNN", "transformer": "Transformer"}[job.family]
+        command = [
+            str(Path(__file__).with_name("train.py")),
+            *(family, job.model, job.optimizer, str(job.batch), str(job.zero_grad)),
+            *("--iterations", str(job.iterations)),
+        ]
     done = capture(
-        [python, script, *arguments, str(job.zero_grad), "--iterations", str(job.iterations)],
+        [python, *command],
         folder / "phantom.json",
         iterations=job.iterations,
         mode="phantom",
