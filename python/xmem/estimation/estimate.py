@@ -508,6 +508,8 @@ class Estimate:
         if self.verdict is not None:
             answer = "fits" if self.verdict.fits else "does not fit"
             rows.insert(0, (self.verdict.gpu, f"{answer}, margin {format_bytes(self.verdict.margin_bytes)}"))
+        if self.doubt is not None:
+            rows.insert(1, ("", self.doubt))
         cells = "".join(
             f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>" for name, value in rows
         )

@@ -45,6 +45,7 @@ class MemoryNeed:
         trace: The recorded run, for the other tools.
         gpu: The GPU, None if none was named.
         fits: Whether the job fits, None if no GPU was named.
+        doubt: Why a job that fits by the estimate may not; None for others.
         device_peak_bytes: Memory that the card must have, with the CUDA context.
         peak_reserved_bytes: Most memory that PyTorch's allocator holds.
         peak_allocated_bytes: Most memory in tensors.
@@ -57,6 +58,7 @@ class MemoryNeed:
     trace: str
     gpu: str | None
     fits: bool | None
+    doubt: str | None
     device_peak_bytes: int
     peak_reserved_bytes: int
     peak_allocated_bytes: int
@@ -210,6 +212,7 @@ def _need(trace: Path, question: Question, changes: list[str] | None = None) -> 
         trace=str(trace),
         gpu=None if verdict is None else verdict.gpu,
         fits=estimate.fits,
+        doubt=estimate.doubt,
         device_peak_bytes=estimate.device_peak_bytes,
         peak_reserved_bytes=estimate.peak_reserved_bytes,
         peak_allocated_bytes=estimate.peak_allocated_bytes,

@@ -163,6 +163,8 @@ def _reason(estimate: Estimate, request: _Request) -> list[str]:
         verdict = estimate.verdict
         answer = "fits" if verdict.fits else "does not fit"
         lines.append(f"# {verdict.gpu}, {format_bytes(verdict.capacity_bytes)}: {answer}")
+    if estimate.doubt is not None:
+        lines.append(f"# {estimate.doubt}.")
     return lines
 
 

@@ -10,6 +10,7 @@ import pytest
 
 import xmem
 from command_line import xmem_fast
+from xmem.reports.schedulers import Scheduler, render
 from xmem.testing.trace_builder import TraceBuilder
 
 MIB = 1 << 20
@@ -220,6 +221,14 @@ def test_check_says_what_the_verdict_leaves_open(
     assert ("may not fit" in result.stdout) == (doubt is not None)
     (judged,) = json.loads(xmem_fast("check", path, "--gpu", "rtx-3060", "--json").stdout)["checks"]
     assert judged["doubt"] == doubt
+
+
+def test_requests_to_schedulers_and_notebooks_say_what_the_verdict_leaves_open() -> None:
+    part = xmem.estimate(held_before(300).bytes(), gpu="rtx-3060")
+    whole = xmem.estimate(two_steps(300).bytes(), gpu="rtx-3060")
+    for said in (lambda estimate: render(estimate, Scheduler.SLURM), xmem.Estimate._repr_html_):
+        assert "It may not fit: the trace shows only a part of the run" in said(part)
+        assert "may not fit" not in said(whole)
 
 
 def test_a_card_that_is_smaller_than_what_was_held_does_not_fit() -> None:
