@@ -30,7 +30,7 @@ from workloads.job import Job
 from xmem.capture import PhantomMachine, capture
 from xmem.devices.gpus import find_device
 from xmem.errors import XmemError
-from xmem.estimation.calibration import Residuals, render
+from xmem.estimation.calibration import Calibration, Residuals, parse, render
 from xmem.estimation.evidence import spread_of_iterations
 from xmem.estimation.interval import left_open_by, way_of
 from xmem.estimation.pipeline import analyze
@@ -178,6 +178,11 @@ def main() -> None:
     parser.add_argument("--python", help="of an environment with a CUDA build of torch")
     parser.add_argument("--rows", type=Path, help="a CSV file that keeps the rows")
     parser.add_argument("--project", help="run the jobs of this library alone")
+    parser.add_argument(
+        "--beside",
+        type=Path,
+        help="a calibration of other jobs, whose residuals are kept beside the new ones",
+    )
     parser.add_argument("-o", "--output", type=Path, help="write the calibration here")
     parser.add_argument("--record", type=int, nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--to", type=Path, help=argparse.SUPPRESS)
@@ -198,11 +203,19 @@ def main() -> None:
         alike = [row for row in rows if (row.way, row.kind) == (way, kind)]
         print(f"{way}, {kind}: {_covered(alike)}")
     if options.output is not None:
-        calibration: dict[str, dict[str, Residuals]] = defaultdict(dict)
-        for way, kind in sorted({(row.way, row.kind) for row in rows}):
-            alike = [row for row in rows if (row.way, row.kind) == (way, kind)]
-            calibration[way][kind] = _calibrated(alike)
-        write_whole(options.output, render(calibration, _HEADER).encode())
+        beside = parse("" if options.beside is None else options.beside.read_text())
+        write_whole(options.output, render(_merged(beside, rows), _HEADER).encode())
+
+
+def _merged(beside: Calibration, rows: Sequence[Row]) -> Calibration:
+    """Return a calibration with the residuals of the rows added."""
+    merged: dict[str, dict[str, Residuals]] = defaultdict(dict)
+    merged.update((way, dict(kinds)) for way, kinds in beside.items())
+    for way, kind in sorted({(row.way, row.kind) for row in rows}):
+        known = merged[way].get(kind, Residuals(()))
+        added = _calibrated([row for row in rows if (row.way, row.kind) == (way, kind)])
+        merged[way][kind] = Residuals(tuple(sorted(known.values + added.values)), known.models + added.models)
+    return merged
 
 
 def _held_against_the_phantom(number: int, job: Job | LibraryJob, python: str, gpu: str) -> list[Row]:

@@ -476,10 +476,8 @@ def _begins_late(recorded: Recorded) -> Iterator[str]:
             "workspaces of convolutions are not counted; record it with record_shapes=True"
         )
     elif on_cpu and not trains(attribution):
-        passes = given_weights(recorded).passes
         yield "the trace has no optimizer steps: it is taken as inference" + (
-            ", with the weights that its operators were given"
-            + (f" in one of {passes} equal passes" if passes > 1 else "")
+            f", with {given_weights(recorded).words}"
             if has_shapes
             else ", and its weights are not counted; record it with record_shapes=True"
         )

@@ -60,6 +60,12 @@ class GivenWeights:
     tied_bytes: int = 0
     passes: int = 1
 
+    @property
+    def words(self) -> str:
+        """What was counted, in words."""
+        of_one = f" in one of {self.passes} equal passes" if self.passes > 1 else ""
+        return f"the weights that its operators were given{of_one}"
+
 
 def given_weights(context: Recorded) -> GivenWeights:
     """Find the weights of the iteration that has most of them, each once."""
