@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import shutil
 import sys
 import tomllib
-from collections.abc import Iterator
+import zipfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -72,6 +74,73 @@ def trained() -> bytes:
 
 def record(estimate: Estimate, name: str) -> PolicyRecord:
     return next(policy for policy in estimate.policies if policy.name == name)
+
+
+def test_packages_that_bring_no_policy_cost_no_look_at_their_metadata(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.install("other", "1", {})
+    next(site.folder.glob("*.dist-info/entry_points.txt")).write_text(
+        "[console_scripts]\nother = other:main\n"
+    )
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: pytest.fail("all packages are read"))
+    assert xmem.estimate(trained()).peak.requested_bytes == 1 << 20
+
+
+def in_egg_info(site: Site) -> None:
+    """Install as `setup.py develop` does."""
+    info = site.folder / "example.egg-info"
+    site.install_example()
+    next(site.folder.glob("*.dist-info")).rename(info)
+    (info / "METADATA").rename(info / "PKG-INFO")
+
+
+def in_an_egg(site: Site) -> None:
+    """Install as `easy_install` did: a folder of its own on the path."""
+    egg = site.folder / "example-1.2-py3.egg"
+    egg.mkdir()
+    sys.path.insert(0, str(egg))
+    in_egg_info(site)
+    (site.folder / "example.egg-info").rename(egg / "EGG-INFO")
+
+
+def in_an_archive(site: Site) -> None:
+    """Put a wheel on the path, as it is."""
+    site.install_example()
+    wheel = site.folder / "example.whl"
+    info = next(site.folder.glob("*.dist-info"))
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for file in info.iterdir():
+            archive.write(file, f"{info.name}/{file.name}")
+    shutil.rmtree(info)
+    sys.path.insert(0, str(wheel))
+
+
+def by_a_finder(site: Site) -> None:
+    """Let an import hook tell of it, which has no folder on the path."""
+    hidden = site.folder / "hidden"
+    hidden.mkdir()
+    site.install_example()
+    next(site.folder.glob("*.dist-info")).rename(hidden / "example-1.2.dist-info")
+
+    class Finder(importlib.metadata.DistributionFinder):
+        def find_spec(self, *_: object) -> None:
+            return None
+
+        def find_distributions(self, *_: object) -> list[importlib.metadata.Distribution]:
+            return [importlib.metadata.PathDistribution(hidden / "example-1.2.dist-info")]
+
+    sys.meta_path.append(Finder())
+
+
+@pytest.mark.parametrize("install", [in_egg_info, in_an_egg, in_an_archive, by_a_finder])
+def test_a_policy_is_found_however_its_package_is_installed(
+    site: Site, monkeypatch: pytest.MonkeyPatch, install: Callable[[Site], None]
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    install(site)
+    assert xmem.estimate(trained(), gpu="rtx-3060").policies[-1].name == "add_example_workspace"
 
 
 def test_an_installed_policy_runs_after_the_built_in_ones_and_is_listed_with_its_package(site: Site) -> None:

@@ -16,6 +16,7 @@ from typing import IO, Any
 from xmem.cudnn.cache import PlanCache, Plans, parse_plans
 from xmem.cudnn.device_properties import UNKNOWN_NAME, cuda_attributes, cudnn_description
 from xmem.cudnn.libraries import CudnnLibrary, driver_stand_in, helper_program, way_out
+from xmem.cudnn.planner_settings import PlannerSettings
 from xmem.cudnn.problems import ConvolutionProblem
 from xmem.devices.description import Device
 from xmem.errors import XmemError
@@ -32,21 +33,6 @@ _TENSOR_CORE, _DOWN_CONVERT_INPUTS, _NONDETERMINISTIC = 0, 1, 4
 
 class PlannerError(XmemError):
     """cuDNN could not be asked; the message says why and what to do."""
-
-
-@dataclass(frozen=True)
-class PlannerSettings:
-    """The job's settings in ``torch.backends.cudnn`` that decide which plans are tried.
-
-    Attributes:
-        allow_tf32: Whether single precision may use tensor cores.
-        deterministic: Whether only engines that give the same result every time may run.
-        benchmark: Whether all plans are timed at the first use.
-    """
-
-    allow_tf32: bool = True
-    deterministic: bool = False
-    benchmark: bool = False
 
 
 def sizes_tried(plans: Plans, dtype: str, settings: PlannerSettings) -> tuple[int, ...]:

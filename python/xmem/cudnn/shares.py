@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import tomllib
 from functools import cache
-from importlib import resources
 from math import prod
 from typing import cast
 
-from xmem.cudnn.planner import PlannerSettings
+from xmem.cudnn.planner_settings import PlannerSettings
 from xmem.cudnn.problems import ConvolutionProblem
 from xmem.dtypes import ITEM_BYTES
+from xmem.files.package_data import read_data
 
 _TENSOR_CORES = ("float16", "bfloat16")
 
@@ -54,7 +54,7 @@ def typical_sizes(
 
 @cache
 def _shares() -> dict[tuple[int, int], dict[str, tuple[float, float, float]]]:
-    text = resources.files("xmem").joinpath("data", "convolution_shares.toml").read_text(encoding="utf-8")
+    text = read_data("convolution_shares.toml")
     found = {}
     for capability, shares in tomllib.loads(text).items():
         major, minor = map(int, capability.split("."))

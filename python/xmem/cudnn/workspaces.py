@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from xmem.cudnn.libraries import FIRST_EXACT, CudnnLibrary, bundled_with, find_libraries
-from xmem.cudnn.planner import Planner, PlannerError, PlannerSettings, sizes_tried
+from xmem.cudnn.planner_settings import PlannerSettings
 from xmem.cudnn.problems import ConvolutionProblem
 from xmem.cudnn.shares import typical_sizes
 from xmem.devices.description import Device
@@ -72,6 +72,9 @@ def _ask(
         return _typical(
             workspaces, problems, settings, f"no cuDNN is installed to replace the job's {bundled}"
         )
+    # It brings sqlite3, which most estimates do not need.
+    from xmem.cudnn.planner import Planner, PlannerError, sizes_tried
+
     failures = []
     for library in workspaces.libraries:
         planner = Planner.for_device(library, workspaces.device)

@@ -11,11 +11,11 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from importlib import resources
 from typing import Any, Literal, TypeVar, cast, get_args
 
 from xmem.errors import ConfigError
 from xmem.files.documents import parse_toml
+from xmem.files.package_data import read_data
 
 Basis = Literal["measured", "reported", "published", "derived", "assumed", "given"]
 
@@ -238,7 +238,7 @@ def _architecture_attributes(capability: tuple[int, int]) -> _Attributes:
 
 @cache
 def _data(name: str) -> dict[str, Any]:
-    return parse_toml(resources.files("xmem").joinpath("data", name).read_text(encoding="utf-8"))
+    return parse_toml(read_data(name))
 
 
 def _check(device: Device, where: str) -> None:

@@ -10,12 +10,11 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
-from importlib import resources
-from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from xmem.devices.description import REQUIRED_ATTRIBUTES, Basis, Device, describe_device, parse_device
 from xmem.errors import ConfigError
+from xmem.files.package_data import DATA
 from xmem.text.units import MOST_BYTES, format_bytes, parse_bytes
 
 __all__ = [
@@ -213,14 +212,10 @@ def _known_capabilities() -> list[str]:
     return [f"{major}.{minor}" for major, minor in sorted(capabilities)]
 
 
-def _gpu_folder() -> Traversable:
-    return resources.files("xmem").joinpath("data", "gpus")
-
-
 @cache
-def _files() -> dict[str, Traversable]:
+def _files() -> dict[str, Path]:
     """Return the description of each GPU by its slug; the folders are architectures."""
-    files = (file for folder in _gpu_folder().iterdir() if folder.is_dir() for file in folder.iterdir())
+    files = (file for folder in (DATA / "gpus").iterdir() if folder.is_dir() for file in folder.iterdir())
     return {file.name.removesuffix(".toml"): file for file in files if file.name.endswith(".toml")}
 
 

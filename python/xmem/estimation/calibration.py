@@ -18,11 +18,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 
 from xmem.errors import ConfigError
 from xmem.estimation.estimate import Bounds, Interval
 from xmem.files.documents import parse_toml
+from xmem.files.package_data import DATA, read_data
 
 DEFAULT_CONFIDENCE = 0.9
 KINDS = ("convolutional", "other")
@@ -96,8 +96,7 @@ Calibration = Mapping[str, Mapping[str, Residuals]]
 @cache
 def shipped() -> Calibration:
     """Return the residuals that come with xmem, by way and kind; empty for those never measured."""
-    paths = [resources.files("xmem") / "data" / name for name in _FILES]
-    texts = [path.read_text(encoding="utf-8") for path in paths if path.is_file()]
+    texts = [read_data(name) for name in _FILES if (DATA / name).is_file()]
     return {way: kinds for text in texts for way, kinds in parse(text).items()}
 
 

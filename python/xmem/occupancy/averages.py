@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from xmem.files.documents import parse_toml
+from xmem.files.package_data import read_data
 from xmem.occupancy.calculator import Filling
 
 
@@ -116,6 +116,6 @@ def _around(value: float, error: float) -> Average:
 
 @cache
 def _bands() -> list[dict[str, Any]]:
-    text = resources.files("xmem").joinpath("data", "achieved_occupancy.toml").read_text(encoding="utf-8")
+    text = read_data("achieved_occupancy.toml")
     bands: list[dict[str, Any]] = parse_toml(text)["band"]
     return bands

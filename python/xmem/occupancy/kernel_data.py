@@ -10,9 +10,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import astuple, replace
 from functools import cache
-from importlib import resources
 from typing import Any
 
+from xmem.files.package_data import read_data
 from xmem.occupancy.kernel_model import Kernel, KernelLaunch, KernelModel, Recorded
 from xmem.occupancy.problems import Problem, Product
 
@@ -89,6 +89,6 @@ def _shortened(item: Recorded) -> Recorded:
 
 @cache
 def _document() -> dict[str, Any]:
-    text = resources.files("xmem").joinpath("data", "recorded_kernels.json").read_text(encoding="utf-8")
+    text = read_data("recorded_kernels.json")
     found: dict[str, Any] = json.loads(text)
     return found

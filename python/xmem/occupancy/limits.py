@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from typing import cast
 
 from xmem.devices.description import architecture_attributes
 from xmem.devices.gpus import Device
 from xmem.errors import ConfigError
 from xmem.files.documents import parse_toml
+from xmem.files.package_data import read_data
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,5 +108,5 @@ def _capability(key: str) -> tuple[int, int]:
 
 @cache
 def _tables() -> dict[str, dict[str, int]]:
-    text = resources.files("xmem").joinpath("data", "occupancy_limits.toml").read_text(encoding="utf-8")
+    text = read_data("occupancy_limits.toml")
     return cast(dict[str, dict[str, int]], parse_toml(text))

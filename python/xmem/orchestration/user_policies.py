@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from xmem.errors import ConfigError, XmemError
+from xmem.files.entry_points import any_declares
 from xmem.orchestration.policy import Policy
 from xmem.run.recorded import Context
 from xmem.run.workload import COLUMNS, Workload
@@ -91,7 +92,9 @@ def user_policy_names(built_in: Collection[str]) -> list[str]:
 
 @cache
 def _entry_points() -> tuple[EntryPoint, ...]:
-    from importlib.metadata import entry_points  # it imports all of email
+    if not any_declares(GROUP):
+        return ()
+    from importlib.metadata import entry_points
 
     return tuple(sorted(entry_points(group=GROUP), key=lambda point: point.name))
 

@@ -6,6 +6,16 @@ validated.
 """
 
 from xmem.whatif.changed_run import ChangedRun, WhatIf
-from xmem.whatif.parse import parse_whatif
 
 __all__ = ["ChangedRun", "WhatIf", "parse_whatif"]
+
+
+def parse_whatif(text: str) -> WhatIf:
+    """Read a what-if such as ``optimizer=adamw:fused``.
+
+    Raises:
+        ConfigError: There is no such what-if or no such value.
+    """
+    from xmem.whatif import parse  # all what-ifs, and most estimates ask for none
+
+    return parse.parse_whatif(text)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from xmem.cudnn.planner import PlannerSettings
+from xmem.cudnn.planner_settings import PlannerSettings
 from xmem.cudnn.problems import ConvolutionProblem, Operation
 from xmem.cudnn.workspaces import Answer, Workspaces
 from xmem.devices.gpus import find_device

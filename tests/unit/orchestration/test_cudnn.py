@@ -82,6 +82,24 @@ def test_the_nearest_installed_library_is_asked(monkeypatch: pytest.MonkeyPatch)
     assert find_libraries((2, 12)) == ()
 
 
+def test_the_libraries_of_wheels_are_found_newest_cuda_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [str(tmp_path / name) for name in ("none", "first", "second")])
+    for name, wheels in {"first": ["cu12-9.10.2.21"], "second": ["cu12-9.1.0.70", "cu13-9.20.0.48"]}.items():
+        library = tmp_path / name / "nvidia" / "cudnn" / "lib" / "libcudnn.so.9"
+        library.parent.mkdir(parents=True)
+        library.touch()
+        for wheel in wheels:
+            (tmp_path / name / f"nvidia_cudnn_{wheel}.dist-info").mkdir()
+    (tmp_path / "none" / "nvidia_cudnn_cu13-9.30.0.1.dist-info").mkdir(parents=True)  # its library is deleted
+    place = Path("nvidia", "cudnn", "lib", "libcudnn.so.9")
+    assert libraries.installed_libraries() == [
+        CudnnLibrary(tmp_path / "second" / place, (9, 20, 0), 13),
+        CudnnLibrary(tmp_path / "first" / place, (9, 10, 2), 12),  # the first on the path is what is imported
+    ]
+
+
 def test_the_library_that_is_named_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     named = tmp_path / "nvidia" / "cudnn" / "lib" / "libcudnn.so.9"
     named.parent.mkdir(parents=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from xmem.cudnn.planner import PlannerSettings
+from xmem.cudnn.planner_settings import PlannerSettings
 from xmem.cudnn.problems import ConvolutionProblem, Operation
 from xmem.dtypes import FLOATS, ITEM_BYTES, OF_PROFILER
 from xmem.run.inputs import Inputs

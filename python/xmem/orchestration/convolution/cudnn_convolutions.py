@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from xmem.cudnn.planner import PlannerSettings
+from xmem.cudnn.planner_settings import PlannerSettings
 from xmem.cudnn.problems import ConvolutionProblem
 from xmem.cudnn.workspaces import Answer
 from xmem.orchestration.convolution.convolution_calls import BACKWARD, FORWARD, Call, read_call, settings_of
