@@ -384,6 +384,34 @@ class Diagnostic:
 
 
 @dataclass(frozen=True)
+class OccupancyMean:
+    """A mean occupancy, 0 to 1, and the interval that the errors of the models allow."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class OccupancyRecord:
+    """How full the kernels of the last iteration keep the multiprocessors: warps over the most possible.
+
+    Attributes:
+        gpu: The GPU of the capture, as CUDA names it.
+        launches: Number of launches.
+        unknown: Those of which nothing is known, which are in no mean.
+        launch_mean: Mean over launches, all multiprocessors.
+        launch_mean_active: Mean over launches, multiprocessors that have a block.
+    """
+
+    gpu: str
+    launches: int
+    unknown: int
+    launch_mean: OccupancyMean
+    launch_mean_active: OccupancyMean
+
+
+@dataclass(frozen=True)
 class TraceSummary:
     """The trace that the estimate rests on.
 
@@ -425,6 +453,7 @@ class Estimate:
         curve: The memory over the run; None in estimates of earlier versions.
         card: The parts that the device peak consists of; empty in estimates of earlier versions.
         largest_blocks: Blocks alive at the peak, the largest first; empty in estimates of earlier versions.
+        occupancy: How busy the GPU will be; None unless the run was captured with its launches.
     """
 
     peak_reserved_bytes: int
@@ -450,6 +479,7 @@ class Estimate:
     curve: Curve | None = field(default=None, repr=False)
     card: tuple[CardPart, ...] = field(default=(), repr=False)
     largest_blocks: tuple[LargeBlock, ...] = field(default=(), repr=False)
+    occupancy: OccupancyRecord | None = None
 
     @property
     def fits(self) -> bool | None:

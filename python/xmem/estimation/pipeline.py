@@ -17,6 +17,7 @@ import numpy as np
 from xmem.devices.gpus import Device
 from xmem.estimation import evidence
 from xmem.estimation.analysis import Analysis, Stages
+from xmem.estimation.busyness import occupancy_record
 from xmem.estimation.calibration import DEFAULT_CONFIDENCE
 from xmem.estimation.card import card_parts
 from xmem.estimation.estimate import (
@@ -221,6 +222,7 @@ def _estimate(stages: Stages, verdict: Judged, bounds: Bounds, witness: evidence
         curve=witness.curve(replayed),
         card=card_parts(trace, stages.workload, witness.holders, verdict),
         largest_blocks=largest_blocks(trace, stages.attribution, stages.workload, witness.holders, replayed),
+        occupancy=None if stages.scaling or stages.what_if else occupancy_record(trace),
     )
 
 

@@ -165,6 +165,12 @@ def _reason(estimate: Estimate, request: _Request) -> list[str]:
         lines.append(f"# {verdict.gpu}, {format_bytes(verdict.capacity_bytes)}: {answer}")
     if estimate.doubt is not None:
         lines.append(f"# {estimate.doubt}.")
+    if busy := estimate.occupancy:
+        mean = busy.launch_mean
+        lines.append(
+            f"# Occupancy {mean.value:.1%} ({mean.low:.1%} to {mean.high:.1%}) on {busy.gpu}, mean of "
+            f"{busy.launches - busy.unknown:,} launches: how much of the multiprocessors its kernels fill."
+        )
     return lines
 
 

@@ -75,6 +75,49 @@ def built(rows: list[tuple[int, int, int]], **changed: Any) -> TraceBuilder:
     return builder
 
 
+def with_memory(builder: TraceBuilder) -> TraceBuilder:
+    """The same run, with a block that is held during each iteration."""
+    return builder.alloc(0x10, 1 << 20, 12).free(0x10, 90).alloc(0x20, 1 << 20, 112).free(0x20, 190)
+
+
+def test_an_estimate_of_a_capture_with_launches_tells_the_occupancy(tmp_path: Path) -> None:
+    trace = with_memory(built([(0, 1000, 12), (1, 1000, 15), (0, 1000, 112), (2, 1000, 115)])).write(
+        tmp_path / "trace.json"
+    )
+    page = tmp_path / "page.html"
+    told = json.loads(xmem_fast("estimate", trace, "--gpu", "h100", "--json").stdout)["occupancy"]
+    alone = json.loads(xmem_fast("occupancy", trace, "--json").stdout)
+    assert told["gpu"] == alone["gpu"] == "NVIDIA H100 80GB HBM3"
+    assert (told["launches"], told["unknown"]) == (2, 1)  # of the last iteration
+    assert told["launch_mean"] == alone["launch_mean"]
+    assert told["launch_mean_active"] == alone["launch_mean_active"]
+    assert 0 < told["launch_mean"]["value"] < 1
+    share = f"{told['launch_mean']['value']:.1%}"
+    for scheduler in ("k8s-hami", "kai", "slurm", "ray", "skypilot"):
+        request = xmem_fast("estimate", trace, "--gpu", "h100", "--format", scheduler).stdout
+        assert f"# Occupancy {share}" in request
+    assert xmem_fast("estimate", trace, "--gpu", "h100", "--no-advice", "--html", page).exit_code == 0
+    text = page.read_text()
+    assert '<section id="occupancy">' in text
+    assert "void scale&lt;4&gt;(float*)" in text
+    assert f"<b>{share}</b>" in text
+
+
+def test_an_estimate_of_a_capture_without_launches_is_as_before(tmp_path: Path) -> None:
+    builder = TraceBuilder().with_metadata(mode="phantom").iteration(0, 0, 100)
+    trace = (
+        builder.operator("aten::linear", 10, 25)
+        .alloc(0x10, 1 << 20, 12)
+        .free(0x10, 90)
+        .write(tmp_path / "trace.json")
+    )
+    page = tmp_path / "page.html"
+    assert json.loads(xmem_fast("estimate", trace, "--json").stdout)["occupancy"] is None
+    assert "Occupancy" not in xmem_fast("estimate", trace, "--gpu", "h100", "--format", "ray").stdout
+    assert xmem_fast("estimate", trace, "--gpu", "h100", "--no-advice", "--html", page).exit_code == 0
+    assert 'id="occupancy"' not in page.read_text()
+
+
 def trace_of(builder: TraceBuilder) -> Trace:
     return read_trace(builder.bytes())
 

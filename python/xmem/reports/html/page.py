@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from xmem.breakdown.execution import execution_of
 from xmem.breakdown.module_rows import module_rows_of
+from xmem.estimation.busyness import occupancy_in
 from xmem.files.writing import write_whole
 from xmem.reports import offline_page
 from xmem.reports.html.drawing import drawing_of
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from xmem.advice import Advised
     from xmem.estimation.analysis import Analysis
 
+_MOST_KERNELS = 15
 _FOLDER = Path(__file__).parent
 _SCRIPTS = ("data.js", "curve.js", "instant.js", "bricks.js", "segments.js", "tree.js", "main.js")
 
@@ -55,6 +57,7 @@ def page_of(analysis: Analysis, *, advised: Advised | None = None, with_source: 
     holders = analysis.holders
     execution = execution_of(analysis)
     drawing = drawing_of(analysis, holders)
+    occupancy = None if analysis.estimate.occupancy is None else occupancy_in(analysis.stages.trace)
     plot_style, library = _uplot()
     scripts = [library, *(_text(f"static/{name}") for name in _SCRIPTS)]
     markup = _markup()
@@ -75,12 +78,14 @@ def page_of(analysis: Analysis, *, advised: Advised | None = None, with_source: 
         tree=module_rows_of(analysis, execution),
         source=source_view_of(analysis, execution, with_source=with_source),
         card=card_of(analysis.estimate),
+        occupancy=occupancy,
+        occupancy_rows=_MOST_KERNELS,
         advised=advised,
-        sections=_sections(has_advice=advised is not None),
+        sections=_sections(has_advice=advised is not None, has_occupancy=occupancy is not None),
     )
 
 
-def _sections(*, has_advice: bool) -> list[tuple[str, str]]:
+def _sections(*, has_advice: bool, has_occupancy: bool) -> list[tuple[str, str]]:
     sections = [
         ("summary", "Summary"),
         ("curve", "Over time"),
@@ -90,10 +95,12 @@ def _sections(*, has_advice: bool) -> list[tuple[str, str]]:
         ("source", "Source"),
         ("largest", "Largest"),
         ("card", "On the card"),
+        ("occupancy", "Occupancy"),
         ("advice", "Advice"),
         ("basis", "Basis"),
     ]
-    return [section for section in sections if has_advice or section[0] != "advice"]
+    absent = {"advice": not has_advice, "occupancy": not has_occupancy}
+    return [section for section in sections if not absent.get(section[0], False)]
 
 
 def _markup() -> type[Markup]:
