@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -79,7 +81,6 @@ def run(
     from xmem.estimation.pipeline import answer
 
     output.require_one_format(as_json, request)
-    typed = _typed(command or [], config)
     question = options.question(gpu, capacity, alloc_conf, torch_version, cudnn, confidence)
     options.require_policies(without_policy)
     output.require_places({"-o": output_file, "--html": page})
@@ -103,7 +104,7 @@ def run(
         timeout=timeout,
         stacks=stacks,
     )
-    with trace_path(keep_trace) as trace:
+    with _typed(command or [], config, python) as typed, trace_path(keep_trace) as trace:
         captured = capture_noting(typed, trace, settings, question, as_json=as_json)
         with reading(str(trace)) as progress:
             observed = observe(trace, without_policies=without_policy or (), progress=progress)
@@ -126,19 +127,24 @@ def run(
     )
 
 
-def _typed(command: list[str], config: Path | None) -> list[str]:
-    """Return the command to run.
+@contextmanager
+def _typed(command: list[str], config: Path | None, python: Path | None) -> Iterator[list[str]]:
+    """Yield the command to run; what had to be made for it is removed afterwards.
 
     Raises:
         BadParameter: There is none.
-        ConfigError: The file is of no program that is known.
+        ConfigError: The file is of no program that is known, or its model cannot be had.
     """
     if config is None:
         if not command:
             raise typer.BadParameter("no command was given; pass one after --, such as: -- python train.py")
-        return command
-    from xmem.capture.front_ends import command_for
+        yield command
+        return
+    from xmem.capture.front_ends import training_of
+    from xmem.capture.made_weights import with_weights
 
-    typed = [*command_for(config), *command]
-    output.note(f"running {shlex.join(typed)}")
-    return typed
+    with with_weights(training_of(config), command, python) as ready:
+        if ready.note:
+            output.note(ready.note)
+        output.note(f"running {shlex.join(ready.command)}")
+        yield ready.command
