@@ -89,7 +89,7 @@ cross-compile: $(STAMPS)/build  ## Compile the core and its tests for macOS, Win
 
 # Versions of Python that are not on PATH: HEADERS=DIR with python3.X/Python.h, or leave them out with PYTHONS.
 wheels: $(STAMPS)/wheels  ## Build wheels for TARGETS and PYTHONS (default all) into dist, and check them
-	python tools/wheels.py $(TARGETS:%=--targets %) $(PYTHONS:%=--pythons %) $(HEADERS:%=--headers %)
+	python tools/wheels.py $(if $(TARGETS),--targets $(TARGETS)) $(if $(PYTHONS),--pythons $(PYTHONS)) $(HEADERS:%=--headers %)
 	python tools/check_distributions.py dist/*.whl
 
 wheel: $(STAMPS)/wheels  ## Build the wheel of this system and this Python into dist/here, with its own compiler

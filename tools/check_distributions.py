@@ -2,7 +2,8 @@
 
 Usage: check_distributions.py FILE ...
 
-For Linux, ``auditwheel`` must find that a wheel's libraries ask for nothing newer than its tag promises.
+For Linux, ``auditwheel`` must find that a wheel's libraries ask for nothing newer than its tag promises; for
+macOS, that is read from the library itself.
 Exits with 1 and a line for each thing that is wrong.
 """
 
@@ -17,9 +18,11 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import lief
 from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
 
+lief.logging.disable()  # it tells of what it does not read
 MOST_BYTES = 8_000_000
 # In the user's process these are found by name; what grafts and renames libraries would break them.
 PHANTOM = {
@@ -30,6 +33,12 @@ PHANTOM = {
 }
 NOTICES = ("LICENSE", "LLVM.txt", "pybind11.txt", "simdjson.txt", "zig.txt")
 GLIBC = re.compile(r"manylinux_(\d+)_(\d+)_")
+MACOS = re.compile(r"macosx_(?P<major>\d+)_(?P<minor>\d+)_(?P<processor>arm64|x86_64)")
+MACH_O = b"\xcf\xfa\xed\xfe"  # of 64 bits, little-endian
+PROCESSORS = {
+    "arm64": lief.MachO.Header.CPU_TYPE.ARM64,
+    "x86_64": lief.MachO.Header.CPU_TYPE.X86_64,
+}
 # A folder of the machine that built it would tell of that machine, and differ from build to build.
 FOLDERS = re.compile(rb"(?:/home|/root|/Users|/tmp|/work|/builds)/[\w.-]+/[^\0]*")
 
@@ -74,6 +83,8 @@ def _faults_of_wheel(path: Path) -> Iterator[str]:
                 yield f"{name} names a folder of the building machine: {found[0][:80]!r}"
             if content.startswith(b"\x7fELF"):
                 yield from (f"{name}: {fault}" for fault in _faults_of_library(name, content))
+            elif content.startswith(MACH_O):
+                yield from (f"{name}: {fault}" for fault in _faults_for_macos(path.name, content))
         if "linux" in path.name:
             there = {Path(name).name for name in names if name.startswith("xmem/phantom/")}
             yield from (f"xmem/phantom/{name} is missing" for name in PHANTOM.keys() - there)
@@ -99,6 +110,39 @@ def _faults_of_library(name: str, content: bytes) -> Iterator[str]:
     called = [tag.soname for tag in dynamic.iter_tags("DT_SONAME")]
     if (expected := PHANTOM.get(Path(name).name)) is not None and called != [expected]:
         yield f"its soname is {called}, not {expected}"
+
+
+def _faults_for_macos(wheel: str, content: bytes) -> Iterator[str]:
+    """Yield what would keep macOS from loading a library, as far as can be told from the file.
+
+    Python's own symbols are bound by name alone (ordinal -2), all others to the system's library.
+    """
+    tag = MACOS.search(wheel)
+    binary = lief.MachO.parse(list(content))
+    if tag is None or binary is None or len(binary) != 1:
+        yield "it is not the library of one processor that the tag promises"
+        return
+    library = binary.at(0)
+    promised = (int(tag["major"]), int(tag["minor"]))
+    if (processor := library.header.cpu_type) != PROCESSORS[tag["processor"]]:
+        yield f"it is for {processor}, and the tag says {tag['processor']}"
+    needed = library.build_version.minos[:2] if library.has_build_version else None
+    if needed is None or tuple(needed) > promised:
+        yield f"it needs macOS {needed}, and the tag promises {promised}"
+    if tag["processor"] == "arm64" and not library.has_code_signature:
+        yield "it is not signed, and arm64 loads nothing that is not"
+    # With LC_ID_DYLIB comes the name of the library itself.
+    loaded = {each.name for each in library.libraries if each.command != lief.MachO.LoadCommand.TYPE.ID_DYLIB}
+    if loaded != {"/usr/lib/libSystem.B.dylib"}:
+        yield f"it loads {sorted(loaded)}"
+    bound = {(bind.library_ordinal, bind.symbol.name) for bind in library.bindings if bind.has_symbol}
+    others = [name for ordinal, name in bound if ordinal == -2 and not name.startswith(("_Py", "__Py"))]
+    if others:
+        yield f"nothing is known to have {', '.join(sorted(others))}"
+    if not any(ordinal == -2 for ordinal, _ in bound):
+        yield "it asks nothing of Python"
+    if "_PyInit__core" not in {symbol.name for symbol in library.exported_symbols}:
+        yield "it is no module: PyInit__core is missing"
 
 
 def _faults_of_tag(path: Path) -> Iterator[str]:

@@ -55,6 +55,16 @@ set(CMAKE_DLLTOOL {folder}/dlltool CACHE FILEPATH "")
 set(CMAKE_STRIP "" CACHE FILEPATH "")
 set(CMAKE_OSX_SYSROOT "" CACHE STRING "")
 set(CMAKE_OSX_ARCHITECTURES "" CACHE STRING "")
+set(CMAKE_PROJECT_INCLUDE {folder}/after_project.cmake)
+"""
+
+# Zig's linker crashes over a bundle, which is what CMake makes of a module for macOS. It links a dynamic
+# library, which Python loads all the same.
+_AFTER_PROJECT = """\
+if(APPLE)
+  set(CMAKE_SHARED_MODULE_CREATE_C_FLAGS "-shared -Wl,-headerpad_max_install_names")
+  set(CMAKE_SHARED_MODULE_CREATE_CXX_FLAGS "-shared -Wl,-headerpad_max_install_names")
+endif()
 """
 
 
@@ -66,6 +76,7 @@ def write_toolchain(target: Target, folder: Path) -> Path:
         call = command.format(target=target.compiler)
         tool.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m ziglang {call} "$@"\n', encoding="utf-8")
         tool.chmod(0o755)
+    (folder / "after_project.cmake").write_text(_AFTER_PROJECT, encoding="utf-8")
     toolchain = folder / "toolchain.cmake"
     text = _TOOLCHAIN.format(system=target.system, processor=target.processor, folder=folder.as_posix())
     # A file that changes makes CMake configure again.
