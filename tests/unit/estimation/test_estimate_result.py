@@ -40,6 +40,7 @@ def test_json_keys_in_order() -> None:
         "curve",
         "card",
         "largest_blocks",
+        "occupancy",
     ]
 
 
