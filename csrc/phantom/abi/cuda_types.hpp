@@ -7,11 +7,12 @@
 
 namespace xmem::phantom {
 
-// A cudaError_t or CUresult: the numbers that this library returns are the same in both.
+// A cudaError_t or CUresult: the numbers that this library returns are the same in both, if nothing else is said.
 enum Error : int {
   kSuccess = 0,
   kInvalidValue = 1,
   kOutOfMemory = 2,
+  kInvalidConfiguration = 9,  // of the runtime alone
   kInvalidDevice = 101,
   kNoDevice = 100,
   kInvalidContext = 201,

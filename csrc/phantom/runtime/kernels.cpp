@@ -77,6 +77,14 @@ int launch_kernel(const void* handle, const LaunchShape& shape, void* stream, vo
   if (device == nullptr) return kNoDevice;
   ensure_context(current_device());
   if (!versions_of_registered(handle, device->capability()).runs()) return kNoImageForDevice;
+  switch (beyond_limits(*device, shape.grid, shape.block, shape.dynamic_shared_bytes)) {
+    case BeyondLimits::kShape:
+      return kInvalidConfiguration;
+    case BeyondLimits::kSharedMemory:
+      return kInvalidValue;
+    case BeyondLimits::kNone:
+      break;
+  }
   look_at_arguments(handle, arguments);
   launched(stream);
   if (logs_launches()) log_kernel(handle, shape, stream, device->capability());

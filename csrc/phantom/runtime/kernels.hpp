@@ -34,8 +34,9 @@ struct LaunchShape {
 // The blocks of a cluster that a launch's attributes ask for, 0 for none (cudaLaunchAttribute, CUlaunchAttribute).
 unsigned cluster_blocks_of(const void* attributes, unsigned count);
 
-// Launches a kernel into nothing on a stream of the current device; an error where none of its images runs there. The
-// arguments are null where they are passed in another way.
+// Launches a kernel into nothing on a stream of the current device. An error where none of its images runs there, and
+// where the launch is beyond the device's limits. An empty grid, an error on a GPU, is none here: it may come of a
+// value that was not computed. The arguments are null where they are passed in another way.
 int launch_kernel(const void* handle, const LaunchShape& shape, void* stream, void** arguments);
 
 // Gives a kernel a handle (a CUfunction, CUkernel or cudaKernel_t), and takes it back.

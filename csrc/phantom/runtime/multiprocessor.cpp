@@ -66,4 +66,19 @@ int most_threads(const Device& device, const KernelCode& code) {
   return code.most_threads > 0 ? std::min(threads, code.most_threads) : threads;
 }
 
+BeyondLimits beyond_limits(const Device& device, const Dim3& grid, const Dim3& block,
+                           std::size_t dynamic_shared_bytes) {
+  const auto most = [&](DeviceAttribute which) { return static_cast<unsigned>(device.attribute(which)); };
+  if (grid.x > most(kMaxGridDimX) || grid.y > most(kMaxGridDimY) || grid.z > most(kMaxGridDimZ)) {
+    return BeyondLimits::kShape;
+  }
+  // Each of the three is within its own limit before they are multiplied.
+  if (block.x > most(kMaxBlockDimX) || block.y > most(kMaxBlockDimY) || block.z > most(kMaxBlockDimZ) ||
+      block.x * block.y * block.z > most(kMaxThreadsPerBlock)) {
+    return BeyondLimits::kShape;
+  }
+  if (dynamic_shared_bytes > most(kMaxSharedMemoryPerBlockOptin)) return BeyondLimits::kSharedMemory;
+  return BeyondLimits::kNone;
+}
+
 }  // namespace xmem::phantom

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 
+#include "abi/cuda_types.hpp"
 #include "code/kernel_code.hpp"
 #include "machine/machine.hpp"
 
@@ -17,5 +18,9 @@ int dynamic_shared_bytes_of(const Device& device, const KernelCode& code, int bl
 
 // The largest block that can be launched, as its registers and its promise allow.
 int most_threads(const Device& device, const KernelCode& code);
+
+// The limits of the device that a launch is beyond.
+enum class BeyondLimits { kNone, kShape, kSharedMemory };
+BeyondLimits beyond_limits(const Device& device, const Dim3& grid, const Dim3& block, std::size_t dynamic_shared_bytes);
 
 }  // namespace xmem::phantom
