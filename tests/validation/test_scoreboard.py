@@ -59,6 +59,14 @@ def test_rows_of_liger_name_a_point_however_it_is_written(tmp_path):
     assert row.item == liger._item("torch", "full", "V", "4096.0", '{"B": 4, "T": 1}')
 
 
+def test_settings_of_liger_are_for_a_kernel_a_commit_and_a_day():
+    early, late = (liger._setting("sparsemax", "e71b1e43", day) for day in ("2025-04-28", "2025-05-15"))
+    assert (early["code"], early["modes"]) == ("c9716e3a", "script")
+    assert ("code" in late, late["modes"]) == (False, "forward,backward")
+    assert liger._setting("rope", "b5672a15", "2024-09-03")["environment"].endswith("4.44")
+    assert liger._setting("rope", "ffffffff", "2024-09-03")["environment"] == "torch-2.6.0"
+
+
 @pytest.mark.parametrize(
     ("figure", "verdict"),
     [(1e9 + 1024, "equal"), (1e9 + 1025, "off"), (1e9 - 1024, "equal"), (None, "failed")],
@@ -85,8 +93,8 @@ def test_a_batch_is_near_if_little_memory_decides(figures, verdict):
 def test_causes_and_rows_that_measure_something_else():
     left_out = replace(BYTES, job="embedding/h100/2025-01-01/table")
     assert score(left_out, None).verdict == "left out"
-    copied = replace(BYTES, job="sparsemax/rtx-3090/2025-04-28/table", item="liger full V=1024 {}")
-    assert score(copied, Answers({"liger full V=1024 {}": 5e8})).whose == "theirs"
+    leaky = replace(BYTES, job="kto_loss/h100/2025-03-03/table", item="liger full V=1024 {}")
+    assert score(leaky, Answers({"liger full V=1024 {}": 5e8})).whose == "theirs"
     assert score(BYTES, None).verdict == "not run"
 
 

@@ -71,8 +71,9 @@ def run(row: Row, laboratory: Laboratory) -> Answers:
     path = f"benchmark/data/{table}.csv"
     commit = _added(laboratory, path)[kernel, row.gpu, day]
     setting = _setting(kernel, commit, day)
-    code = laboratory.code(_REPOSITORY, commit, ("src", "benchmark", "test"))
-    own = laboratory.code(_REPOSITORY, setting.get("code", commit), ("src", "benchmark", "test"))
+    script = setting.get("script", commit)
+    code = laboratory.code(_REPOSITORY, script, ("src", "benchmark", "test"))
+    own = laboratory.code(_REPOSITORY, setting.get("code", script), ("src", "benchmark", "test"))
     python = laboratory.python(setting["environment"])
     points: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="scoreboard-") as folder:
