@@ -282,6 +282,9 @@ def _difference(
     return RecordingDifference(event, recorded, simulated)
 
 
+_GZIP = b"\x1f\x8b"
+
+
 class _PlainData(pickle.Unpickler):
     """Builds lists, dicts, strings and numbers; a second barrier behind the check of the core."""
 
@@ -290,6 +293,11 @@ class _PlainData(pickle.Unpickler):
 
 
 def _unpickle(path: str, content: bytes) -> object:
+    if content.startswith((_GZIP, b"{", b"[")):
+        message = (
+            "this is not a snapshot of the allocator; if it is a profiler's trace, use xmem-fast estimate"
+        )
+        raise TraceError(message, path, 0)
     try:
         _core.check_plain_pickle(content)
     except TraceError as error:

@@ -121,7 +121,15 @@ def test_a_file_cut_short_is_named_with_its_length(tmp_path: Path) -> None:
         assert caught.value.byte_offset == length
 
 
-@pytest.mark.parametrize("content", [b"not a pickle", b"\x80\x05K\x01", b"\x80\xff.", b'{"a": 1}', b"0."])
+@pytest.mark.parametrize("content", [b'{"traceEvents": []}', b"[{}]", b"\x1f\x8b\x08\x00"])
+def test_a_trace_is_sent_to_the_command_for_traces(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "trace.json"
+    file.write_bytes(content)
+    with pytest.raises(TraceError, match="xmem-fast estimate"):
+        read_snapshot(file)
+
+
+@pytest.mark.parametrize("content", [b"not a pickle", b"\x80\x05K\x01", b"\x80\xff.", b"0."])
 def test_other_files_are_refused(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "other.bin"
     file.write_bytes(content)
