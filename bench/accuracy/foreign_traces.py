@@ -7,8 +7,8 @@ in the middle of the run, with shapes or without. The truth is what PyTorch's ow
 same job on the phantom GPU of the environment ENV, whose libraries should be the same releases as here:
 transformers and torchvision, and of those in ``libraries.py`` all that both have (PYTHONPATH serves both).
 Prints a row per trace and keeps it in FILE; jobs that are in FILE already are not run again. The last lines
-leave out one project at a time. Writes the residuals that the intervals of such traces are made from. Takes
-about a minute a job on 2 cores.
+leave out one library at a time. Writes the residuals of all rows, from which the intervals of such traces are
+made. Takes about a minute a job on 2 cores.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from workloads.job import Job
 from xmem.capture import PhantomMachine, capture
 from xmem.devices.gpus import find_device
 from xmem.errors import XmemError
-from xmem.estimation.calibration import Calibration, Residuals, parse, render
+from xmem.estimation.calibration import DEFAULT_CONFIDENCE, Calibration, LibraryResiduals, parse, render
 from xmem.estimation.evidence import spread_of_iterations
 from xmem.estimation.interval import left_open_by, way_of
 from xmem.estimation.pipeline import analyze
@@ -38,13 +38,12 @@ from xmem.files.writing import write_whole
 
 _HEADER = (
     "Truth over the nearer bound of what the estimate leaves open, less 1, of traces that torch.profiler\n"
-    "alone recorded, by way and kind; 0 between the bounds. The extremes of each job. The truth is that of\n"
-    "the phantom GPU, so the residuals of the phantom itself come on top.\n"
-    "Written by: bench/accuracy/foreign_traces.py -o FILE"
+    "alone recorded, by way, kind, library and job; 0 between the bounds. The truth is that of the phantom\n"
+    "GPU, so the residuals of the phantom itself come on top.\n"
+    "Written by: bench/accuracy/foreign_traces.py --rows ROWS.csv --beside FILE -o FILE"
 )
 _ITERATIONS = 5
 _FIRST_WARM = 2
-_CONFIDENCE = 0.9
 
 _TRANSFORMERS = (
     ("distilbert/distilgpt2", "AdamW"),
@@ -179,9 +178,7 @@ def main() -> None:
     parser.add_argument("--rows", type=Path, help="a CSV file that keeps the rows")
     parser.add_argument("--project", help="run the jobs of this library alone")
     parser.add_argument(
-        "--beside",
-        type=Path,
-        help="a calibration of other jobs, whose residuals are kept beside the new ones",
+        "--beside", type=Path, help="an earlier calibration, whose libraries are kept that the rows lack"
     )
     parser.add_argument("-o", "--output", type=Path, help="write the calibration here")
     parser.add_argument("--record", type=int, nargs=2, help=argparse.SUPPRESS)
@@ -199,23 +196,14 @@ def main() -> None:
         if chosen and (project(job), title(job)) not in known:
             rows += _held_against_the_phantom(number, job, options.python, options.gpu)
             _keep(options.rows, rows)
-    for way, kind in sorted({(row.way, row.kind) for row in rows}):
-        alike = [row for row in rows if (row.way, row.kind) == (way, kind)]
-        print(f"{way}, {kind}: {_covered(alike)}")
+    beside = parse("" if options.beside is None else options.beside.read_text())
+    calibration = _with_libraries_of(beside, _calibrated(rows))
+    for way, kinds in calibration.items():
+        for kind, residuals in kinds.items():
+            alike = [row for row in rows if (row.way, row.kind) == (way, kind)]
+            print(f"{way}, {kind}: {_covered(alike, residuals)}")
     if options.output is not None:
-        beside = parse("" if options.beside is None else options.beside.read_text())
-        write_whole(options.output, render(_merged(beside, rows), _HEADER).encode())
-
-
-def _merged(beside: Calibration, rows: Sequence[Row]) -> Calibration:
-    """Return a calibration with the residuals of the rows added."""
-    merged: dict[str, dict[str, Residuals]] = defaultdict(dict)
-    merged.update((way, dict(kinds)) for way, kinds in beside.items())
-    for way, kind in sorted({(row.way, row.kind) for row in rows}):
-        known = merged[way].get(kind, Residuals(()))
-        added = _calibrated([row for row in rows if (row.way, row.kind) == (way, kind)])
-        merged[way][kind] = Residuals(tuple(sorted(known.values + added.values)), known.models + added.models)
-    return merged
+        write_whole(options.output, render(calibration, _HEADER).encode())
 
 
 def _held_against_the_phantom(number: int, job: Job | LibraryJob, python: str, gpu: str) -> list[Row]:
@@ -288,27 +276,43 @@ def _keep(path: Path | None, rows: Sequence[Row]) -> None:
         writer.writerows(asdict(row) for row in rows)
 
 
-def _calibrated(rows: Sequence[Row]) -> Residuals:
-    """Return the residuals of rows that are alike, each job's largest and least: its traces err alike."""
-    by_job: dict[tuple[str, str], list[float]] = defaultdict(list)
+def _calibrated(rows: Sequence[Row]) -> dict[str, dict[str, LibraryResiduals]]:
+    """Return the residuals of rows by way, kind, library and job."""
+    by_job: dict[tuple[str, str], dict[str, dict[str, list[float]]]] = defaultdict(dict)
     for row in rows:
-        by_job[row.project, row.job].append(row.residual)
-    extremes = [end for values in by_job.values() for end in (min(values), max(values))]
-    return Residuals(tuple(sorted(extremes)), len({row.project for row in rows}))
+        jobs = by_job[row.way, row.kind].setdefault(row.project, {})
+        jobs.setdefault(row.job, []).append(row.residual)
+    calibration: dict[str, dict[str, LibraryResiduals]] = defaultdict(dict)
+    for (way, kind), libraries in sorted(by_job.items()):
+        calibration[way][kind] = LibraryResiduals(
+            {name: tuple(map(tuple, jobs.values())) for name, jobs in sorted(libraries.items())}
+        )
+    return calibration
 
 
-def _covered(rows: Sequence[Row]) -> str:
-    """Describe how many truths the intervals hold that the other projects give."""
-    inside = 0
-    projects = sorted({row.project for row in rows})
-    for left_out in projects if len(projects) > 1 else ():
-        known = _calibrated([row for row in rows if row.project != left_out])
-        low, high = known.lower(_CONFIDENCE), known.upper(_CONFIDENCE)
-        inside += sum(low <= row.residual <= high for row in rows if row.project == left_out)
-    off = sorted(abs(row.found_bytes / row.truth_bytes - 1) for row in rows)
+def _with_libraries_of(
+    beside: Calibration, measured: dict[str, dict[str, LibraryResiduals]]
+) -> dict[str, dict[str, LibraryResiduals]]:
+    """Return a calibration with the libraries of an earlier one added, unless they were measured again."""
+    merged: dict[str, dict[str, LibraryResiduals]] = {way: dict(kinds) for way, kinds in measured.items()}
+    for way, kinds in beside.items():
+        for kind, known in kinds.items():
+            if isinstance(known, LibraryResiduals):
+                again = merged.setdefault(way, {}).get(kind, LibraryResiduals({}))
+                both = {**known.libraries, **again.libraries}
+                merged[way][kind] = LibraryResiduals(dict(sorted(both.items())))
+    return merged
+
+
+def _covered(rows: Sequence[Row], residuals: LibraryResiduals) -> str:
+    """Describe how many truths the intervals hold that the other libraries give."""
+    inside, traces = residuals.held_out(DEFAULT_CONFIDENCE)
+    low, high = residuals.lower(DEFAULT_CONFIDENCE), residuals.upper(DEFAULT_CONFIDENCE)
+    errors = [row.found_bytes / row.truth_bytes - 1 for row in rows]
     return (
-        f"{inside} of {len(rows)} truths inside, one of {len(projects)} projects left out at a time; "
-        f"median error {off[len(off) // 2]:.1%}, worst {off[-1]:.1%}"
+        f"{residuals.words}, {inside} of {traces} truths inside, one library left out at a time; "
+        f"interval {low:+.1%} to {high:+.1%}{'' if residuals.is_enough else ', not given'}; "
+        + (f"errors of these rows {min(errors):+.1%} to {max(errors):+.1%}" if errors else "no rows here")
     )
 
 

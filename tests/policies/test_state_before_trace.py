@@ -9,6 +9,7 @@ import pytest
 
 import xmem
 from policies.applied import applied
+from xmem.estimation.calibration import LibraryResiduals
 from xmem.orchestration.lifetimes.state_before_trace import AddStateBeforeTrace
 from xmem.testing.trace_builder import TraceBuilder
 
@@ -65,6 +66,28 @@ def test_parameters_gradients_and_state_are_counted(
     assert at_peak["gradient"] == MODEL
     counters = 2 * LAYERS * 4  # of RMSprop and others, `step` is a number for each tensor
     assert states * MODEL <= at_peak.get("optimizer_state", 0) <= states * MODEL + 3 * counters
+
+
+NEAR = LibraryResiduals(dict.fromkeys("abc", ((0.0, 0.02), (0.02, -0.02), (0.0, 0.0))))
+FAR = LibraryResiduals({"a": ((0.0,),) * 8, "b": ((0.1,),) * 8})
+
+
+def test_a_kind_of_trace_whose_bounds_did_not_hold_elsewhere_has_no_interval(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = {"foreign": {"other": NEAR}, "foreign_without_shapes": {"other": FAR, "convolutional": NEAR}}
+    monkeypatch.setattr("xmem.estimation.calibration.shipped", lambda: measured)
+    with_shapes = xmem.estimate(record(tmp_path / "with.json", "SGD", warm=True, shapes=True), gpu="rtx-3090")
+    assert with_shapes.interval is not None
+    assert with_shapes.interval.basis.startswith("9 measured jobs of 3 libraries (foreign, other)")
+    assert not any("no interval" in each for each in with_shapes.assumptions)
+    without = xmem.estimate(record(tmp_path / "without.json", "SGD", warm=True, shapes=False), gpu="rtx-3090")
+    assert without.interval is None
+    assert without.doubt is not None
+    assert [each for each in without.assumptions if each.startswith("there is no interval")] == [
+        "there is no interval: estimates of such traces were held against measured needs, and bounds made "
+        "from some libraries did not hold for the others often enough; record it with record_shapes=True"
+    ]
 
 
 def test_inference_counts_the_weights_that_operators_were_given(tmp_path: Path) -> None:

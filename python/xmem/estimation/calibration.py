@@ -9,15 +9,19 @@ excesses of mean e only, and rows of one model err alike: with q models the m ex
 independent ones. So a new excess exceeds x with probability (1 + x / (i e)) ** -i, times the share
 m / (n + 1) that lies above u at all.
 
+Traces that others recorded are of libraries that share nothing, and one job can have several of them. There,
+the residuals are listed by library and job (`LibraryResiduals`).
+
 Each bound holds by itself with the confidence: the upper one is exceeded with probability at most 1 - c.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from xmem.errors import ConfigError
 from xmem.estimation.estimate import Bounds, Interval
@@ -71,6 +75,90 @@ class Residuals:
         """Return whether there are too few rows, so that the tail is extrapolated."""
         return _rank(len(self.values), confidence) > len(self.values)
 
+    @property
+    def is_enough(self) -> bool:
+        """Whether bounds can be made from these rows."""
+        return len(self.values) >= _LEAST_ROWS
+
+    @property
+    def words(self) -> str:
+        """What was measured, for people."""
+        return f"{len(self.values)} measured runs"
+
+
+@dataclass(frozen=True)
+class LibraryResiduals:
+    """Residuals of traces by library and job.
+
+    Traces of a job err alike, and so do jobs of a library. So a job counts as its worst trace, and a library
+    as its worst job, from above and from below separately. A bound is the wider one of what all jobs and what
+    the libraries give. As long as there are so few libraries that the rank of the confidence is the last one
+    (up to 18 for 0.9), no job and no library that is added makes a bound narrower than the worst of all.
+
+    Attributes:
+        libraries: For each library its jobs, and for each job the residuals of its traces: truth over the
+            nearer bound of what the estimate leaves open, less 1; 0 between the bounds.
+    """
+
+    libraries: Mapping[str, tuple[tuple[float, ...], ...]]
+
+    def upper(self, confidence: float) -> float:
+        """Return the bound that a new job exceeds with probability ``1 - confidence`` at most.
+
+        The bound is never negative.
+        """
+        return self._furthest(confidence, lambda residual: residual)
+
+    def lower(self, confidence: float) -> float:
+        """Return the bound that a new job stays below with that probability at most.
+
+        The bound is never positive.
+        """
+        return 0.0 - self._furthest(confidence, lambda residual: -residual)
+
+    def _furthest(self, confidence: float, outward: Callable[[float], float]) -> float:
+        by_library = [
+            [max(outward(residual) for residual in job) for job in jobs] for jobs in self.libraries.values()
+        ]
+        jobs = sorted(worst for worsts in by_library for worst in worsts)
+        libraries = sorted(max(worsts) for worsts in by_library)
+        return max(
+            _upper(jobs, confidence, len(libraries) / len(jobs)), _upper(libraries, confidence, 1.0), 0.0
+        )
+
+    def is_continued(self, confidence: float) -> bool:
+        """Return whether there are too few libraries, so that the tail is extrapolated."""
+        return _rank(len(self.libraries), confidence) > len(self.libraries)
+
+    def held_out(self, confidence: float) -> tuple[int, int]:
+        """Return how many truths are inside of the bounds that the other libraries give, of how many.
+
+        Each library is left out in turn. With fewer than two there are no bounds, and no truth is inside.
+        """
+        inside = 0
+        for left_out in self.libraries if len(self.libraries) > 1 else ():
+            others = LibraryResiduals(
+                {name: self.libraries[name] for name in self.libraries if name != left_out}
+            )
+            low, high = others.lower(confidence), others.upper(confidence)
+            inside += sum(low <= residual <= high for job in self.libraries[left_out] for residual in job)
+        return inside, sum(len(job) for jobs in self.libraries.values() for job in jobs)
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether bounds can be made from these rows: those of the others hold for each library left out."""
+        inside, traces = self.held_out(DEFAULT_CONFIDENCE)
+        return self._jobs >= _LEAST_ROWS and inside >= DEFAULT_CONFIDENCE * traces
+
+    @property
+    def words(self) -> str:
+        """What was measured, for people."""
+        return f"{self._jobs} measured jobs of {len(self.libraries)} libraries"
+
+    @property
+    def _jobs(self) -> int:
+        return sum(map(len, self.libraries.values()))
+
 
 def _rank(rows: int, confidence: float) -> int:
     return math.ceil(round((rows + 1) * confidence, 9))
@@ -90,7 +178,7 @@ def _upper(ascending: Sequence[float], confidence: float, independent_share: flo
     return max(continued, ascending[-1])
 
 
-Calibration = Mapping[str, Mapping[str, Residuals]]
+Calibration = Mapping[str, Mapping[str, Residuals | LibraryResiduals]]
 
 
 @cache
@@ -108,19 +196,22 @@ def parse(text: str) -> Calibration:
     """
     try:
         ways = parse_toml(text)
-        return {
-            way: {
-                kind: Residuals(
-                    tuple(sorted(float(value) for value in group["residuals"])), int(group["models"])
-                )
-                for kind, group in kinds.items()
-            }
-            for way, kinds in ways.items()
-        }
+        return {way: {kind: _group(group) for kind, group in kinds.items()} for way, kinds in ways.items()}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(
             f"the calibration is invalid ({error})", "list residuals by way and kind"
         ) from error
+
+
+def _group(group: Mapping[str, Any]) -> Residuals | LibraryResiduals:
+    if "libraries" not in group:
+        return Residuals(tuple(sorted(float(value) for value in group["residuals"])), int(group["models"]))
+    return LibraryResiduals(
+        {
+            library: tuple(tuple(float(residual) for residual in job) for job in jobs)
+            for library, jobs in group["libraries"].items()
+        }
+    )
 
 
 def render(calibration: Calibration, source: str) -> str:
@@ -133,6 +224,13 @@ def render(calibration: Calibration, source: str) -> str:
     lines = [f"# {line}".rstrip() for line in source.splitlines()]
     for way, kinds in calibration.items():
         for kind, group in kinds.items():
+            if isinstance(group, LibraryResiduals):
+                lines += ["", f"[{way}.{kind}.libraries]"]
+                for library, jobs in group.libraries.items():
+                    lines.append(f"{library} = [")
+                    lines += [f"    [{', '.join(f'{residual:.5f}' for residual in job)}]," for job in jobs]
+                    lines.append("]")
+                continue
             lines += ["", f"[{way}.{kind}]", f"models = {group.models}", "residuals = ["]
             shown = [f"{value:.5f}" for value in group.values]
             for start in range(0, len(shown), 10):
@@ -198,7 +296,7 @@ def interval(
     in_turn = [residuals, *([of_truth[1]] if of_truth else [])]
     low = math.floor(least * math.prod(1 + each.lower(confidence) for each in in_turn))
     high = math.ceil(most * math.prod(1 + each.upper(confidence) for each in in_turn))
-    basis = f"{len(residuals.values)} measured runs ({name})"
+    basis = f"{residuals.words} ({name})"
     if residuals.is_continued(confidence):
         basis += ", with an extrapolated tail"
     if most > least:
@@ -206,11 +304,19 @@ def interval(
     return Interval(confidence, context_bytes + low, context_bytes + high, basis)
 
 
-def _residuals(calibration: Calibration, way: str, kind: str) -> tuple[str, Residuals] | None:
+def is_calibrated(way: str, kind: str) -> bool:
+    """Return whether enough runs of just this way and kind were measured for an interval of their own."""
+    found = shipped().get(way, {}).get(kind)
+    return found is not None and found.is_enough
+
+
+def _residuals(
+    calibration: Calibration, way: str, kind: str
+) -> tuple[str, Residuals | LibraryResiduals] | None:
     """Return residuals of this kind, else of the nearest with enough rows; convolutions are less certain."""
     for near_kind in dict.fromkeys((kind, "convolutional")):
         for near_way in (way, _KIN.get(way, way)):
             found = calibration.get(near_way, {}).get(near_kind)
-            if found is not None and len(found.values) >= _LEAST_ROWS:
+            if found is not None and found.is_enough:
                 return f"{near_way}, {near_kind}", found
     return None

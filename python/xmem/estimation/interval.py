@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from xmem.estimation import calibration, evidence
@@ -28,7 +29,8 @@ def interval_of(stages: Stages, verdict: Judged, bounds: Bounds, spread_bytes: i
     """Return the interval of the device peak, based on the measured need of runs estimated in the same way.
 
     A trace of a real GPU in which PyTorch's allocator gave its totals holds the measurement itself. Traces
-    that leave open what the run needed beside them have no interval (`evidence.has_interval`).
+    that leave open what the run needed beside them have no interval (`evidence.has_interval`), nor have those
+    of the CPU by others if intervals of their kind do not hold for libraries that were left out.
 
     Args:
         stages: Stages of the run.
@@ -36,7 +38,7 @@ def interval_of(stages: Stages, verdict: Judged, bounds: Bounds, spread_bytes: i
         bounds: Bounds of the allocator.
         spread_bytes: Difference between iterations of the run.
     """
-    if not evidence.has_interval(stages.recorded):
+    if not evidence.has_interval(stages.recorded) or not _is_calibrated(stages):
         return None
     if _is_as_measured(stages, verdict):
         is_part = stages.recorded.origin is Origin.FOREIGN_GPU
@@ -64,6 +66,27 @@ def interval_of(stages: Stages, verdict: Judged, bounds: Bounds, spread_bytes: i
         high_bytes=max(stages.unreplayed.fullest.of(between.high_bytes), verdict.need_bytes),
     )
     return _with_nccl(between, verdict)
+
+
+def _is_calibrated(stages: Stages) -> bool:
+    """Return whether intervals were held against the truth of libraries that they were not made from."""
+    return stages.recorded.origin is not Origin.FOREIGN_CPU or calibration.is_calibrated(*way_of(stages))
+
+
+def not_calibrated(stages: Stages) -> Iterator[str]:
+    """Explain in words why a trace of this kind has no interval."""
+    if _is_calibrated(stages) or not evidence.has_interval(stages.recorded):
+        return
+    way, kind = way_of(stages)
+    yield (
+        "there is no interval: estimates of such traces were held against measured needs, and bounds made "
+        "from some libraries did not hold for the others often enough"
+        + (
+            "; record it with record_shapes=True"
+            if way == "foreign_without_shapes" and calibration.is_calibrated("foreign", kind)
+            else ""
+        )
+    )
 
 
 def left_open_by(

@@ -27,7 +27,7 @@ from xmem.estimation.estimate import (
     TargetRecord,
     Verdict,
 )
-from xmem.estimation.interval import interval_of
+from xmem.estimation.interval import interval_of, not_calibrated
 from xmem.estimation.large_blocks import largest_blocks
 from xmem.estimation.move import move
 from xmem.estimation.need import replay_without_limit
@@ -207,7 +207,7 @@ def _estimate(stages: Stages, verdict: Judged, bounds: Bounds, witness: evidence
         breakdown=witness.breakdown(replayed),
         target=_target(stages, verdict),
         policies=_policy_records(stages, witness.peak_block(replayed)),
-        assumptions=(*stages.assumptions, *evidence.batches_differ(spread_bytes)),
+        assumptions=(*stages.assumptions, *evidence.batches_differ(spread_bytes), *not_calibrated(stages)),
         simulation=witness.simulation(replayed, verdict.failed, bounds),
         measured=measured,
         scaling=stages.scaling,

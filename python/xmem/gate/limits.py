@@ -67,8 +67,8 @@ def _upper_bound(estimate: Estimate, metric: Metric) -> int:
         )
     if estimate.interval is None and estimate.trace.source == "foreign":
         raise ConfigError(
-            "a confidence needs an interval, and the trace does not show a whole run of one process",
-            "leave --confidence out, or record two iterations or more (docs/foreign_traces.md)",
+            "a confidence needs an interval, and a trace of this kind has none",
+            "leave --confidence out; the estimate's assumptions say why (docs/foreign_traces.md)",
         )
     if estimate.interval is None:
         raise ConfigError(

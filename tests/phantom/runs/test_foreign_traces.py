@@ -14,6 +14,7 @@ import pytest
 import xmem
 from xmem.capture import capture
 from xmem.errors import TraceError
+from xmem.estimation.calibration import is_calibrated
 
 from ..conftest import PYTHONS, run
 
@@ -71,8 +72,12 @@ def cuts(path: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("mode", ["phantom", "real"])
-@pytest.mark.parametrize("script", [TRANSFORMER, IMAGES], ids=["transformer", "images"])
-def test_the_need_of_a_cut_capture_is_in_its_interval(tmp_path: Path, script: str, mode: str) -> None:
+@pytest.mark.parametrize(
+    ("script", "kind"), [(TRANSFORMER, "other"), (IMAGES, "convolutional")], ids=["transformer", "images"]
+)
+def test_the_need_of_a_cut_capture_is_in_its_interval(
+    tmp_path: Path, script: str, kind: str, mode: str
+) -> None:
     result, estimate = run(PYTHONS[0], tmp_path, script, gpu="rtx-3090", iterations=6)
     need = estimate.device_peak_bytes
     if mode == "real":
@@ -93,4 +98,5 @@ def test_the_need_of_a_cut_capture_is_in_its_interval(tmp_path: Path, script: st
             continue
         answers.append("interval")
         assert found.interval.low_bytes <= need <= found.interval.high_bytes, answers
-    assert answers.count("interval") >= _CUTS // 3, answers
+    has_interval = mode == "phantom" or is_calibrated("foreign", kind)
+    assert answers.count("interval" if has_interval else "open") >= _CUTS // 3, answers

@@ -8,12 +8,30 @@ import numpy as np
 import pytest
 
 from xmem.errors import ConfigError
-from xmem.estimation.calibration import Residuals, interval, parse, render, require_confidence, shipped
+from xmem.estimation.calibration import (
+    LibraryResiduals,
+    Residuals,
+    interval,
+    is_calibrated,
+    parse,
+    render,
+    require_confidence,
+    shipped,
+)
 from xmem.estimation.estimate import Bounds
 
 # -4 to 5 per cent.
 TEN = Residuals(tuple(value / 100 for value in range(-4, 6)))
 GROUPS = {"cpu": {"other": TEN}}
+# Of four libraries with seven jobs: from above 10, 4, 2 and 0 per cent at most, from below 6, 5, 0 and 0.
+FOUR = LibraryResiduals(
+    {
+        "large": ((0.1, -0.05), (0.0, 0.01)),
+        "medium": ((0.04,), (0.0, 0.0)),
+        "mixed": ((0.02, -0.06),),
+        "small": ((0.0, 0.0), (0.0,)),
+    }
+)
 
 
 @pytest.mark.parametrize(
@@ -105,6 +123,7 @@ def test_calibration_as_text() -> None:
     )
     assert text.startswith("# How it was made.\n")
     assert parse(text) == {"cpu": {"other": TEN, "convolutional": Residuals((0.0,) * 12, models=4)}}
+    assert parse(render({"foreign": {"other": FOUR}}, "")) == {"foreign": {"other": FOUR}}
     with pytest.raises(ConfigError, match="list residuals by way and kind"):
         parse("[cpu]\nother = 3\n")
 
@@ -149,7 +168,69 @@ def test_rows_of_one_model_are_no_more_evidence_than_one() -> None:
     assert covered[16] / 4000 == pytest.approx(0.985, abs=0.005)
 
 
+def test_a_job_counts_as_its_worst_trace_from_above_and_from_below() -> None:
+    # At 0.6 the third of four libraries: ceil(5 * 0.6). Of seven jobs, the fifth: 0.02, and 0 from below.
+    assert FOUR.upper(0.6) == pytest.approx(0.04)
+    assert FOUR.lower(0.6) == pytest.approx(-0.05)
+    # At 0.9, one of four is missing to the rank: 4% and its one excess of 6% twice as rare; ten at least.
+    assert FOUR.is_continued(0.9)
+    assert FOUR.upper(0.9) == pytest.approx(0.04 + 0.06 * (1 / (5 * 0.1) - 1))
+    assert FOUR.words == "7 measured jobs of 4 libraries"
+
+
+def test_no_library_that_is_added_makes_a_bound_narrower_than_the_worst_of_all() -> None:
+    libraries = dict(FOUR.libraries)
+    for number in range(14):  # 18 in all, with a hundred jobs more, all of them inside
+        libraries[f"added {number}"] = ((0.0, 0.0),) * 7
+        more = LibraryResiduals(libraries)
+        assert more.upper(0.9) >= 0.1
+        assert more.lower(0.9) <= -0.06
+
+
+def test_each_library_is_left_out_in_turn() -> None:
+    # Without "large", the others have 4, 2 and 0%, and a tail to 2 + 2 * 1.5 = 5%: its 10% are
+    # outside. Without "mixed", they have -5, 0 and 0%, and a tail to -5 * 1.5 = -7.5%: its -6% are inside.
+    assert FOUR.held_out(0.9) == (11, 12)
+    assert LibraryResiduals({"one": ((0.0,),) * 9}).held_out(0.9) == (0, 9)
+
+
+def test_what_does_not_hold_for_a_library_left_out_is_not_enough() -> None:
+    alike = LibraryResiduals(dict.fromkeys("abc", ((0.02, -0.02),) * 3))
+    assert alike.is_enough
+    assert not LibraryResiduals(dict.fromkeys("abc", ((0.02, -0.02),) * 2)).is_enough  # of six jobs
+    assert not LibraryResiduals({**alike.libraries, "off": ((0.3, -0.02), (0.2, 0.3))}).is_enough
+    assert not LibraryResiduals({"a": ((0.0,),) * 20}).is_enough  # nothing to hold it against
+
+
+@pytest.mark.parametrize("way", ["foreign", "foreign_without_shapes"])
+@pytest.mark.parametrize("kind", ["other", "convolutional"])
+def test_intervals_of_traces_by_others_hold_for_each_library_left_out(way: str, kind: str) -> None:
+    """On the shipped rows, from bounds made here: the worst that the other libraries have, each way."""
+    group = shipped()[way][kind]
+    assert isinstance(group, LibraryResiduals)
+    inside, traces = 0, 0
+    for left_out, jobs in group.libraries.items():
+        others = [
+            residual
+            for name, of_library in group.libraries.items()
+            for job in of_library
+            for residual in job
+            if name != left_out
+        ]
+        for residual in (residual for job in jobs for residual in job):
+            traces += 1
+            inside += min([*others, 0.0]) <= residual <= max([*others, 0.0])
+    assert len(group.libraries) >= 2
+    assert inside <= group.held_out(0.9)[0]  # those of a tail reach further
+    assert not is_calibrated(way, kind) or group.held_out(0.9)[0] >= 0.9 * traces
+    assert is_calibrated(way, kind) or inside < 0.9 * traces
+
+
 def test_the_shipped_calibration_can_be_read() -> None:
     for kinds in shipped().values():
         assert set(kinds) <= {"convolutional", "other"}
-        assert all(0 < group.models <= len(group.values) for group in kinds.values())
+        for group in kinds.values():
+            if isinstance(group, Residuals):
+                assert 0 < group.models <= len(group.values)
+            else:
+                assert all(jobs and all(jobs) for jobs in group.libraries.values())
