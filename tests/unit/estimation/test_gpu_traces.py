@@ -304,7 +304,7 @@ def test_a_confidence_without_an_interval_is_refused_with_the_way_out(tmp_path: 
     path.write_bytes(held_before(1676).bytes())
     result = xmem_fast("check", path, "--budget", "4GiB", "--confidence", "0.9")
     assert result.exit_code == 2
-    assert "does not show a whole run" in result.stderr
+    assert "leave --confidence out" in result.stderr
 
 
 def test_other_gpus_of_a_trace_are_named_with_what_was_in_use_on_them() -> None:
