@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from xmem.capture import Extent, PhantomMachine, World, capture, find_torch
+from xmem.capture.made_weights import make_weights
 from xmem.devices.gpus import find_device
 from xmem.errors import CaptureError, ConfigError
 
@@ -97,9 +99,9 @@ class Laboratory:
         """
         folder = self.checkouts / "models" / name
         if not (folder / "model.safetensors").exists():
-            config = HERE / "models" / f"{name}.json"
-            command = [self.python(environment), HERE / "scripts" / "make_model.py", config, folder]
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+            folder.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(HERE / "models" / f"{name}.json", folder / "config.json")
+            make_weights(folder, folder / "model.safetensors", self.python(environment), name)
         return folder
 
     def python(self, environment: str) -> str:

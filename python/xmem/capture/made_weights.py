@@ -79,7 +79,9 @@ def with_weights(
         for file in folder.iterdir():
             if not any(file.match(pattern) for pattern in (*_WEIGHTS, _INDEX)):
                 (made / file.name).symlink_to(file.resolve())
-        size = _make(folder, made / "model.safetensors", _interpreter_of(as_it_is, python, environment), name)
+        size = make_weights(
+            folder, made / "model.safetensors", _interpreter_of(as_it_is, python, environment), name
+        )
         yield ReadyTraining(
             [*training.command_with(made), *arguments],
             f"made the weights of {name} from its config: {format_bytes(size)} of zeros, which take no room",
@@ -159,8 +161,18 @@ def _interpreter_of(command: list[str], python: Path | None, environment: dict[s
     return sys.executable if build is None else build.python
 
 
-def _make(folder: Path, file: Path, python: str, name: str) -> int:
-    """Make the file of weights, and return the bytes of the tensors in it."""
+def make_weights(folder: Path, file: Path, python: str, name: str) -> int:
+    """Make a file of weights that takes no room, and return the bytes of the tensors in it.
+
+    Args:
+        folder: Has the model's config.
+        file: The file to make.
+        python: Interpreter whose transformers knows the model.
+        name: What to call the model in messages.
+
+    Raises:
+        ConfigError: It cannot be made.
+    """
     try:
         done = subprocess.run(
             [python, str(_MAKER), str(folder), str(file)],

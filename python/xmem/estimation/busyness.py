@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from xmem.errors import ConfigError, TraceError
 from xmem.estimation.estimate import OccupancyMean, OccupancyRecord
@@ -13,10 +14,22 @@ if TYPE_CHECKING:
     from xmem.occupancy.summary import Occupancy
 
 
+_found: WeakKeyDictionary[Trace, Occupancy | None] = WeakKeyDictionary()
+
+
 def occupancy_in(trace: Trace) -> Occupancy | None:
-    """Return the occupancy of the last iteration; None where nothing is known of the launches."""
+    """Return the occupancy of the last iteration; None where nothing is known of the launches.
+
+    It is found out once for a trace: an estimate and its page ask for it.
+    """
     if trace.notes.launches is None:
         return None
+    if trace not in _found:
+        _found[trace] = _occupancy(trace)
+    return _found[trace]
+
+
+def _occupancy(trace: Trace) -> Occupancy | None:
     from xmem.occupancy.of_capture import occupancy_of_capture  # for captures with launches alone
 
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -34,21 +35,28 @@ def held_before(reserved_mib: int) -> TraceBuilder:
     return trace
 
 
+def taken_and_given_back(
+    trace: TraceBuilder, changes: Iterable[tuple[int, int, int]], reserved_mib: int
+) -> None:
+    """A block at one address: when, by how many MiB, and what the allocator then counts."""
+    for time, size, total in changes:
+        trace.memory(
+            size * MIB,
+            time,
+            address=0x1000,
+            device_type=1,
+            device_index=0,
+            total_allocated=total * MIB,
+            total_reserved=reserved_mib * MIB,
+        )
+
+
 def two_steps(reserved_mib: int) -> TraceBuilder:
     """A GPU's trace with a whole iteration, of an allocator that had reserved something else."""
     trace = TraceBuilder()
     for begin in (0, 100):
         trace.operator("aten::mm", begin, begin + 10)
-        for time, size, total in ((1, 3, 3), (2, -3, 0)):
-            trace.memory(
-                size * MIB,
-                begin + time,
-                address=0x1000,
-                device_type=1,
-                device_index=0,
-                total_allocated=total * MIB,
-                total_reserved=reserved_mib * MIB,
-            )
+        taken_and_given_back(trace, ((begin + 1, 3, 3), (begin + 2, -3, 0)), reserved_mib)
         trace.annotation("Optimizer.step#SGD.step", begin + 11, begin + 12)
     return trace
 
@@ -154,16 +162,7 @@ def test_gradients_and_state_from_before_a_trace_are_told_by_shapes_and_the_opti
             input_dims=[[1024, 1024]],
             input_types=["float"],
         )
-        for time, size, total in ((1, 4, 34), (8, -4, 30)):  # of the forward pass
-            trace.memory(
-                size * MIB,
-                begin + time,
-                address=0x1000,
-                device_type=1,
-                device_index=0,
-                total_allocated=total * MIB,
-                total_reserved=60 * MIB,
-            )
+        taken_and_given_back(trace, ((begin + 1, 4, 34), (begin + 8, -4, 30)), 60)  # of the forward pass
         trace.annotation("Optimizer.step#AdamW.step", begin + 16, begin + 19)
     category = xmem.estimate(trace.bytes()).breakdown.category
     assert category["parameter"] == 4 * MIB

@@ -1,7 +1,7 @@
 """How much host memory a recording will take when it ends: a run that is recorded to its end may be long.
 
-While it records, torch's profiler keeps a few bytes for each event. When it stops, it makes objects of them,
-which take ten to fourteen times as much (measured with torch 2.6 and 2.12).
+While it records, torch's profiler keeps a few hundred bytes for each operator. When it stops, it makes
+objects of them, which take ten to fourteen times as much (measured with torch 2.6 and 2.12).
 """
 
 from __future__ import annotations

@@ -78,8 +78,10 @@ def run(
         UnknownMemoryError: It reads something unknown.
     """
     launch = _Launch(program, grid, arguments)
-    count = math.prod(grid)
-    together = max(1, _MOST_ELEMENTS // _largest(program.body))
+    together = min(math.prod(grid), max(1, _MOST_ELEMENTS // _largest(program.body)))
+    if together <= 1:
+        launch.run(memory, 1)
+        return
     before = memory.copy()
     try:
         launch.run(memory, together)
@@ -87,8 +89,6 @@ def run(
         raise
     except (UnsupportedError, RuntimeError):
         # An instance that waits for one before it goes on when that has ended.
-        if count == 1 or together == 1:
-            raise
         memory.restore(before)
         launch.run(memory, 1)
 

@@ -8,6 +8,9 @@ import torch
 
 from .. import host_tensors
 
+Contents = list[tuple[torch.Tensor | None, torch.Tensor | None]]
+"""What is held of each storage: the ``content`` and ``known`` of its span."""
+
 
 class UnknownMemoryError(Exception):
     """A kernel read something unknown, or something that is not its own."""
@@ -49,14 +52,14 @@ class Memory:
     def __init__(self, spans: list[Span]) -> None:
         self._spans = spans
 
-    def copy(self) -> list[tuple[torch.Tensor | None, torch.Tensor | None]]:
-        """Return what is known of each storage, for ``restore``."""
+    def copy(self) -> Contents:
+        """Return what is held of each storage, for ``restore``."""
         return [(_copy(span.content), _copy(span.known)) for span in self._spans]
 
-    def restore(self, before: list[tuple[torch.Tensor | None, torch.Tensor | None]]) -> None:
-        """Undo what was stored since a copy, which becomes this memory."""
-        for span, (content, known) in zip(self._spans, before, strict=True):
-            span.content, span.known = content, known
+    def restore(self, contents: Contents) -> None:
+        """Hold again what was held at a copy."""
+        for span, (content, known) in zip(self._spans, contents, strict=True):
+            span.content, span.known = _copy(content), _copy(known)
 
     def load(self, addresses: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """Return what lies at addresses, of shape (N,).

@@ -12,13 +12,12 @@ from collections.abc import Sequence
 
 import torch
 
-from .memory import Memory, Span
+from .memory import Contents, Memory, Span
 from .program import Program
 
 _MOST_BYTES = 1 << 27  # of the memory that is kept
 
 Key = tuple[object, ...]
-Contents = list[tuple[torch.Tensor | None, torch.Tensor | None]]
 
 
 class Repeats:
@@ -55,7 +54,7 @@ class Repeats:
         if left is None:
             return False
         self._left.move_to_end(key)
-        memory.restore([(_copied(content), _copied(known)) for content, known in left])
+        memory.restore(left)
         return True
 
     def keep(self, key: Key, memory: Memory) -> None:
@@ -87,7 +86,3 @@ def _digest(tensor: torch.Tensor | None) -> bytes:
 
 def _size(contents: Contents) -> int:
     return sum(part.numel() * part.element_size() for pair in contents for part in pair if part is not None)
-
-
-def _copied(tensor: torch.Tensor | None) -> torch.Tensor | None:
-    return None if tensor is None else tensor.clone()
