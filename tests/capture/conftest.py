@@ -135,6 +135,12 @@ def run_capture(tmp: Path, command: list[str], name: str = "trace.json", **optio
     return Captured(CaptureResult(output, iterations, wall_s, exit_status, metadata), stdout, stderr)
 
 
+def shown(path: Path) -> str:
+    """A path as traces name it, which leave out the home folder."""
+    home = Path.home()
+    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
+
+
 @pytest.fixture(scope="session")
 def captured(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Captured]:
     """``captured("dcgan.py", "--flag")``: the capture of a target, made at the first call."""
@@ -148,4 +154,4 @@ def captured(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Captured
     return make
 
 
-__all__ = ["TARGETS", "Block", "Captured", "capture", "needs_torch", "run_capture"]
+__all__ = ["TARGETS", "Block", "Captured", "capture", "needs_torch", "run_capture", "shown"]

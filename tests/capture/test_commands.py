@@ -16,7 +16,7 @@ from command_line import heed_interrupts
 from xmem.capture import capture
 from xmem.errors import CaptureError, ConfigError
 
-from .conftest import TARGETS, needs_torch, run_capture
+from .conftest import TARGETS, needs_torch, run_capture, shown
 
 PYTHON = sys.executable
 
@@ -43,7 +43,7 @@ def test_module_run_with_m(tmp_path: Path) -> None:
 def test_launcher_and_shell(tmp_path: Path) -> None:
     run = run_capture(tmp_path, ["sh", "-c", f"{PYTHON} processes/launcher.py && echo launched"])
     assert run.stdout == "a process without torch\ntraining on cuda\nlaunched\n"
-    assert run.xmem["argv"] == [str(TARGETS / "to_device.py")]
+    assert run.xmem["argv"] == [shown(TARGETS / "to_device.py")]
 
 
 @needs_torch

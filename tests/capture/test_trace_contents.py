@@ -16,7 +16,7 @@ import xmem
 import xmem.capture
 from xmem.orchestration import RunSettings
 
-from .conftest import TARGETS, Captured, needs_torch, run_capture
+from .conftest import TARGETS, Captured, needs_torch, run_capture, shown
 
 pytestmark = needs_torch
 
@@ -286,7 +286,7 @@ def test_metadata(captured: Capturing) -> None:
     run = captured("encoder_workers.py", "--workers", "2", "--epochs", "2")
     assert run.xmem["format"] == 1
     assert run.xmem["mode"] == "real"
-    assert run.xmem["argv"] == [str(TARGETS / "encoder_workers.py"), "--workers", "2", "--epochs", "2"]
+    assert run.xmem["argv"] == [shown(TARGETS / "encoder_workers.py"), "--workers", "2", "--epochs", "2"]
     assert run.xmem["device_requests"] == 27 + 2 * 3
     assert {row["name"]: row["count"] for row in run.xmem["alignments"]} == {
         "attention_dropout": 2 * 3,

@@ -304,7 +304,6 @@ def interval(
     return Interval(confidence, context_bytes + low, context_bytes + high, basis)
 
 
-@cache
 def is_calibrated(way: str, kind: str) -> bool:
     """Return whether enough runs of just this way and kind were measured for an interval of their own."""
     found = shipped().get(way, {}).get(kind)
