@@ -10,6 +10,8 @@ FUZZ_SECONDS ?= 60
 # CUDA builds of PyTorch for the tests of the phantom GPU, one release of each CUDA major version.
 CUDA13_TORCH ?= torch==2.12.0 torchvision==0.27.0 'transformers>=5' accelerate
 CUDA12_TORCH ?= torch==2.6.0 torchvision==0.21.0 transformers==4.51.3 'accelerate<1.8' 'numpy<2.3'
+# The oldest release that captures take: tested each night.
+OLDEST_TORCH ?= torch==2.5.1 torchvision==0.20.1 transformers==4.51.3 'accelerate<1.8' 'numpy<2.3'
 # Of the tests of its batch finder, beside those: it asks for nothing of torch's that they do not have.
 LIGHTNING ?= lightning pytorch-lightning lightning-utilities torchmetrics
 CUDA12_CUDNN ?= nvidia-cudnn-cu12==9.8.0.87
@@ -129,9 +131,12 @@ test-stacks: $(STAMPS)/xmem $(STAMPS)/develop  ## Run popular training stacks, o
 	$(if $(STACKS),,cd tests && python -m stacks.page)
 	XMEM_STACKS='$(STACKS)' pytest -q tests/stacks
 
-test-nightly: test-stacks $(STAMPS)/xmem $(STAMPS)/develop .venv-cuda13/ready .venv-cuda12/ready  ## Stacks, fuzzing, and long runs of the allocator's tests
+test-nightly: test-stacks $(STAMPS)/xmem $(STAMPS)/develop .venv-cuda13/ready .venv-cuda12/ready .venv-oldest/ready  ## Stacks, fuzzing, and long runs of the allocator's tests
 	$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=1200
 	$(PHANTOM_PYTEST) -m nightly tests/phantom tests/unit tests/robustness
+	XMEM_PHANTOM_CUDNN=$(CURDIR)/.venv-cuda12/cudnn/nvidia/cudnn/lib/libcudnn.so.9 \
+	  XMEM_PHANTOM_PYTHONS=$(CURDIR)/.venv-cuda13/bin/python:$(CURDIR)/.venv-oldest/bin/python \
+	  $(PYTEST) -k venv-oldest tests/phantom
 	python tests/fuzz/interrupt_captures.py --runs 200 --python .venv-cuda13/bin/python
 	cd tests && python -m property.long_run --programs 100000
 	XMEM_HYPOTHESIS_EXAMPLES=10000 pytest -q tests/property/test_allocator_against_reference.py
@@ -170,7 +175,7 @@ scoreboard: $(STAMPS)/xmem $(patsubst bench/scoreboard/environments/%.txt,.venv-
 	  --folder $(CURDIR)/.scoreboard --environments $(CURDIR)/.venv-scoreboard --page $(CURDIR)/docs/scoreboard.md
 
 clean:  ## Remove what was built and installed here
-	rm -rf $(VENV) .venv-bench .venv-cuda12 .venv-cuda13 .venv-stacks .venv-scoreboard .stacks .accuracy .scoreboard build .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-bench .venv-cuda12 .venv-cuda13 .venv-oldest .venv-stacks .venv-scoreboard .stacks .accuracy .scoreboard build .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 # --- set-up, each step once -----------------------------------------------------------------------------------------
 
@@ -234,6 +239,11 @@ $(STAMPS)/models: $(STAMPS)/torch pyproject.toml
 	sh tools/make_venv.sh .venv-cuda12
 	PIP_FIND_LINKS= .venv-cuda12/bin/python $(PIP_INSTALL) $(CUDA12_TORCH)
 	PIP_FIND_LINKS= .venv-cuda12/bin/python $(PIP_INSTALL) --no-deps --target .venv-cuda12/cudnn $(CUDA12_CUDNN)
+	touch $@
+
+.venv-oldest/ready: Makefile
+	sh tools/make_venv.sh .venv-oldest
+	PIP_FIND_LINKS= .venv-oldest/bin/python $(PIP_INSTALL) $(OLDEST_TORCH)
 	touch $@
 
 # Of the scoreboard. Several gigabytes each.

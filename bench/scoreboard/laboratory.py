@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
@@ -26,10 +26,12 @@ class Ran:
     Attributes:
         output: What it printed.
         problem: Why there is no capture of it; empty if there is one. Its output may still hold its answer.
+        allocated: Peak of allocated bytes by rank, as PyTorch counted it; empty without a capture.
     """
 
     output: str
     problem: str
+    allocated: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,7 @@ class Laboratory:
         variables: Mapping[str, str] | None = None,
         values: Mapping[str, float] | None = None,
         world: World | None = None,
+        rank: int | None = None,
     ) -> Ran:
         """Run a command on a phantom GPU.
 
@@ -144,13 +147,15 @@ class Laboratory:
             variables: Of the environment, beside this process's own.
             values: What reads of unknown values give, by ``FILE:LINE``.
             world: The distributed job of which only some ranks run.
+            rank: The one to trace; by default the one that needs most.
         """
         device = find_device(gpu)
         if capacity != 1.0:
             device = replace(device, total_memory_bytes=int(device.total_memory_bytes * capacity))
         with tempfile.TemporaryDirectory(prefix="scoreboard-") as folder, tempfile.TemporaryFile() as output:
+            allocated = {}
             try:
-                capture(
+                captured = capture(
                     command,
                     Path(folder) / "trace.json",
                     mode="phantom",
@@ -161,16 +166,23 @@ class Laboratory:
                         values=values or {},
                     ),
                     world=world,
+                    rank=rank,
                     extent=extent or Extent(until_end=True),
                     timeout_s=self.timeout_s,
                     stdout=output.fileno(),
                     env={**os.environ, **(variables or {})},
                 )
                 problem = ""
+                allocated = {
+                    int(note["rank"]): max(
+                        (int(row["peak_allocated_bytes"]) for row in note["devices"]), default=0
+                    )
+                    for note in captured.metadata["phantom"]["ranks"]
+                }
             except CaptureError as error:
                 problem = str(error)
             output.seek(0)
-            return Ran(output.read().decode(errors="replace"), problem)
+            return Ran(output.read().decode(errors="replace"), problem, allocated)
 
 
 @cache

@@ -122,6 +122,12 @@ def torch_version(phantom: Phantom) -> tuple[int, int]:
     return int(major), int(minor)
 
 
+def needs_torch(python: str, oldest: tuple[int, int], why: str) -> None:
+    """Skip a test on releases that lack what its script calls."""
+    if torch_version(Phantom(python, Path())) < oldest:
+        pytest.skip(why)
+
+
 @pytest.fixture
 def unused_port() -> str:
     """A port of the loopback interface that nobody listens on."""

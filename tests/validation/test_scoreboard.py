@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 from scoreboard.__main__ import in_turns
 from scoreboard.answers import AnswerFolder, Answers
 from scoreboard.page import write_page
-from scoreboard.projects import liger, timm
+from scoreboard.projects import liger, megatron, timm
 from scoreboard.rows import Row
 from scoreboard.score import score
 from xmem.errors import TraceError
@@ -65,6 +65,32 @@ def test_settings_of_liger_are_for_a_kernel_a_commit_and_a_day():
     assert ("code" in late, late["modes"]) == (False, "forward,backward")
     assert liger._setting("rope", "b5672a15", "2024-09-03")["environment"].endswith("4.44")
     assert liger._setting("rope", "ffffffff", "2024-09-03")["environment"] == "torch-2.6.0"
+
+
+def test_rows_of_megatron_are_first_runs_without_transformer_engine(tmp_path):
+    def line(path: str, config: str, gpu: str = "A100 (dgx_a100)") -> tuple[str, ...]:
+        return ("NVIDIA/Megatron-LM@d9", path, "gpt/gpt3_tp1", config, gpu, "", "peak", "3632653312", "")
+
+    data = figures(
+        tmp_path,
+        megatron.FILE,
+        line("gpt/gpt3_tp1/golden_values_dev.json", "num-layers=12 transformer-impl=local bf16=True"),
+        line("gpt/gpt3_tp1/golden_values_dev_2nd.json", "num-layers=12 transformer-impl=local bf16=True"),
+        line("gpt/gpt3_tp1/golden_values_lts.json", "num-layers=12 bf16=True"),
+    )
+    (row,) = megatron.rows(data)
+    assert (row.job, row.gpu, row.truth) == ("gpt/gpt3_tp1/a100-80gb", "a100-80gb", 3632653312.0)
+
+
+def test_a_recipe_of_megatron_keeps_everything_but_its_files_and_apex():
+    recipe = {
+        "MODEL_ARGS": {
+            "--data-path": "${DATA_PATH}/text", "--save": "there", "--save-interval": 10000,
+            "--bf16": True, "--async-save": False, "--lr": 1.5e-4,
+        }
+    }  # fmt: skip
+    kept = ["--save-interval", "10000", "--bf16", "--lr", "0.00015"]
+    assert megatron.arguments(recipe) == [*kept, "--no-persist-layer-norm", "--no-masked-softmax-fusion"]
 
 
 @pytest.mark.parametrize(

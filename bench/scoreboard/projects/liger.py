@@ -25,6 +25,8 @@ from xmem.errors import ConfigError
 NAME = "liger"
 FILE = "liger_benchmark_memory.csv"
 _REPOSITORY = "linkedin/Liger-Kernel"
+# Benchmarks import losses of the tests, but not the data there.
+_PATHS = ("src", "benchmark", ":(glob)test/**/*.py")
 _CARDS = {
     "NVIDIA A100-SXM4-80GB": "a100-80gb",
     "NVIDIA A100-SXM4-40GB": "a100-40gb",
@@ -72,8 +74,8 @@ def run(row: Row, laboratory: Laboratory) -> Answers:
     commit = _added(laboratory, path)[kernel, row.gpu, day]
     setting = _setting(kernel, commit, day)
     script = setting.get("script", commit)
-    code = laboratory.code(_REPOSITORY, script, ("src", "benchmark", "test"))
-    own = laboratory.code(_REPOSITORY, setting.get("code", script), ("src", "benchmark", "test"))
+    code = laboratory.code(_REPOSITORY, script, _PATHS)
+    own = laboratory.code(_REPOSITORY, setting.get("code", script), _PATHS)
     python = laboratory.python(setting["environment"])
     points: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="scoreboard-") as folder:

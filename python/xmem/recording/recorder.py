@@ -34,7 +34,7 @@ RecordedDevice = Literal["auto", "cpu", "fake", "cuda"]
 StrPath = str | os.PathLike[str]
 
 _DEVICES = ("auto", "cpu", "fake", "cuda")
-_OLDEST_TORCH = (2, 6)
+_OLDEST_TORCH = (2, 5)
 
 _NOT_YET = "the block has not ended yet; ask for results after it"
 _FAILED = "the block ended with an exception, so that its recording was discarded"
@@ -277,7 +277,7 @@ def _is_on_gpu(device: RecordedDevice) -> bool:
         raise CaptureError("torch cannot be imported; install it where the block runs") from error
     major, minor = torch.__version__.split(".")[:2]
     if (int(major), int(minor)) < _OLDEST_TORCH:
-        raise CaptureError(f"torch is {torch.__version__}; recording needs torch 2.6 or newer")
+        raise CaptureError(f"torch is {torch.__version__}; recording needs torch 2.5 or newer")
     has_gpu = bool(torch.cuda.is_available())
     if device == "cuda" and not has_gpu:
         raise ConfigError(

@@ -15,7 +15,7 @@ from xmem.capture import Extent, PhantomMachine, capture
 from xmem.devices.gpus import find_device
 from xmem.errors import CaptureError
 
-from ..conftest import NEWEST_FIRST, PYTHONS, Phantom, run, torch_version
+from ..conftest import NEWEST_FIRST, PYTHONS, Phantom, needs_torch, run, torch_version
 
 pytestmark = pytest.mark.skipif(not PYTHONS, reason="no CUDA build of torch here")
 
@@ -497,6 +497,7 @@ def test_a_model_compiled_ahead_of_its_first_call(python, tmp_path):
 
 def test_a_sharded_job_of_two_ranks(python, tmp_path):
     """FSDP2: each rank holds half of the parameters, gradients and optimizer state."""
+    needs_torch(python, (2, 6), "FSDP2 is elsewhere")
     script = tmp_path / "train.py"
     script.write_text(
         textwrap.dedent(

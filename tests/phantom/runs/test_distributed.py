@@ -13,6 +13,8 @@ import pytest
 
 import xmem.capture
 
+from ..conftest import needs_torch
+
 _CHILD = Path(xmem.capture.__file__).parent / "child" / "xmem_child/on_phantom/phantom_distributed.py"
 _MIB = 1 << 20
 _WORKSPACE = 32 << 20  # of cuBLAS on an H100, for each thread that uses it
@@ -172,6 +174,7 @@ def test_data_parallel_ranks(phantom):
 
 
 def test_sharded_ranks(phantom):
+    needs_torch(phantom.python, (2, 6), "FSDP2 is elsewhere")
     ran = _run(
         phantom,
         """

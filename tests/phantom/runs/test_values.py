@@ -14,7 +14,7 @@ import xmem
 from xmem.capture import Extent, PhantomMachine, capture
 from xmem.errors import CaptureError
 
-from ..conftest import NEWEST_FIRST, PYTHONS
+from ..conftest import NEWEST_FIRST, PYTHONS, needs_torch
 
 pytestmark = pytest.mark.skipif(not PYTHONS, reason="no CUDA build of torch here")
 
@@ -96,6 +96,7 @@ def test_sizes_that_depend_on_data_are_those_of_the_cpu(each_python, tmp_path, m
 
 
 def test_kernels_of_triton_give_what_they_compute(each_python, tmp_path):
+    needs_torch(each_python, (2, 6), "Triton 3.1 does not compile some of them")
     lines, _ = printed(each_python, tmp_path, Path(__file__).parents[1] / "triton_programs.py")
     for line in lines:
         name, given, expected = json.loads(line)

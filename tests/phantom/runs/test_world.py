@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.phantom.conftest import PYTHONS
+from tests.phantom.conftest import PYTHONS, needs_torch
 
 import one_rank
 from one_rank import EXAMPLES
@@ -326,6 +326,7 @@ for _ in range(3):
 @pytest.mark.parametrize("python", PYTHONS)
 def test_symmetric_memory_needs_no_peers(python, tmp_path, capfd) -> None:
     """8 MiB and a page of 2 MiB for the signals are taken once; each peer has addresses of its own."""
+    needs_torch(python, (2, 6), "symmetric memory is made by another function")
     script = tmp_path / "symmetric.py"
     script.write_text(SYMMETRIC)
     one_rank.traced([python, str(script)], tmp_path / "run", None, World(16, (3,), 8))

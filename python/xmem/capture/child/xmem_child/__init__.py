@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .session import Session
     from .watching.modules import RootObserver
 
-_OLDEST_TORCH = (2, 6)
+_OLDEST_TORCH = (2, 5)
 
 
 def install() -> None:
@@ -43,7 +43,7 @@ def install() -> None:
     if (int(major), int(minor)) < _OLDEST_TORCH:
         settings.report(
             state="failed",
-            message=f"the script's torch is {torch.__version__}; capturing needs torch 2.6 or newer",
+            message=f"the script's torch is {torch.__version__}; capturing needs torch 2.5 or newer",
         )
         return
     if settings.mode == "phantom" and (message := _no_code_for_the_gpu()):

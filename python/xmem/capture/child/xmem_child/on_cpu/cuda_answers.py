@@ -136,7 +136,10 @@ def install(session: Session) -> None:
     _answer(torch.cuda, random)
     _answer(torch.cuda.memory, memory)
     _answer(torch.cuda, memory)
-    _answer(torch.accelerator, _accelerator_answers(session))
+    if hasattr(torch, "accelerator"):  # since torch 2.6
+        _answer(torch.accelerator, _accelerator_answers(session))
+    else:
+        _pass_for_torch_classes()
     for name in ("range_push", "range_pop", "mark", "range_start", "range_end"):
         setattr(torch.cuda.nvtx, name, _nothing())
     torch.cuda.nvtx.range = nullcontext
@@ -150,6 +153,14 @@ def install(session: Session) -> None:
     torch.amp.autocast_mode.is_autocast_available = lambda device_type: device_type in ("cpu", "cuda")
     _skip_pinning()
     _limit_distributed(session)
+
+
+def _pass_for_torch_classes() -> None:
+    """Let torch 2.5's compiler take our streams and events, which have to inherit from abstract classes."""
+    from torch import _streambase
+
+    _streambase._StreamBase.register(Stream)
+    _streambase._EventBase.register(Event)
 
 
 def _answer(module: ModuleType, answers: dict[str, Any]) -> None:
