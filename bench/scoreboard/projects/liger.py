@@ -84,7 +84,8 @@ def run(row: Row, laboratory: Laboratory) -> Answers:
         for arguments in setting["runs"]:
             output.unlink(missing_ok=True)
             command = [python, HERE / "scripts" / "liger_rows.py", output, _script(code, kernel)]
-            command += [times if setting["times"] == "published" else "short", setting["modes"], *arguments]
+            command += [times if setting["times"] == "published" else "short", setting["modes"]]
+            command += [setting["garbage"], *arguments]
             ran = laboratory.on_phantom(
                 [str(part) for part in command],
                 row.gpu,

@@ -1,12 +1,13 @@
 """Run one benchmark script of Liger-Kernel and write what its memory part measured.
 
-    python liger_rows.py OUTPUT SCRIPT TIMES MODES [arguments of the script]
+    python liger_rows.py OUTPUT SCRIPT TIMES MODES GARBAGE [arguments of the script]
 
 The script is the project's own, unchanged. Two functions are replaced: the one that writes to its table, and
 the one that repeats a call until its time is known, because without a GPU no time is. TIMES is ``short`` (two
 calls), or a JSON file of published milliseconds, by which Triton's pattern of calls is followed, with each
 loop cut at five. MODES is ``script``, or the modes that the memory part was run with, separated by commas,
-where the script as it was committed has others.
+where the script as it was committed has others. GARBAGE is ``collected`` between two points, so that no cycle
+of references that only this run has keeps memory, or ``kept``, as in the project's own run.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import triton.testing
 _LONGEST_LOOP = 5
 _FLUSH_BYTES = 256 * 1024 * 1024
 
-output, script, times, modes, *arguments = sys.argv[1:]
+output, script, times, modes, garbage, *arguments = sys.argv[1:]
 sys.argv = [script, *arguments]
 sys.path.insert(0, str(Path(script).parent))
 version_of = importlib.metadata.version
@@ -82,7 +83,8 @@ def run_benchmarks(
                         torch.cuda.empty_cache()
                     if metric_name == "memory":
                         results.append(point)
-                    gc.collect()
+                    if garbage == "collected":
+                        gc.collect()
 
 
 def do_bench(

@@ -24,6 +24,7 @@ torch.cuda.current_stream().wait_stream(stream)
 moved.record_stream(stream)
 event.synchronize()
 assert event.elapsed_time(event) == 0.0
+assert 1000 / event.elapsed_time(stream.record_event(torch.cuda.Event(enable_timing=True))) > 0, "a rate"
 
 host = torch.from_numpy(np.ones((4, 8), dtype=np.float32))
 assert (

@@ -88,12 +88,31 @@ def skip_launches(contents: FakeContents, assume: Callable[[str], None]) -> None
             return measure(self, *args, config=config, **kwargs) if config is self.configs[0] else _NO_TIMES
 
         module.Autotuner._bench = measure_first
+        if hasattr(module, "do_bench"):  # until Triton 3.1, which does not ask the driver
+            module.do_bench = _benchmarker(64_000_000)
 
     after_import("triton.runtime.jit", follow_functions)
     after_import("triton.runtime.autotuner", follow_tuners)
     after_import("triton.runtime.driver", lambda module: module.driver.set_active(_DescribedDriver()))
 
 
+def _benchmarker(cache_elements: int) -> Callable[..., Any]:
+    """Return what allocates as ``triton.testing.do_bench`` does.
+
+    Args:
+        cache_elements: Of four bytes, in the tensor that empties the cache of the GPU between two calls.
+    """
+
+    def benchmark(kernel_call: Callable[[], Any], *, quantiles: Any = None, **_: Any) -> Any:
+        kernel_call()
+        torch.empty(cache_elements, dtype=torch.int, device="cuda").zero_()
+        kernel_call()
+        return [1.0] * len(quantiles) if quantiles else 1.0
+
+    return benchmark
+
+
+_CACHE_ELEMENTS = 1 << 26  # since Triton 3.2
 _Target = namedtuple("_Target", ("backend", "arch", "warp_size"))  # as GPUTarget of Triton
 
 
@@ -129,19 +148,13 @@ class _DescribedDriver:
         return _Target("cuda", major * 10 + minor, 32)
 
     def get_empty_cache_for_benchmark(self) -> torch.Tensor:
-        return torch.empty(1 << 26, dtype=torch.int, device="cuda")
+        return torch.empty(_CACHE_ELEMENTS, dtype=torch.int, device="cuda")
 
     def clear_cache(self, cache: torch.Tensor) -> None:
         cache.zero_()
 
     def get_benchmarker(self) -> Callable[..., Any]:
-        def benchmark(kernel_call: Callable[[], Any], *, quantiles: Any = None, **_: Any) -> Any:
-            kernel_call()
-            self.clear_cache(self.get_empty_cache_for_benchmark())
-            kernel_call()
-            return [1.0] * len(quantiles) if quantiles else 1.0
-
-        return benchmark
+        return _benchmarker(_CACHE_ELEMENTS)
 
     @functools.cached_property
     def _described(self) -> Any:
