@@ -161,21 +161,22 @@ def _interpreter_of(command: list[str], python: Path | None, environment: dict[s
     return sys.executable if build is None else build.python
 
 
-def make_weights(folder: Path, file: Path, python: str, name: str) -> int:
+def make_weights(folder: Path, file: Path, python: str, name: str, dtype: str = "float32") -> int:
     """Make a file of weights that takes no room, and return the bytes of the tensors in it.
 
     Args:
         folder: Has the model's config.
         file: The file to make.
-        python: Interpreter whose transformers knows the model.
+        python: Interpreter whose transformers or diffusers knows the model.
         name: What to call the model in messages.
+        dtype: Of its tensors, where the config does not say it; those of diffusers do not.
 
     Raises:
         ConfigError: It cannot be made.
     """
     try:
         done = subprocess.run(
-            [python, str(_MAKER), str(folder), str(file)],
+            [python, str(_MAKER), str(folder), str(file), dtype],
             env={**os.environ, "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""},
             capture_output=True,
             text=True,

@@ -13,7 +13,7 @@ import pytest
 
 from command_line import xmem_fast
 from xmem.capture.front_ends import FOLDER, Training
-from xmem.capture.made_weights import with_weights
+from xmem.capture.made_weights import make_weights, with_weights
 from xmem.errors import ConfigError
 
 LLAMA = {
@@ -172,3 +172,45 @@ def test_the_command_ends_before_it_runs_where_the_model_cannot_be_had(
     assert refused.exit_code == 2
     assert "put config.json and tokenizer.json of the model into" in refused.output
     assert "running" not in refused.output
+
+
+# As a model of diffusers: it is made from the config as a whole, which names its class and no type.
+DIFFUSERS = """
+import torch
+__version__ = "0.38.0"
+class Net(torch.nn.Module):
+    @classmethod
+    def from_config(cls, config):
+        net = cls()
+        net.proj = torch.nn.Linear(config["width"], 3, bias=False)
+        net.norm = torch.nn.BatchNorm1d(3, affine=False)
+        return net
+"""
+
+
+@pytest.fixture
+def diffusers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "packages" / "diffusers").mkdir(parents=True)
+    (tmp_path / "packages" / "diffusers" / "__init__.py").write_text(DIFFUSERS)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "packages"))
+
+
+@pytest.mark.usefixtures("diffusers")
+def test_the_weights_of_a_model_of_diffusers_have_the_type_that_is_asked_for(tmp_path: Path) -> None:
+    folder = model_folder(tmp_path / "net", {"_class_name": "Net", "width": 5}, tokenizer="")
+    file = folder / "weights.safetensors"
+    assert make_weights(folder, file, sys.executable, "net", "bfloat16") == 5 * 3 * 2 + 2 * 3 * 2 + 8
+    length = int.from_bytes(file.read_bytes()[:8], "little")
+    header = json.loads(file.read_bytes()[8 : 8 + length])
+    assert header["proj.weight"]["dtype"] == "BF16"
+    assert header["proj.weight"]["shape"] == [3, 5]
+    assert header["norm.num_batches_tracked"] == {"dtype": "I64", "shape": [], "data_offsets": [0, 8]}
+    assert file.stat().st_size == 8 + length + 50
+
+
+@pytest.mark.usefixtures("diffusers")
+def test_a_model_that_diffusers_does_not_have_is_refused(tmp_path: Path) -> None:
+    folder = model_folder(tmp_path / "net", {"_class_name": "Other"}, tokenizer="")
+    with pytest.raises(ConfigError, match=r"diffusers 0\.38\.0 has no model Other"):
+        make_weights(folder, folder / "weights.safetensors", sys.executable, "net", "bfloat16")

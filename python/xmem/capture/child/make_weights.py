@@ -1,16 +1,22 @@
-"""Make the weights of a model from its config: ``make_weights.py FOLDER FILE``.
+"""Make the weights of a model from its config: ``make_weights.py FOLDER FILE [DTYPE]``.
 
-It runs in the user's own interpreter, whose transformers knows which tensors the model has. The file of
-weights is one of holes: it has the right length, takes no room on the disk, and reads as zeros. That is all
-that a run needs which computes nothing. What is wrong goes to stderr as one line.
+It runs in the user's own interpreter, whose transformers or diffusers knows which tensors the model has. The
+file of weights is one of holes: it has the right length, takes no room on the disk, and reads as zeros. That
+is all that a run needs which computes nothing. DTYPE is that of tensors where the config does not say it.
+What is wrong goes to stderr as one line.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
 
 # safetensors/torch.py, _TYPES
 _NAMES = {
@@ -32,11 +38,23 @@ _NAMES = {
 def main() -> None:
     """Make the weights of the model in the folder."""
     folder, file = Path(sys.argv[1]), Path(sys.argv[2])
+    torch = _installed("torch")
+    otherwise = getattr(torch, sys.argv[3]) if len(sys.argv) > 3 else torch.float32
+    # configuration_utils.py of diffusers, `ConfigMixin.to_json_string`
+    of_diffusers = '"_class_name"' in (folder / "config.json").read_text(encoding="utf-8", errors="replace")
+    model = (_model_of_diffusers if of_diffusers else _model_of_transformers)(folder, otherwise)
+    print(_write_holes(file, model.state_dict(keep_vars=True)))
+
+
+def _installed(name: str) -> Any:
     try:
-        import torch
-        import transformers
+        return importlib.import_module(name)
     except ImportError as error:
         sys.exit(f"{error.name} is not installed where the program runs; install it there")
+
+
+def _model_of_transformers(folder: Path, otherwise: torch.dtype) -> Any:
+    torch, transformers = _installed("torch"), _installed("transformers")
     try:
         config = transformers.AutoConfig.from_pretrained(folder)
     except Exception as error:  # whatever its config makes of the file
@@ -50,13 +68,29 @@ def main() -> None:
     if model_class is None:
         what = f"no model {names[0]}" if names else "no model for a config without architectures"
         sys.exit(f"transformers {transformers.__version__} has {what}; download its weights")
-    dtype = getattr(config, "dtype", None) or getattr(config, "torch_dtype", None) or torch.float32
+    dtype = getattr(config, "dtype", None) or getattr(config, "torch_dtype", None) or otherwise
     torch.set_default_dtype(getattr(torch, dtype) if isinstance(dtype, str) else dtype)
     with torch.device("meta"):
-        model = model_class(config)
+        return model_class(config)
+
+
+def _model_of_diffusers(folder: Path, otherwise: torch.dtype) -> Any:
+    torch, diffusers = _installed("torch"), _installed("diffusers")
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    model_class = getattr(diffusers, config["_class_name"], None)
+    if model_class is None:
+        name = config["_class_name"]
+        sys.exit(f"diffusers {diffusers.__version__} has no model {name}; download its weights")
+    torch.set_default_dtype(otherwise)
+    with torch.device("meta"):
+        return model_class.from_config(config)
+
+
+def _write_holes(file: Path, state: dict[str, torch.Tensor]) -> int:
+    """Write the file, and return the bytes of the tensors in it."""
     tensors = {}
     seen: set[int] = set()
-    for name, tensor in model.state_dict(keep_vars=True).items():
+    for name, tensor in state.items():
         if id(tensor) not in seen:  # tied to another
             seen.add(id(tensor))
             tensors[name] = tensor
@@ -73,7 +107,7 @@ def main() -> None:
     with file.open("wb") as opened:
         opened.write(len(text).to_bytes(8, "little") + text)
         opened.truncate(8 + len(text) + end)
-    print(end)
+    return end
 
 
 if __name__ == "__main__":
