@@ -79,6 +79,8 @@ def _version() -> str:
 
 
 def _is_open(answers: AnswerFolder, row: Row, *, retry: bool) -> bool:
+    if score(row, None).verdict == "left out":
+        return False
     known = answers.find(row.project, row.job)
     return known is None or (retry and bool(known.problem))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -92,18 +93,28 @@ class Laboratory:
             partial.rename(folder)
         return folder
 
-    def model(self, name: str, environment: str) -> Path:
+    def model(self, name: str, environment: str, dtype: str = "float32") -> Path:
         """A folder that ``from_pretrained`` loads, with weights that take no room.
 
         Args:
-            name: A file of ``models``, which holds the config that the model's authors published.
-            environment: The one whose transformers makes it.
+            name: A file of ``models``, which holds the config that the model's authors published, or a folder
+                with the configs of its parts.
+            environment: The one whose transformers or diffusers makes it.
+            dtype: Of its tensors, where the config does not say it.
         """
         folder = self.checkouts / "models" / name
-        if not (folder / "model.safetensors").exists():
+        if (HERE / "models" / name).is_dir():
+            shutil.copytree(HERE / "models" / name, folder, dirs_exist_ok=True)
+        else:
             folder.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(HERE / "models" / f"{name}.json", folder / "config.json")
-            make_weights(folder, folder / "model.safetensors", self.python(environment), name)
+        for config in folder.rglob("config.json"):
+            of_diffusers = '"_class_name"' in config.read_text()
+            weights = config.with_name(
+                "diffusion_pytorch_model.safetensors" if of_diffusers else "model.safetensors"
+            )
+            if not weights.exists():
+                make_weights(config.parent, weights, self.python(environment), name, dtype)
         return folder
 
     def python(self, environment: str) -> str:
@@ -135,6 +146,7 @@ class Laboratory:
         values: Mapping[str, float] | None = None,
         world: World | None = None,
         rank: int | None = None,
+        folder: Path | None = None,
     ) -> Ran:
         """Run a command on a phantom GPU.
 
@@ -148,16 +160,21 @@ class Laboratory:
             values: What reads of unknown values give, by ``FILE:LINE``.
             world: The distributed job of which only some ranks run.
             rank: The one to trace; by default the one that needs most.
+            folder: Where it runs; the current one by default.
         """
         device = find_device(gpu)
         if capacity != 1.0:
             device = replace(device, total_memory_bytes=int(device.total_memory_bytes * capacity))
-        with tempfile.TemporaryDirectory(prefix="scoreboard-") as folder, tempfile.TemporaryFile() as output:
+        with (
+            contextlib.chdir(folder or Path.cwd()),
+            tempfile.TemporaryDirectory(prefix="scoreboard-") as scratch,
+            tempfile.TemporaryFile() as output,
+        ):
             allocated = {}
             try:
                 captured = capture(
                     command,
-                    Path(folder) / "trace.json",
+                    Path(scratch) / "trace.json",
                     mode="phantom",
                     machine=PhantomMachine(
                         device,

@@ -9,10 +9,11 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 
-from scoreboard.__main__ import in_turns
+from scoreboard.__main__ import _is_open, in_turns
 from scoreboard.answers import AnswerFolder, Answers
+from scoreboard.laboratory import Laboratory
 from scoreboard.page import write_page
-from scoreboard.projects import liger, megatron, timm
+from scoreboard.projects import liger, megatron, peft, timm
 from scoreboard.rows import Row
 from scoreboard.score import score
 from xmem.errors import TraceError
@@ -91,6 +92,64 @@ def test_a_recipe_of_megatron_keeps_everything_but_its_files_and_apex():
     }  # fmt: skip
     kept = ["--save-interval", "10000", "--bf16", "--lr", "0.00015"]
     assert megatron.arguments(recipe) == [*kept, "--no-persist-layer-norm", "--no-masked-softmax-fusion"]
+
+
+def test_rows_of_peft_and_which_of_them_are_run(tmp_path):
+    def line(task: str, release: str, metric: str) -> tuple[str, ...]:
+        path = f"method_comparison/{task}/results/lora--default-r32--b.json"
+        return ("huggingface/peft@5d", path, "lora", "{}", "NVIDIA L40S",
+                f"torch {release}+cu130 transformers 5.10.2", metric, "10708058112", "success")  # fmt: skip
+
+    data = figures(
+        tmp_path,
+        peft.FILE,
+        line("image-gen", "2.12.0", "max_memory_reserved minus start, over the whole run"),
+        line("image-gen", "2.13.0", "mean of memory_reserved at step ends"),
+        line("image-gen", "2.13.0", "size of the checkpoint"),
+        line("MetaMathQA", "2.12.0", "99th percentile of memory_reserved at step ends"),
+    )
+    same, other, text = peft.rows(data)
+    assert same.job == other.job == "image-gen/lora/default-r32--b"
+    assert [row.item for row in (same, other, text)] == ["max", "mean", "99th"]
+    assert (same.truth, same.gpu, same.quantity) == (10708058112.0, "l40s", "reserved")
+    assert (same.is_rebuilt, other.is_rebuilt) == (True, False)
+    folder = AnswerFolder(tmp_path, "1")
+    assert _is_open(folder, same, retry=False)
+    assert not _is_open(folder, text, retry=True)  # its data are not to be had
+
+
+def test_the_mean_of_a_short_run_of_peft_is_weighted_as_in_the_whole_run():
+    said = {
+        "accelerator_memory_max": 500,
+        "accelerator_memory_reserved_99th": 490,
+        "accelerator_memory_reserved_avg": 400 - 110 / 110,  # 100 steps of 390, 10 of 489
+        "metrics": [{"step": 100, "mem reserved avg": 390.0}, {"step": 110}],
+    }
+    assert peft.figures(said, evaluation=100, steps=750) == pytest.approx(
+        {"max": 500, "99th": 490, "mean": (100 * 390 + 650 * 489) / 750}
+    )
+
+
+def test_the_parts_of_a_model_get_weights_where_their_libraries_look(tmp_path, monkeypatch):
+    made = []
+
+    def make_weights(_: Path, file: Path, *rest: str) -> None:
+        made.append((file.relative_to(tmp_path / "code" / "models").as_posix(), rest[-1]))
+        file.touch()
+
+    monkeypatch.setattr("scoreboard.laboratory.make_weights", make_weights)
+    monkeypatch.setattr(Laboratory, "python", lambda _, environment: environment)
+    laboratory = Laboratory(tmp_path / "histories", tmp_path / "code", tmp_path / "environments")
+    for _ in range(2):  # what was made stays
+        folder = laboratory.model("flux2-klein-base-4b", "an environment", "bfloat16")
+    assert sorted(made) == [
+        ("flux2-klein-base-4b/text_encoder/model.safetensors", "bfloat16"),
+        ("flux2-klein-base-4b/transformer/diffusion_pytorch_model.safetensors", "bfloat16"),
+        ("flux2-klein-base-4b/vae/diffusion_pytorch_model.safetensors", "bfloat16"),
+    ]
+    assert (folder / "model_index.json").exists()
+    assert (folder / "tokenizer" / "tokenizer.json").exists()
+    assert laboratory.model("qwen3.5-0.8b", "an environment").joinpath("model.safetensors").exists()
 
 
 @pytest.mark.parametrize(

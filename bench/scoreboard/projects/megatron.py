@@ -1,9 +1,9 @@
 """Megatron-LM's golden files: the peak of allocated bytes of the last rank in its functional tests.
 
 Only tests with ``--transformer-impl local`` are here, because TransformerEngine has no wheels. Nor has Apex,
-whose kernels most of these use. Tests of T5, whose data has to be tokenized, are not here either. The arguments
-of a test are those of its recipe; its data is made up, because shapes do not depend on it. The last rank runs
-beside rank 0, which tells the others whether to train.
+whose kernels most of these use. Tests of T5, whose data has to be tokenized, are not here either. The
+arguments of a test are those of its recipe; its data is made up, because shapes do not depend on it. The last
+rank runs beside rank 0, which tells the others whether to train.
 """
 
 from __future__ import annotations
