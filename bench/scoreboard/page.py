@@ -20,8 +20,9 @@ _HEAD = """# Scoreboard
 
 Figures that others measured on real GPUs and published, and what the phantom GPU says of the same jobs. Each
 job is the project's own script at the commit that its figure came with, on a machine without a GPU. All that
-differs is how often it repeats what it measures. Written by `make scoreboard`; do not edit.
-`bench/scoreboard/README.md` says how to rebuild it, and how to add a row.
+differs is how often it repeats what it measures, and that weights and data are made up in the same sizes.
+Written by `make scoreboard`; do not edit. `bench/scoreboard/README.md` says how to rebuild it, and how to add
+a row.
 
 The 77 measured runs of the xMem paper's authors, with all other estimators beside us, are in
 [Accuracy](accuracy.md).
