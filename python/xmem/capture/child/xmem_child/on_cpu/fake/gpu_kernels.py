@@ -89,7 +89,7 @@ def skip_launches(contents: FakeContents, assume: Callable[[str], None]) -> None
 
         module.Autotuner._bench = measure_first
         if hasattr(module, "do_bench"):  # until Triton 3.1, which does not ask the driver
-            module.do_bench = _benchmarker(64_000_000)
+            module.do_bench = _benchmarker(64_000_000)  # type: ignore[attr-defined]
 
     after_import("triton.runtime.jit", follow_functions)
     after_import("triton.runtime.autotuner", follow_tuners)
