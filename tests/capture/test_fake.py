@@ -176,6 +176,25 @@ def test_operators_without_a_description_are_named_with_the_line_to_add(tmp_path
     assert "@torch.library.register_fake('mine::doubled')" in str(failed.value)
 
 
+def test_tensors_without_memory_stay_on_meta(tmp_path: Path) -> None:
+    lines = printed(
+        tmp_path,
+        TRAIN
+        + textwrap.dedent(
+            """
+            from torch._subclasses.fake_tensor import FakeTensorMode
+            large = torch.empty(1 << 24, device="meta")
+            moved = model.weight.detach().to("meta")
+            with FakeTensorMode():
+                traced = torch.empty(1 << 24)
+            print(large.device, moved.device, moved.is_cuda, type(traced).__name__)
+            train()
+            """
+        ),
+    )
+    assert lines[0] == "meta meta False FakeTensor"
+
+
 def test_workers_that_load_data_compute(tmp_path: Path) -> None:
     lines = printed(
         tmp_path,

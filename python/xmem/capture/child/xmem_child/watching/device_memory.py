@@ -19,6 +19,7 @@ CUDA = torch.device("cuda", 0)
 _storage_of = torch._C.TensorBase.untyped_storage
 _functorch = torch._C._functorch
 _MARK = "_xmem_device"
+_KNOWN = {"cuda": True, "meta": False}  # kinds of storages that tell by themselves
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
@@ -75,8 +76,9 @@ def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
 def storage_is_device(storage: torch.UntypedStorage | None) -> bool:
     """Return whether a storage stands for GPU memory; settles it for storages that a running call hands to
     Python."""
-    if storage is not None and storage.device.type == "cuda":
-        return True
+    kind = None if storage is None else storage.device.type
+    if kind in _KNOWN:
+        return _KNOWN[kind]
     known: bool | None = getattr(storage, _MARK, None)
     if known is not None:
         return known

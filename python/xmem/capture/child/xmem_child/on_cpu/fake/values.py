@@ -146,7 +146,7 @@ class _Registry(Registry):
 
         def call(keys: Any, *args: Any, **kwargs: Any) -> Any:
             keys, goes_to = BELOW.get(keys.raw_repr()) or below(keys)
-            if goes_to != ON_HOST:
+            if goes_to != ON_HOST or (kwargs and _makes_elsewhere(kwargs)):
                 return operator.call_at(keys, args, kwargs)
             if not self._is_made(operator, args, kwargs):
                 return self._compute(operator, keys, args, kwargs)
@@ -205,6 +205,13 @@ class _Registry(Registry):
         for length in size:
             elements *= length
         return not self._contents.are_few(elements, kwargs.get("dtype") or torch.get_default_dtype())
+
+
+def _makes_elsewhere(kwargs: Kwargs) -> bool:
+    """Return whether a call asks for a tensor without memory, as models that are built on ``meta`` do, and
+    PyTorch's own traces (``FakeTensorMode``)."""
+    device = kwargs.get("device")
+    return device is not None and torch.device(device).type != "cpu"
 
 
 def _written(operator: Operator, args: Args, kwargs: Kwargs) -> Iterator[torch.Tensor]:
