@@ -76,8 +76,9 @@ def _install(settings: Settings) -> None:
 def _install_on_cpu(settings: Settings) -> None:
     # Only now: these need a torch that is known to be new enough.
     from .on_cpu import cuda_answers, redirect, torchvision_names
-    from .on_cpu.alignments import Alignments, compile_eagerly, flatten_recurrent_weights
+    from .on_cpu.alignments import Alignments, flatten_recurrent_weights
     from .on_cpu.autocast import CudaAutocast
+    from .on_cpu.compilation import compile_eagerly
     from .on_cpu.slow_dtypes import SlowDtypes
     from .patches import Patches
     from .session import Session

@@ -24,9 +24,6 @@ _FLASH_FOR_EFFICIENT = "the CPU's flash kernel replaces CUDA's memory-efficient 
 _ATTENTION_LAYOUT = "fused attention lays out its result as CUDA's kernels do: by position, then by head"
 _FLAT_WEIGHTS = "recurrent layers on the GPU keep their weights in one block, as cuDNN needs them"
 _FOREACH = "optimizers take the foreach path, the default on CUDA; the script itself trains on the CPU"
-_EAGER_COMPILE = (
-    "torch.compile was skipped and the model ran eagerly; compiled code usually keeps less memory"
-)
 
 _FLASH = "_scaled_dot_product_flash_attention_for_cpu"
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
@@ -154,17 +151,3 @@ def _prefer_foreach(run: RunNotes, patches: Patches) -> None:
         return [*supported_devices(), "cpu"]
 
     patches.replace(optimizer, "_get_foreach_kernels_supported_devices", devices)
-
-
-def compile_eagerly(run: RunNotes) -> None:
-    """Leave ``torch.compile`` out: what it makes for the CPU is not what it makes for CUDA."""
-
-    def compile(model: Any = None, *_args: Any, **_options: Any) -> Any:
-        run.assume(_EAGER_COMPILE)
-        return model if model is not None else lambda decorated: decorated
-
-    def compile_module(_module: torch.nn.Module, *_args: Any, **_options: Any) -> None:
-        run.assume(_EAGER_COMPILE)
-
-    torch.compile = compile
-    torch.nn.Module.compile = compile_module

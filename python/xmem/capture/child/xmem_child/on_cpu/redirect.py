@@ -45,6 +45,7 @@ from ..watching.device_memory import (
     tensors_in,
 )
 from ..watching.spans import now_ns
+from .compilation import region
 
 _PINNED = "_xmem_pinned"
 # Functions of device tensors with one result in host memory even on a GPU, and the place of that result; -1
@@ -299,9 +300,11 @@ def _follow_saved_tensor_hooks(mode: Redirection) -> None:
     build = hooks.__init__
 
     def followed(hook: Handler) -> Handler:
+        compiled = region.active
+
         @functools.wraps(hook)
         def call(value: Any) -> Any:
-            with mode.reentered():
+            with mode.reentered(), region.set(compiled):
                 return hook(value)
 
         return call

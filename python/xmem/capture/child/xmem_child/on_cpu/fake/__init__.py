@@ -7,5 +7,5 @@ is computed; reads of the rest follow the rules of ``values`` (``docs/values.md`
 
 Read in this order: ``unseen`` (work that the profiler does not see), ``contents`` (which memory nobody has
 written), ``results`` (what operators return), ``operators`` (how they are made), ``values`` (which of them
-are, and the rules for reads).
+are, and the rules for reads), ``flex_attention`` (a kernel that compiled code has, and eager code not).
 """

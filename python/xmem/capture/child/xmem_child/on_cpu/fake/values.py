@@ -29,6 +29,7 @@ from ...values.rules import Rules
 from ...watching.device_memory import running
 from ...watching.spans import SpanRecorder
 from .contents import FakeContents
+from .flex_attention import follow_flex_attention
 from .gpu_kernels import MissingKernels, skip_launches
 from .operators import Args, FakeOperator, Kwargs, Maker, tensors_in
 
@@ -78,6 +79,7 @@ class FakeValues(KnownValues):
         self._registry.follow_libraries()
         self._missing = MissingKernels(maker)
         skip_launches(self._contents, assume)
+        follow_flex_attention(self._contents.lose)
         follow_inside()
         after_fork(self._in_fork)
 
