@@ -102,6 +102,7 @@ def test_eager_it_makes_the_scores_and_keeps_none(tmp_path: Path, lines: str) ->
     assert all(block.free_ns is not None for block in scores)
     estimate = xmem.estimate(run.result.path, gpu="rtx-3060")
     assert estimate.peak_allocated_bytes > 2 * SCORES_BYTES
+    assert any("sorts indices" in line for line in estimate.assumptions) == ("learned" in lines)
 
 
 def test_a_backend_whose_kernels_are_not_known_is_refused(tmp_path: Path) -> None:

@@ -26,6 +26,10 @@ _exit = torch._C._autograd._record_function_with_args_exit
 _record = torch._C._autograd._enable_record_function
 
 _DECODED_BELOW = 128  # queries; _use_flex_decoding
+_EAGER_NOTE = (
+    "flex_attention ran eagerly and trains a tensor that its function of the scores reads: a GPU sorts "
+    "indices for that, in large buffers that are not counted here; compile it, or capture with --mode phantom"
+)
 _BACKENDS = ("AUTO", "TRITON", "TRITON_DECODE")
 # Of a block mask, in the order in which compiled code allocates them.
 _MASK_RESULTS = (
@@ -42,15 +46,16 @@ _MASK_RESULTS = (
 Lose = Callable[[torch.Tensor], None]
 
 
-def follow_flex_attention(lose: Lose) -> None:
+def follow_flex_attention(lose: Lose, assume: Callable[[str], None]) -> None:
     """Make compiled ``flex_attention`` and ``create_block_mask`` allocate what they do on CUDA.
 
     Args:
         lose: Takes tensors that nobody computes.
+        assume: Takes a sentence that a reader of the estimate should know.
     """
 
     def follow(module: ModuleType) -> None:
-        _follow_attention(module, lose)
+        _follow_attention(module, lose, assume)
         _follow_masks(module, lose)
         over_places = module._vmap_for_bhqkv
         module._vmap_for_bhqkv = lambda function, *args, **kwargs: over_places(  # type: ignore[attr-defined]
@@ -60,7 +65,7 @@ def follow_flex_attention(lose: Lose) -> None:
     after_import("torch.nn.attention.flex_attention", follow)
 
 
-def _follow_attention(module: ModuleType, lose: Lose) -> None:
+def _follow_attention(module: ModuleType, lose: Lose, assume: Callable[[str], None]) -> None:
     in_eager = module.flex_attention_hop
     gives_maxima = hasattr(module, "AuxRequest")  # came with the third result
 
@@ -78,6 +83,8 @@ def _follow_attention(module: ModuleType, lose: Lose) -> None:
         if not region.active:
             if not captured:
                 return in_eager(query, key, value, score_mod, block_mask, scale, kernel_options)
+            if torch.is_grad_enabled() and any(each.requires_grad for each in captured):
+                assume(_EAGER_NOTE)
             lifted = _lifted(score_mod, captured)
             return in_eager(query, key, value, lifted, block_mask, scale, kernel_options, tuple(captured))
         backend = kernel_options.get("BACKEND", "AUTO")

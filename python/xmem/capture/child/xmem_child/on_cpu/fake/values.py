@@ -79,7 +79,7 @@ class FakeValues(KnownValues):
         self._registry.follow_libraries()
         self._missing = MissingKernels(maker)
         skip_launches(self._contents, assume)
-        follow_flex_attention(self._contents.lose)
+        follow_flex_attention(self._contents.lose, assume)
         follow_inside()
         after_fork(self._in_fork)
 
