@@ -1,9 +1,9 @@
 """Megatron-LM's golden files: the peak of allocated bytes of the last rank in its functional tests.
 
-Only tests with ``--transformer-impl local`` are here, because TransformerEngine has no wheels. Nor has Apex,
-whose kernels most of these use. Tests of T5, whose data has to be tokenized, are not here either. The
-arguments of a test are those of its recipe; its data is made up, because shapes do not depend on it. The last
-rank runs beside rank 0, which tells the others whether to train.
+Only tests with ``--transformer-impl local`` are here, because TransformerEngine has no wheels for PyTorch.
+Apex, whose kernels most of these use, has none. Tests of T5, whose data has to be tokenized, are not here
+either. The arguments of a test are those of its recipe; its data is made up, because shapes do not depend on
+it. The last rank runs beside rank 0, which tells the others whether to train.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ _COMMIT = "adc69dba2d"
 _PATHS = ("megatron", ":(glob)*.py")
 _TESTS = "tests/functional_tests/test_cases"
 _ENVIRONMENT = "torch-2.12.0"
-# GB200's GPU is described as B200: the same compute capability, and no size here depends on its memory.
+# GB200's GPU is described as B200: the same compute capability, and no size here depends on its memory. Files
+# that do not name a card are taken for those of an A100.
 _CARDS = {"A100": "a100-80gb", "H100": "h100", "GB200": "b200", "not": "a100-80gb"}
 _RANKS = 8
-# Peaks do not grow after the optimizer's first step.
+# The optimizer's state, which its first step makes, is there from the second on.
 _ITERATIONS = 3
 # Apex's kernels for norms and softmax; what stands in for them refuses a recipe without these.
 _WITHOUT_APEX = ("--no-persist-layer-norm", "--no-masked-softmax-fusion")

@@ -277,7 +277,8 @@ def _is_on_gpu(device: RecordedDevice) -> bool:
         raise CaptureError("torch cannot be imported; install it where the block runs") from error
     major, minor = torch.__version__.split(".")[:2]
     if (int(major), int(minor)) < _OLDEST_TORCH:
-        raise CaptureError(f"torch is {torch.__version__}; recording needs torch 2.5 or newer")
+        oldest = ".".join(map(str, _OLDEST_TORCH))
+        raise CaptureError(f"torch is {torch.__version__}; recording needs torch {oldest} or newer")
     has_gpu = bool(torch.cuda.is_available())
     if device == "cuda" and not has_gpu:
         raise ConfigError(

@@ -41,9 +41,10 @@ def install() -> None:
     settings.note_torch(torch.__version__)
     major, minor = torch.__version__.split(".")[:2]
     if (int(major), int(minor)) < _OLDEST_TORCH:
+        oldest = ".".join(map(str, _OLDEST_TORCH))
         settings.report(
             state="failed",
-            message=f"the script's torch is {torch.__version__}; capturing needs torch 2.5 or newer",
+            message=f"the script's torch is {torch.__version__}; capturing needs torch {oldest} or newer",
         )
         return
     if settings.mode == "phantom" and (message := _no_code_for_the_gpu()):
