@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from xmem.capture import Extent, PhantomMachine, World, capture, find_torch
 from xmem.capture.made_weights import make_weights
@@ -28,11 +29,13 @@ class Ran:
         output: What it printed.
         problem: Why there is no capture of it; empty if there is one. Its output may still hold its answer.
         allocated: Peak of allocated bytes by rank, as PyTorch counted it; empty without a capture.
+        reserved: Peak of reserved bytes by rank, likewise.
     """
 
     output: str
     problem: str
     allocated: Mapping[int, int] = field(default_factory=dict)
+    reserved: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -170,7 +173,7 @@ class Laboratory:
             tempfile.TemporaryDirectory(prefix="scoreboard-") as scratch,
             tempfile.TemporaryFile() as output,
         ):
-            allocated = {}
+            allocated, reserved = {}, {}
             try:
                 captured = capture(
                     command,
@@ -190,16 +193,18 @@ class Laboratory:
                     env={**os.environ, **(variables or {})},
                 )
                 problem = ""
-                allocated = {
-                    int(note["rank"]): max(
-                        (int(row["peak_allocated_bytes"]) for row in note["devices"]), default=0
-                    )
-                    for note in captured.metadata["phantom"]["ranks"]
-                }
+                ranks = captured.metadata["phantom"]["ranks"]
+                allocated = {int(note["rank"]): _peak(note, "peak_allocated_bytes") for note in ranks}
+                reserved = {int(note["rank"]): _peak(note, "peak_reserved_bytes") for note in ranks}
             except CaptureError as error:
                 problem = str(error)
             output.seek(0)
-            return Ran(output.read().decode(errors="replace"), problem, allocated)
+            return Ran(output.read().decode(errors="replace"), problem, allocated, reserved)
+
+
+def _peak(note: Mapping[str, Any], figure: str) -> int:
+    """The largest of a rank's devices."""
+    return max((int(row[figure]) for row in note["devices"]), default=0)
 
 
 @cache

@@ -39,7 +39,15 @@ pytestmark = [
         (2, 1, (1,), "megatron_core.py --experts 4 --expert-parallel 2"),
         (4, 2, (0, 2), "megatron_core.py --tensor 2 --pipeline 2 --chunks 2"),
         (4, 3, (3,), "megatron_core.py --tensor 2 --experts 4 --expert-parallel 2 --recompute"),
+        (4, 3, (1, 3), "megatron_core.py --pipeline 2 --experts 4 --expert-parallel 2"),
+        (4, 3, (3,), "megatron_core.py --context 2 --experts 4 --expert-parallel 2"),
         (8, 7, (3, 7), "megatron_core.py --tensor 2 --pipeline 2 --context 2"),
+        (
+            8,
+            7,
+            (3, 7),
+            "megatron_core.py --tensor 2 --pipeline 2 --context 2 --experts 4 --expert-parallel 2",
+        ),
     ],
 )
 def test_a_rank_alone_asks_for_what_it_asks_for_among_real_peers(

@@ -11,9 +11,9 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 
 from scoreboard.__main__ import _is_open, in_turns
 from scoreboard.answers import AnswerFolder, Answers
-from scoreboard.laboratory import Laboratory
+from scoreboard.laboratory import HERE, Laboratory
 from scoreboard.page import write_page
-from scoreboard.projects import liger, megatron, peft, timm
+from scoreboard.projects import liger, megatron, peft, timm, torchtitan
 from scoreboard.rows import Row
 from scoreboard.score import score
 from xmem.errors import TraceError
@@ -44,6 +44,45 @@ def test_rows_of_timm(tmp_path):
     (row,) = timm.rows(data)
     assert row.job == "infer-amp-nchw-pt291-cu128-4090/vit/224"
     assert (row.truth, row.gpu, row.torch, row.is_rebuilt) == (768.0, "rtx-4090", "2.9.1", True)
+
+
+def test_rows_of_torchtitan_are_those_whose_job_is_known(tmp_path):
+    def line(path: str, value: str) -> tuple[str, ...]:
+        return (
+            "pytorch/torchtitan@aa",
+            path,
+            "Llama 3.1 8B",
+            "FSDP; 128 GPUs",
+            "H100",
+            "",
+            "reserved",
+            value,
+            "",
+        )
+
+    table, message = "benchmarks/llama3_h100_202412_torchtitan.md", "commit 5940ddeb53 (message)"
+    data = figures(
+        tmp_path,
+        torchtitan.FILE,
+        line(table, "67.0 GiB"),
+        line(message, "62.18 GiB"),
+        line(message, "67.0 GiB"),
+    )
+    first, second = torchtitan.rows(data)
+    assert (first.job, first.truth, first.rounding) == (
+        "llama3-8b/fsdp/128",
+        67.0 * (1 << 30),
+        0.05 * (1 << 30),
+    )
+    assert (second.job, second.truth) == ("llama3-8b/reshard-never/2025-02-06", 62.18 * (1 << 30))
+
+
+def test_jobs_of_torchtitan_have_an_environment(tmp_path):
+    names = {job.environment for job in torchtitan._jobs().values()}
+    assert {name for name in names if (HERE / "environments" / f"{name}.txt").exists()} == names
+    options = torchtitan._tokenizer(tmp_path, "train_configs/llama3_8b.toml", tmp_path)
+    tokens = Path(options[1]).read_text().splitlines()
+    assert len({token.split()[0] for token in tokens}) == 128_000
 
 
 def test_rows_of_liger_name_a_point_however_it_is_written(tmp_path):

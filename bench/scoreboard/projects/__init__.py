@@ -16,7 +16,7 @@ from typing import Protocol
 
 from scoreboard.answers import Answers
 from scoreboard.laboratory import Laboratory
-from scoreboard.projects import fakegpu, liger, megatron, peft, timm
+from scoreboard.projects import fakegpu, liger, megatron, peft, timm, torchtitan
 from scoreboard.rows import Row
 
 
@@ -30,4 +30,6 @@ class Project(Protocol):
     def run(self, row: Row, laboratory: Laboratory) -> Answers: ...
 
 
-PROJECTS: dict[str, Project] = {module.NAME: module for module in (fakegpu, liger, megatron, peft, timm)}
+PROJECTS: dict[str, Project] = {
+    module.NAME: module for module in (fakegpu, liger, megatron, peft, timm, torchtitan)
+}

@@ -205,6 +205,23 @@ def test_random_numbers_are_those_of_a_gpu(python, tmp_path):
     )
 
 
+def test_large_weights_that_are_drawn_on_the_gpu_are_unknown(python, tmp_path):
+    """Drawing them takes seconds for a model whose ranks hold small parts of it, and nobody reads them."""
+    script = TRAIN + textwrap.dedent(
+        """
+        small, large, ones = (torch.empty(1 << size, device="cuda") for size in (12, 18, 18))
+        for weight in (small, large):
+            torch.nn.init.trunc_normal_(weight)
+        torch.nn.init.ones_(ones)
+        print(small.abs().max().item() > 0, int(ones.sum()) == 1 << 18)
+        print(large.abs().max().item())
+        train()
+        """
+    )
+    lines, _ = printed(python, tmp_path, script)
+    assert lines == ["True True", "0.0"]
+
+
 def test_what_nobody_writes_to_keeps_its_value_and_what_a_kernel_may_write_to_loses_it(python, tmp_path):
     script = TRAIN + textwrap.dedent(
         """

@@ -134,7 +134,7 @@ def _install_phantom(settings: Settings) -> None:
     session.values = Values(settings, session.spans, session.assume)
     failures.tell_reads(session.values.before)
     if not settings.keep_init:
-        skip_initialisation(session.values.not_written)
+        skip_initialisation(session.values.not_written, session.values.unknown)
         skip_host_work(session.assume)
     if settings.world is not None:
         from .on_phantom.absent import AbsentPeers

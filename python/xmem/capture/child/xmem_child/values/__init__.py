@@ -25,7 +25,7 @@ from .engine import Engine
 from .imbalance import Imbalance
 from .inside import follow_inside
 from .known import KnownValues
-from .operators import Registry
+from .operators import Registry, unfollowed
 from .reads import Reads
 from .rules import Rules
 from .triton import follow_launches
@@ -43,7 +43,7 @@ class Values(KnownValues):
     def __init__(self, settings: Settings, spans: SpanRecorder, assume: Callable[[str], None]) -> None:
         super().__init__(Reads(spans, settings.values, assume), assume)
         self._contents = Contents(settings.known_elements)
-        engine = Engine(self._contents)
+        self._engine = engine = Engine(self._contents)
         running = settings.world and RunningPeers(
             frozenset(settings.world.ranks), settings.workspace / "values", settings.want_ranks
         )
@@ -65,6 +65,13 @@ class Values(KnownValues):
     def not_written(self, tensor: torch.Tensor) -> None:
         """Note that a host tensor does not hold what the script expects it to hold."""
         self._contents.note_unwritten(tensor)
+
+    @contextmanager
+    def unknown(self, tensor: torch.Tensor) -> Iterator[None]:
+        """What is written to a tensor of the GPU meanwhile is unknown."""
+        with unfollowed():
+            yield
+        self._engine.forget(tensor)
 
     def ended(self) -> None:
         """Note that the run has ended, before its assumptions are read."""
