@@ -28,7 +28,6 @@ _PATHS = (":(glob)**/*.py", ":(glob)**/*.toml", "tests/assets/*token*")
 _GIB = 1 << 30
 # The second step has the optimizer's state, which the first makes; figures do not change after it.
 _STEPS = 3
-_ALLOCATOR = "expandable_segments:True"
 # Llama 3's tokenizer: merges and 256 special tokens. Its size is the model's vocabulary.
 _MERGES = 128_000
 
@@ -45,6 +44,7 @@ class Job:
         environment: Of ``environments``.
         config: The script's configuration file.
         options: More of its command line.
+        allocator: PyTorch's settings of the allocator; by default those of the project's script.
         gpus: Ranks of the job.
         rank: The one that the figure is of; the process stands for it.
         gpu: Name of the card.
@@ -59,6 +59,7 @@ class Job:
     environment: str
     config: str
     options: str = ""
+    allocator: str = "expandable_segments:True"
     gpus: int = 8
     rank: int = 0
     gpu: str = "h100-96gb"
@@ -106,7 +107,7 @@ def run(row: Row, laboratory: Laboratory) -> Answers:
                 *[*_tokenizer(code, job.config, Path(scratch)), *job.options.split()],
             ],
             row.gpu,
-            variables={"PYTORCH_CUDA_ALLOC_CONF": _ALLOCATOR, "PYTHONPATH": str(code)},
+            variables={"PYTORCH_CUDA_ALLOC_CONF": job.allocator, "PYTHONPATH": str(code)},
             world=World(job.gpus, (job.rank,)),
             folder=code,
         )
