@@ -124,10 +124,9 @@ def capture(
         raise ConfigError(f"unknown mode {mode!r}", f"use one of {', '.join(get_args(Mode))}")
     target = Path(os.path.abspath(output))  # noqa: PTH100 - resolve() would replace a link by what it points to
     _check_output(target)
-    if world is not None and mode != "phantom":
+    if world is not None and mode == "real":
         raise ConfigError(
-            "running only some of the ranks needs phantom mode",
-            "name a Python whose torch is a CUDA build",
+            "running only some of the ranks is not possible in mode real", "use --mode phantom or fake"
         )
     if world is not None and rank is not None and rank not in world.ranks:
         raise ConfigError(f"rank {rank} cannot be traced, because it does not run", f"add {rank} to --ranks")
@@ -166,7 +165,7 @@ def _capture_in_world(asked: _Asked, target: Path, first: int) -> tuple[_Asked, 
         assert asked.world is not None
         try:
             result = _capture_rank(asked, target, first)
-            wider = asked.world.with_unlike(result.metadata["phantom"])
+            wider = asked.world.with_unlike(result.metadata.get("phantom", result.metadata))
             reason = "some ranks may need more"
             wall_s += result.wall_s
         except _MissingRanksError as error:

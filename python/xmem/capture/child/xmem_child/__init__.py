@@ -105,13 +105,27 @@ def _compute_nothing(session: Session, settings: Settings) -> Callable[[], None]
     from .on_cpu.fake.values import FakeValues
     from .on_phantom.initialisation import skip_initialisation
     from .records import failures
+    from .values.collectives import RunningPeers
+    from .watching.flat_memory import name_flat_memory
 
     session.values = values = FakeValues(
-        settings.values, settings.known_elements, session.spans, session.assume
+        settings.values,
+        settings.known_elements,
+        session.spans,
+        session.assume,
+        RunningPeers.of(settings),
+        settings.imbalance,
     )
     failures.tell_reads(values.before)
     if not settings.keep_init:
         skip_initialisation(values.not_written)
+    if settings.world is not None:
+        from .absent import AbsentPeers
+        from .on_cpu import world
+
+        session.absent = AbsentPeers(settings, session.assume)
+        world.install(session.absent, session.fail)
+    name_flat_memory(session.names)
     values.follow_thread()
     return values.follow_thread
 
@@ -137,7 +151,7 @@ def _install_phantom(settings: Settings) -> None:
         skip_initialisation(session.values.not_written, session.values.unknown)
         skip_host_work(session.assume)
     if settings.world is not None:
-        from .on_phantom.absent import AbsentPeers
+        from .absent import AbsentPeers
 
         session.absent = AbsentPeers(settings, session.assume)
     phantom_distributed.install(session.absent)

@@ -36,7 +36,7 @@ from .watching.extent import Recording
 from .watching.spans import now_ns
 
 if TYPE_CHECKING:
-    from .on_phantom.absent import AbsentPeers
+    from .absent import AbsentPeers
 
 _STOPS_BEFORE_EXIT = 3
 
@@ -444,7 +444,11 @@ class Session(RunNotes):
             self.values.ended()
             read = self.values.rows()
         # First, for what it assumes of ranks that say nothing.
-        ran = {"values": read} if self.allocator is None else {"phantom": self._phantom_metadata(read)}
+        ran = (
+            {**self._world(), "values": read}
+            if self.allocator is None
+            else {"phantom": self._phantom_metadata(read)}
+        )
         notes = self.metadata(self.settings.mode, self.settings.xmem_version, iterations, base_ns)
         notes["script_ended"] = script_ended
         if self.settings.launches and self.allocator is not None:

@@ -21,7 +21,7 @@ import torch.utils.data.dataloader
 
 from ..session import Session
 from ..settings import Gpu
-from ..watching.device_memory import CPU, CUDA
+from ..watching.device_memory import CPU, CUDA, gpus_here
 
 _CUDA_VERSION = "12.8"
 _CUDNN_VERSION = 91002
@@ -78,7 +78,7 @@ class Stream:
     """A CUDA stream on which all work is done."""
 
     device = CUDA
-    device_index = 0
+    device_index = CUDA.index
     device_type = 1
     stream_id = 0
     cuda_stream = 0
@@ -156,7 +156,8 @@ def install(session: Session) -> None:
     torch.Generator = Generator
     torch.amp.autocast_mode.is_autocast_available = lambda device_type: device_type in ("cpu", "cuda")
     _skip_pinning()
-    _limit_distributed(session)
+    if session.settings.world is None:
+        _limit_distributed(session)
 
 
 def _pass_for_torch_classes() -> None:
@@ -219,8 +220,8 @@ def _device_answers(gpu: Gpu) -> dict[str, Any]:
         "init": _nothing(),
         "_lazy_init": _nothing(),
         "_lazy_call": lambda call, **_options: call(),
-        "device_count": _always(1),
-        "current_device": _always(0),
+        "device_count": _always(gpus_here()),
+        "current_device": _always(CUDA.index),
         "set_device": _nothing(),
         "device": _DeviceScope,
         "device_of": _DeviceScope,
@@ -321,10 +322,10 @@ def _accelerator_answers(session: Session) -> dict[str, Any]:
     stream = Stream()
     answers = {
         "is_available": _always(True),
-        "device_count": _always(1),
+        "device_count": _always(gpus_here()),
         "current_accelerator": _always(torch.device("cuda")),
-        "current_device_index": _always(0),
-        "current_device_idx": _always(0),
+        "current_device_index": _always(CUDA.index),
+        "current_device_idx": _always(CUDA.index),
         "set_device_index": _nothing(),
         "set_device_idx": _nothing(),
         "device_index": _DeviceScope,

@@ -93,8 +93,8 @@ class Redirection(FollowingMode):
                 tensor.device.__get__: _answer(lambda real, yes: CUDA if yes else real),
                 tensor.is_cuda.__get__: _answer(lambda real, yes: yes or real),
                 tensor.is_cpu.__get__: _answer(lambda real, yes: real and not yes),
-                tensor.get_device: _answer(lambda real, yes: 0 if yes else real),
-                torch.get_device: _answer(lambda real, yes: 0 if yes else real),
+                tensor.get_device: _answer(lambda real, yes: CUDA.index if yes else real),
+                torch.get_device: _answer(lambda real, yes: CUDA.index if yes else real),
                 tensor.to: self._to,
                 tensor.cuda: self._cuda,
                 tensor.cpu: self._cpu,
@@ -360,7 +360,7 @@ def _redirect_serialization() -> None:
     """Make checkpoints remember GPU tensors as such, and load to where they or ``map_location`` say."""
 
     def tag(storage: Any) -> str | None:
-        return "cuda:0" if storage_is_device(_untyped(storage)) else None
+        return str(CUDA) if storage_is_device(_untyped(storage)) else None
 
     def restore(storage: Any, location: str) -> Any:
         if not location.startswith("cuda"):

@@ -12,7 +12,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from ...following_imports import after_import
+from ..following_imports import after_import
 
 
 def follow_launchers() -> None:
