@@ -218,6 +218,25 @@ class PhantomNotes(AllocatorNotes):
 
 
 @dataclass(frozen=True)
+class StreamNotes:
+    """On which CUDA streams a run on the CPU worked.
+
+    Attributes:
+        time_ns: When the recorded thread went to another stream, on the clock of the trace.
+        stream: That stream, 0 for the default stream.
+        used_address: Address of memory that a stream was told to use (``record_stream``).
+        used_ns: When it was told.
+        used_on: The stream.
+    """
+
+    time_ns: list[int] = field(default_factory=list)
+    stream: list[int] = field(default_factory=list)
+    used_address: list[int] = field(default_factory=list)
+    used_ns: list[int] = field(default_factory=list)
+    used_on: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
 class LaunchNotes:
     """What was launched on a phantom GPU, in order.
 
@@ -262,6 +281,7 @@ class CaptureNotes:
         optimizers: Optimizers of the script.
         script_ended: Whether it was recorded to its end.
         values: Reads of values that were not known, of a run on the CPU that computed nothing.
+        streams: The CUDA streams of a run on the CPU.
         phantom: Notes of a run on a phantom GPU.
         measured: Notes of PyTorch's allocator on a real GPU.
         launches: What was launched on the phantom GPU, where that was asked for.
@@ -279,6 +299,7 @@ class CaptureNotes:
     optimizers: tuple[OptimizerNote, ...] = ()
     script_ended: bool = False
     values: tuple[ValueRead, ...] = ()
+    streams: StreamNotes = field(default_factory=StreamNotes)
     phantom: PhantomNotes | None = None
     measured: AllocatorNotes | None = None
     launches: LaunchNotes | None = None
@@ -307,6 +328,7 @@ def parse_notes(noted: Mapping[str, Any]) -> CaptureNotes:
         noted = {**noted, "phantom": phantom}
     notes: CaptureNotes = decode(CaptureNotes, noted, skip_unknown=True)
     _require_columns(notes.tensors)
+    _require_streams(notes.streams)
     for requests in notes.phantom.requests if notes.phantom else ():
         _require_history(requests)
     if notes.launches is not None:
@@ -331,6 +353,18 @@ def _require_columns(tensors: NamedTensors) -> None:
     for shape in tensors.shape or ():
         if not (isinstance(shape, list) and all(type(size) is int and 0 <= size < 1 << 62 for size in shape)):
             raise ValueError("tensors.shape must hold lists of whole numbers")
+
+
+def _require_streams(streams: StreamNotes) -> None:
+    """Check that columns which belong together have the same length.
+
+    Raises:
+        ValueError: They have not.
+    """
+    if len(streams.time_ns) != len(streams.stream):
+        raise ValueError("streams.stream must have as many rows as streams.time_ns")
+    if not len(streams.used_address) == len(streams.used_ns) == len(streams.used_on):
+        raise ValueError("streams.used_address, used_ns and used_on must have as many rows as each other")
 
 
 _NUMBERS_OF_KERNEL = 11

@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 import warnings
+from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,6 +60,8 @@ class Session(RunNotes):
         self.settings = settings
         # Set for a run on the phantom GPU.
         self.allocator: AllocatorRecord | None = None
+        # Set for a run on the CPU.
+        self.streams: Callable[[int, int], dict[str, list[int]]] | None = None
         # Set where nothing is computed.
         self.values: KnownValues | None = None
         self.absent: AbsentPeers | None = None
@@ -418,6 +421,9 @@ class Session(RunNotes):
             "values": read,
         }
 
+    def _streams(self, base_ns: int) -> dict[str, list[int]]:
+        return {} if self.streams is None else self.streams(self.thread, base_ns)
+
     def _world(self) -> dict[str, Any]:
         """Return what is known of the job where not all of its ranks run."""
         if self.absent is None:
@@ -445,7 +451,7 @@ class Session(RunNotes):
             read = self.values.rows()
         # First, for what it assumes of ranks that say nothing.
         ran = (
-            {**self._world(), "values": read}
+            {**self._world(), "streams": self._streams(base_ns), "values": read}
             if self.allocator is None
             else {"phantom": self._phantom_metadata(read)}
         )
@@ -467,7 +473,7 @@ class Session(RunNotes):
 
 
 _LARGE = "the recording of operators ended early, because it would take most of the host's memory"
-_NOT_PUBLISHED = ("tensors", "lines", "launches")  # as long as the run
+_NOT_PUBLISHED = ("tensors", "lines", "launches", "streams")  # as long as the run
 _COUNTING = (State.RECORDING, State.PEER)
 
 

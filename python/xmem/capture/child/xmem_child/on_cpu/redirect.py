@@ -46,6 +46,7 @@ from ..watching.device_memory import (
 )
 from ..watching.spans import now_ns
 from .compilation import region
+from .streams import streams
 
 _PINNED = "_xmem_pinned"
 # Functions of device tensors with one result in host memory even on a GPU, and the place of that result; -1
@@ -270,7 +271,7 @@ def install(session: Session, patches: Patches, on_start: Callable[[], None] = l
     _redirect_serialization()
     _redirect_data_parallel()
     # It takes nothing but torch's own streams, and refuses before the mode is asked.
-    torch.Tensor.record_stream = lambda *_args: None
+    torch.Tensor.record_stream = lambda tensor, stream: streams.note_use(tensor, stream)
     mode.__enter__()
     return mode
 
