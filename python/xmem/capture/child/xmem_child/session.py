@@ -49,7 +49,7 @@ class State(Enum):
     RECORDING = "recording"
     DONE = "done"  # the trace is written, the script is being unwound
     BYSTANDER = "bystander"  # another process is captured
-    PEER = "peer"  # likewise on the phantom GPU: counts its iterations, reports what its allocator held
+    PEER = "peer"  # likewise another rank: counts its iterations, reports what its allocator held
 
 
 class Session(RunNotes):
@@ -222,16 +222,21 @@ class Session(RunNotes):
         with contextlib.suppress(ImportError):
             importlib.import_module("torch._dynamo")
         self.progress.note("setting up")
+        if self._has_ranks and not stands_for(self.settings.rank):
+            self.state = State.PEER
+            return
         if self.allocator is not None:
-            if not stands_for(self.settings.rank):
-                self.state = State.PEER
-                return
             self.allocator.start()
             if self.settings.launches:
                 launches.start()
         self._profiler.start()
         self.spans.active = True
         self._size.begin()
+
+    @property
+    def _has_ranks(self) -> bool:
+        """Whether processes may be ranks of a job of which one is traced."""
+        return self.allocator is not None or self.settings.world is not None
 
     def _iteration_now(self) -> str:
         return f"iteration {len(self.iterations.ends_ns()) + 1}"
@@ -251,7 +256,7 @@ class Session(RunNotes):
         return self.iterations.calls > 0
 
     def _claim(self) -> None:
-        may_claim = self.allocator is None or stands_for(self.settings.rank)
+        may_claim = not self._has_ranks or stands_for(self.settings.rank)
         if may_claim and self.settings.take_claim():
             self._owner = True
         else:
@@ -263,7 +268,7 @@ class Session(RunNotes):
             self._abandon()
 
     def _abandon(self) -> None:
-        self.state = State.PEER if self.allocator is not None else State.BYSTANDER
+        self.state = State.PEER if self._has_ranks else State.BYSTANDER
         self.spans.active = False
         if threading.get_native_id() == self.thread:
             self._profiler.stop()
@@ -397,9 +402,9 @@ class Session(RunNotes):
         self.settings.report_peer(**self._own_peaks())
 
     def _own_peaks(self) -> dict[str, Any]:
-        """Return what the allocators of this process held."""
-        assert self.allocator is not None
-        devices = [row | {"card": card_of(row["device"])} for row in self.allocator.peaks()]
+        """Return what the allocators of this process held; nothing on the CPU, where the trace tells."""
+        peaks = [] if self.allocator is None else self.allocator.peaks()
+        devices = [row | {"card": card_of(row["device"])} for row in peaks]
         place = [] if self.absent is None else self.absent.groups.places()
         return {"rank": rank_here(), "process": self._process, "devices": devices, "place": place}
 
@@ -421,8 +426,10 @@ class Session(RunNotes):
             "values": read,
         }
 
-    def _streams(self, base_ns: int) -> dict[str, list[int]]:
-        return {} if self.streams is None else self.streams(self.thread, base_ns)
+    def _cpu_metadata(self, base_ns: int) -> dict[str, Any]:
+        streams = {} if self.streams is None else self.streams(self.thread, base_ns)
+        notes = {"values": []} if self.values is None else self.values.notes()
+        return {**self._world(), "streams": streams, **notes}
 
     def _world(self) -> dict[str, Any]:
         """Return what is known of the job where not all of its ranks run."""
@@ -445,15 +452,13 @@ class Session(RunNotes):
             self.assume(self._extent.unseen())
             for text in self._lengths.unseen():
                 self.assume(text)
-        read: list[dict[str, Any]] = []
         if self.values is not None:
             self.values.ended()
-            read = self.values.rows()
         # First, for what it assumes of ranks that say nothing.
         ran = (
-            {**self._world(), "streams": self._streams(base_ns), "values": read}
+            self._cpu_metadata(base_ns)
             if self.allocator is None
-            else {"phantom": self._phantom_metadata(read)}
+            else {"phantom": self._phantom_metadata([] if self.values is None else self.values.rows())}
         )
         notes = self.metadata(self.settings.mode, self.settings.xmem_version, iterations, base_ns)
         notes["script_ended"] = script_ended

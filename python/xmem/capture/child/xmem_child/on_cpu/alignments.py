@@ -69,6 +69,8 @@ class Alignments:
     ) -> torch.Tensor:
         if dropout_p > 0:
             self._run.align("attention_dropout", _FUSED_ATTENTION)
+        if hasattr(query, "_local_tensor"):
+            return _attention_of_dtensors(query, key, value, attn_mask, is_causal, options.get("scale"))
         backends = torch.backends.cuda
         borrow_flash = backends.mem_efficient_sdp_enabled() and not backends.flash_sdp_enabled()
         if borrow_flash:
@@ -102,6 +104,27 @@ class Alignments:
             return result, log_sums
         self._run.align("attention_layout", _ATTENTION_LAYOUT)
         return by_position.copy_(result), log_sums
+
+
+def _attention_of_dtensors(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    is_causal: bool,
+    scale: float | None,
+) -> torch.Tensor:
+    """Call the operator that CUDA would choose: DTensor, and context parallelism, know no other."""
+    halves = query.dtype in (torch.float16, torch.bfloat16)
+    result: torch.Tensor
+    if mask is None and halves and torch.backends.cuda.flash_sdp_enabled():
+        flash = _aten._scaled_dot_product_flash_attention.default
+        result = flash(query, key, value, 0.0, is_causal, scale=scale)[0]
+    else:
+        efficient = _aten._scaled_dot_product_efficient_attention.default
+        keeps_sums = query.requires_grad or key.requires_grad or value.requires_grad
+        result = efficient(query, key, value, mask, keeps_sums, 0.0, is_causal, scale=scale)[0]
+    return result
 
 
 def flatten_recurrent_weights(run: RunNotes) -> None:

@@ -118,6 +118,11 @@ def is_device(tensor: torch.Tensor) -> bool:
     return storage_is_device(storage)
 
 
+def is_on_host(tensor: torch.Tensor) -> bool:
+    """Return whether Python saw a tensor being made in the host's memory."""
+    return getattr(storage_of(tensor), _MARK, None) is False
+
+
 def tensors_in(value: object) -> Iterator[torch.Tensor]:
     """Yield all tensors of a value as functions take and return them: nested lists, tuples and
     dictionaries."""

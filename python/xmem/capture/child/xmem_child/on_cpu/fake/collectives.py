@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from ...watching.device_memory import is_device
 from .contents import FakeContents
+from .nccl import Connections, group_of, is_on_gpu
 from .operators import Args, FakeOperator, Kwargs, Maker, tensors_in
 
 SPACE = "c10d::"
@@ -30,18 +30,26 @@ class FakeCollectives:
     Args:
         contents: Where it is noted that nobody has written that.
         maker: Makes tensors.
+
+    Attributes:
+        connections: What NCCL connects for them.
     """
 
     def __init__(self, contents: FakeContents, maker: Maker) -> None:
         self._contents = contents
         self._maker = maker
+        self.connections = Connections()
 
     def make(self, operator: FakeOperator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
         """Return what a collective returns. Those of the host's tensors go to the stand-in for Gloo, which
         finds the own values for each rank."""
         name, returns = operator.name.removeprefix(SPACE), len(operator.overload._schema.returns)
-        if name != "barrier" and not any(map(is_device, tensors_in(args))):
+        names = (argument.name for argument in operator.arguments)
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        group = group_of(given)
+        if group is None or not is_on_gpu(group, args):
             return operator.call_at(keys, args, kwargs)
+        self.connections.note(group, name, given)
         beside = self._beside(name, args)
         written = [] if name in _WRITE_NOTHING else list(tensors_in(args[0]))
         for tensor in written:

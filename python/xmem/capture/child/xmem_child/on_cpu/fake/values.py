@@ -35,6 +35,7 @@ from .collectives import FakeCollectives
 from .contents import FakeContents
 from .flex_attention import follow_flex_attention
 from .gpu_kernels import MissingKernels, skip_launches
+from .nccl import Connections
 from .operators import Args, FakeOperator, Kwargs, Maker, tensors_in
 
 _C = torch._C
@@ -79,6 +80,7 @@ class FakeValues(KnownValues):
         maker = Maker(self._contents, self._aside, unseen)
         engine = Engine(self._contents)
         self._imbalance = Imbalance(imbalance, self._contents, assume)
+        self._connections: Connections | None = None
         collectives = {} if peers is None else self._collectives(engine, maker, peers)
         rules = Rules(engine, self._reads, lambda *_: 0, maker.counting, collectives)
         # Its kernels live as long as it does.
@@ -96,6 +98,7 @@ class FakeValues(KnownValues):
     def _collectives(self, engine: Engine, maker: Maker, peers: RunningPeers) -> dict[str, Kernel]:
         """Return the kernels of collectives, and let their results be made."""
         made = FakeCollectives(self._contents, maker)
+        self._connections = made.connections
         for name in torch._C._dispatch_get_all_op_names():
             if name.startswith(COLLECTIVES):
                 maker.make_specially(name, made.make)
@@ -105,6 +108,11 @@ class FakeValues(KnownValues):
     def not_written(self, tensor: torch.Tensor) -> None:
         """Note that a tensor does not hold what the script expects it to hold."""
         self._contents.lose(tensor)
+
+    def notes(self) -> dict[str, Any]:
+        """Return what the metadata say of the run: reads of unknown values, and what NCCL would take."""
+        nccl = {} if self._connections is None else {"nccl": self._connections.rows()}
+        return {**nccl, **super().notes()}
 
     def ended(self) -> None:
         """Note that the run has ended, before its assumptions are read."""
