@@ -8,12 +8,13 @@ key back first.
 from __future__ import annotations
 
 import functools
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..following_imports import after_import
 from .operators import KEY
 
 _C = torch._C
@@ -33,6 +34,7 @@ def follow_inside() -> None:
     for base in (torch.Tensor, TorchDispatchMode):
         _follow_subclasses(base)
         _follow_coming(base)
+    after_import("torch.distributed.tensor._dispatch", _follow_dtensors)
 
 
 def _follow_subclasses(base: Any) -> None:
@@ -74,3 +76,34 @@ def _followed(method: Any) -> Any:
             return method(*args, **kwargs)
 
     return call
+
+
+def _follow_dtensors(module: ModuleType) -> None:
+    """Follow what DTensor's dispatcher calls, which C++ calls in place of the method since torch 2.10."""
+    dispatcher = module.OpDispatcher
+    build = dispatcher.__init__
+    name = "_dispatch_get_local_results_slow_path"
+    if hasattr(dispatcher, name):
+        setattr(dispatcher, name, _followed(getattr(dispatcher, name)))
+
+    @functools.wraps(build)
+    def build_followed(self: Any) -> None:
+        build(self)
+        self._custom_op_handlers = _Handlers(self._custom_op_handlers)
+
+    dispatcher.__init__ = build_followed
+
+
+class _Handlers(dict[Any, Any]):
+    """Functions that stand in for operators of DTensors, each followed."""
+
+    def __init__(self, handlers: dict[Any, Any]) -> None:
+        super().__init__()
+        self.update(handlers)
+
+    def __setitem__(self, operator: Any, handler: Any) -> None:
+        super().__setitem__(operator, _followed(handler))
+
+    def update(self, handlers: Any) -> None:  # type: ignore[override]
+        for operator, handler in dict(handlers).items():
+            self[operator] = handler

@@ -16,6 +16,7 @@ from ...values.imbalance import Imbalance
 from ...values.inside import follow_inside
 from ...values.known import KnownValues
 from ...values.operators import (
+    AGAIN,
     BELOW,
     KEY,
     ON_HOST,
@@ -30,6 +31,7 @@ from ...values.reads import Reads
 from ...values.rules import Rules
 from ...watching.device_memory import running
 from ...watching.spans import SpanRecorder
+from . import dtensors
 from .collectives import SPACE as COLLECTIVES
 from .collectives import FakeCollectives
 from .contents import FakeContents
@@ -190,6 +192,8 @@ class _Registry(Registry):
         def call(keys: Any, *args: Any, **kwargs: Any) -> Any:
             keys, goes_to = BELOW.get(keys.raw_repr()) or below(keys)
             if goes_to != ON_HOST or (kwargs and _makes_elsewhere(kwargs)):
+                if goes_to == AGAIN and dtensors.is_of_dtensors(args, kwargs):
+                    return dtensors.call(operator.overload, args, kwargs)
                 return operator.call_at(keys, args, kwargs)
             if not self._is_made(operator, args, kwargs):
                 return self._compute(operator, keys, args, kwargs)
