@@ -23,6 +23,10 @@ _FUSED_ATTENTION = (
 _FLASH_FOR_EFFICIENT = "the CPU's flash kernel replaces CUDA's memory-efficient one, which the script selects"
 _ATTENTION_LAYOUT = "fused attention lays out its result as CUDA's kernels do: by position, then by head"
 _FLAT_WEIGHTS = "recurrent layers on the GPU keep their weights in one block, as cuDNN needs them"
+_ATTENTION_OF_DTENSORS = (
+    "the work areas of the backward kernel of fused attention over DTensors were left out (--mode phantom has "
+    "them)"
+)
 _FOREACH = "optimizers take the foreach path, the default on CUDA; the script itself trains on the CPU"
 
 _FLASH = "_scaled_dot_product_flash_attention_for_cpu"
@@ -70,6 +74,7 @@ class Alignments:
         if dropout_p > 0:
             self._run.align("attention_dropout", _FUSED_ATTENTION)
         if hasattr(query, "_local_tensor"):
+            self._run.assume(_ATTENTION_OF_DTENSORS)
             return _attention_of_dtensors(query, key, value, attn_mask, is_causal, options.get("scale"))
         backends = torch.backends.cuda
         borrow_flash = backends.mem_efficient_sdp_enabled() and not backends.flash_sdp_enabled()

@@ -19,6 +19,7 @@ from .operators import KEY
 
 _C = torch._C
 _METHOD = "__torch_dispatch__"
+_FOLLOWED = "_xmem_followed"
 
 # What traces for torch.compile and torch.export: no memory of the GPU is behind it.
 _TRACERS = ("torch._subclasses.", "torch.fx.", "torch._functorch.", "torch._dynamo.", "torch._inductor.")
@@ -75,23 +76,26 @@ def _followed(method: Any) -> Any:
         with _C._SetExcludeDispatchKeyGuard(KEY, False):
             return method(*args, **kwargs)
 
+    setattr(call, _FOLLOWED, True)
     return call
 
 
 def _follow_dtensors(module: ModuleType) -> None:
     """Follow what DTensor's dispatcher calls, which C++ calls in place of the method since torch 2.10."""
-    dispatcher = module.OpDispatcher
-    build = dispatcher.__init__
-    name = "_dispatch_get_local_results_slow_path"
-    if hasattr(dispatcher, name):
-        setattr(dispatcher, name, _followed(getattr(dispatcher, name)))
+    dispatcher, local_results = module.OpDispatcher, "_dispatch_get_local_results_slow_path"
+    if hasattr(dispatcher, local_results):
+        setattr(dispatcher, local_results, _followed(getattr(dispatcher, local_results)))
 
-    @functools.wraps(build)
-    def build_followed(self: Any) -> None:
-        build(self)
-        self._custom_op_handlers = _Handlers(self._custom_op_handlers)
+    def handlers(self: Any) -> Any:
+        return self.__dict__[_HANDLERS]
 
-    dispatcher.__init__ = build_followed
+    def set_handlers(self: Any, handlers: dict[Any, Any]) -> None:
+        self.__dict__[_HANDLERS] = _Handlers(handlers)
+
+    setattr(dispatcher, _HANDLERS, property(handlers, set_handlers))
+
+
+_HANDLERS = "_custom_op_handlers"
 
 
 class _Handlers(dict[Any, Any]):
@@ -102,7 +106,7 @@ class _Handlers(dict[Any, Any]):
         self.update(handlers)
 
     def __setitem__(self, operator: Any, handler: Any) -> None:
-        super().__setitem__(operator, _followed(handler))
+        super().__setitem__(operator, handler if hasattr(handler, _FOLLOWED) else _followed(handler))
 
     def update(self, handlers: Any) -> None:  # type: ignore[override]
         for operator, handler in dict(handlers).items():
