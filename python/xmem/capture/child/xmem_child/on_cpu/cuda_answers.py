@@ -316,7 +316,8 @@ def _limit_distributed(session: Session) -> None:
         if distributed.get_world_size() > 1:
             session.fail(
                 f"the script trains with {distributed.get_world_size()} processes, which a capture on the "
-                "CPU cannot imitate; capture it with one process"
+                f"CPU cannot run side by side; add --world-size {distributed.get_world_size()} to run one "
+                "rank of them in mode fake, or capture it with one process"
             )
         session.assume("torch.distributed ran with one process over gloo")
 

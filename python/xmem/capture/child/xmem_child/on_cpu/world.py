@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from datetime import timedelta
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -23,6 +24,9 @@ from ..following_imports import after_import
 _WAY_OUT = (
     "capture with the CUDA build of torch, which xmem-fast phantom-env installs beside this one (--python)"
 )
+
+
+_TIMEOUT = timedelta(minutes=10)  # kProcessGroupNCCLDefaultTimeout
 
 
 class _NcclType(type):
@@ -58,6 +62,8 @@ def install(absent: AbsentPeers, fail: Callable[[str], None]) -> None:
     for module in (c10d, dist):
         module.ProcessGroupNCCL = FakeNccl  # type: ignore[attr-defined]
     c10d._NCCL_AVAILABLE = True
+    c10d.default_pg_nccl_timeout = _TIMEOUT
+    Fake.supports_coalescing = True  # several transfers at once are one call of NCCL
     absent.install()
     wrap("_new_process_group_helper", _with_cpu_side)
     for module_name, (functions, what) in _NOT_FOLLOWED.items():
