@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from .watching.modules import RootObserver
 
 _OLDEST_TORCH = (2, 5)
+# On the CPU: PyTorch's NCCL lets no stream hold memory any more, and DTensors ask no real GPU for its streams.
+_OLDEST_FOR_RANKS = (2, 10)
 
 
 def install() -> None:
@@ -45,6 +47,14 @@ def install() -> None:
         settings.report(
             state="failed",
             message=f"the script's torch is {torch.__version__}; capturing needs torch {oldest} or newer",
+        )
+        return
+    if settings.mode == "fake" and settings.world is not None and (int(major), int(minor)) < _OLDEST_FOR_RANKS:
+        oldest = ".".join(map(str, _OLDEST_FOR_RANKS))
+        settings.report(
+            state="failed",
+            message=f"the script's torch is {torch.__version__}; in mode fake, ranks run with torch {oldest} or "
+            "newer: use --mode phantom, with the CUDA build that xmem-fast phantom-env installs",
         )
         return
     if settings.mode == "phantom" and (message := _no_code_for_the_gpu()):

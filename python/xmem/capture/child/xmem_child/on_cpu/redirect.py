@@ -61,6 +61,8 @@ _HOST_RESULTS: dict[Any, int] = {
     torch.Tensor._nested_tensor_storage_offsets: -1,
 }
 
+_OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
+
 Handler = Callable[..., Any]
 
 
@@ -122,6 +124,8 @@ class Redirection(FollowingMode):
         elif func in self._constructors and names_gpu(torch.utils._device.CURRENT_DEVICE):
             wanted = True
             kwargs = {**kwargs, "device": CPU}
+        elif type(func) in _OPERATORS:  # of a library, which may be written in Python
+            args = tuple([CPU if isinstance(a, torch.device) and names_gpu(a) else a for a in args])
         if kwargs.get("pin_memory"):
             kwargs = {**kwargs, "pin_memory": False}
         if wanted:

@@ -66,8 +66,22 @@ def install(absent: AbsentPeers, fail: Callable[[str], None]) -> None:
     Fake.supports_coalescing = True  # several transfers at once are one call of NCCL
     absent.install()
     wrap("_new_process_group_helper", _with_cpu_side)
+    after_import("torch.distributed.fsdp.fully_sharded_data_parallel", _name_devices)
     for module_name, (functions, what) in _NOT_FOLLOWED.items():
         after_import(module_name, functools.partial(_refuse, functions, what, fail))
+
+
+def _name_devices(module: ModuleType) -> None:
+    """Let FSDP take the number of a GPU, of which a CPU build makes no device."""
+    build = module.FullyShardedDataParallel.__init__
+
+    @functools.wraps(build)
+    def build_on_device(self: Any, *arguments: Any, **named: Any) -> None:
+        if isinstance(named.get("device_id"), int):
+            named["device_id"] = torch.device("cuda", named["device_id"])
+        build(self, *arguments, **named)
+
+    module.FullyShardedDataParallel.__init__ = build_on_device
 
 
 def _with_cpu_side(original: Callable[..., Any], *arguments: Any, **named: Any) -> Any:

@@ -396,7 +396,13 @@ def _bytes(values: torch.Tensor) -> bytes:
 
 
 # The operator gets the reduction as an object that Python cannot inspect, so it is noted before.
-_REDUCING = ("allreduce", "allreduce_coalesced", "reduce", "_reduce_scatter_base")
+_REDUCING = (
+    "allreduce",
+    "allreduce_coalesced",
+    "reduce",
+    "_reduce_scatter_base",
+    "reduce_scatter_single",  # since torch 2.13
+)
 
 
 class _Reduction(threading.local):
@@ -411,10 +417,10 @@ _reduction = _Reduction()
 def note_reductions() -> None:
     """Note the reduction that process groups are asked for, before the operator is called."""
     if torch.distributed.is_available():
+        group = torch.distributed.ProcessGroup
         for name in _REDUCING:
-            setattr(
-                torch.distributed.ProcessGroup, name, _noted(getattr(torch.distributed.ProcessGroup, name))
-            )
+            if hasattr(group, name):
+                setattr(group, name, _noted(getattr(group, name)))
 
 
 def _noted(method: Callable[..., Any]) -> Callable[..., Any]:

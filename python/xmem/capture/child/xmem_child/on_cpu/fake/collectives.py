@@ -1,7 +1,7 @@
 """Collectives of groups whose other ranks do not run: made as all that computes, and over at once.
 
 They are made at the dispatcher, where ``torch.distributed``, the reducer of DDP and functional collectives all
-come by (namespace ``c10d``; ``torch/csrc/distributed/c10d/Ops.cpp`` of torch 2.5 to 2.13). What PyTorch
+come by (namespace ``c10d``; ``torch/csrc/distributed/c10d/Ops.cpp`` of torch 2.10 to 2.13). What PyTorch
 allocates for NCCL is allocated, and nothing is moved: values that are known follow from
 ``values.collectives``.
 """

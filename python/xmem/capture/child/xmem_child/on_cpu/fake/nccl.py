@@ -1,6 +1,6 @@
 """What NCCL would connect for the collectives of a rank on the CPU; its buffers are counted by the estimate.
 
-As ``csrc/phantom/libraries/nccl`` connects for what PyTorch calls (``ProcessGroupNCCL.cpp`` of torch 2.5 to 2.13).
+As ``csrc/phantom/libraries/nccl`` connects for what PyTorch calls (``ProcessGroupNCCL.cpp``; torch 2.10 to 2.13).
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import os
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
@@ -22,8 +21,6 @@ _TO_ALL = frozenset({"alltoall_", "alltoall_base_"})
 _WITH_ROOT = {"gather_": "root_rank", "scatter_": "root_rank"}
 _TO_ONE = {"send": "dst", "recv_": "src"}
 _SETTINGS = ("NCCL_BUFFSIZE", "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS")
-# The first torch whose NCCL (2.26; 2.21 before) connects only what is asked for.
-_CONNECTS_LATER = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 7)
 
 
 @dataclass
@@ -33,8 +30,8 @@ class _Communicator:
     rank: int
     ranks: int
     here: int
-    ring: bool = not _CONNECTS_LATER
-    tree: bool = not _CONNECTS_LATER
+    ring: bool = False
+    tree: bool = False
     near: set[int] = field(default_factory=set)
     far: bool = False
 
