@@ -21,6 +21,7 @@ from xmem.estimation.question import ask
 from .conftest import needs_torch
 
 pytestmark = needs_torch
+nightly = pytest.mark.nightly
 
 TRAIN = """
 layer = torch.nn.Linear(8, 8).cuda()
@@ -102,7 +103,9 @@ TALKS = """
 """
 
 
-@pytest.mark.parametrize(("backend", "on_host"), [("nccl", 3.0), ("cpu:gloo,cuda:nccl", 48.0)])
+@pytest.mark.parametrize(
+    ("backend", "on_host"), [("nccl", 3.0), pytest.param("cpu:gloo,cuda:nccl", 48.0, marks=nightly)]
+)
 def test_peers_that_do_not_run_hold_what_this_rank_holds(backend, on_host, tmp_path, capfd) -> None:
     notes = run(tmp_path, TALKS, World(16, (4,), 8), backend)
     assert shown(capfd.readouterr().err) == {
@@ -126,7 +129,7 @@ def test_peers_that_do_not_run_hold_what_this_rank_holds(backend, on_host, tmp_p
     assert any("only rank 4 ran, out of 16" in text for text in notes["assumptions"])
 
 
-BUFFERS = """
+ASKS = """
     near, far = dist.new_group(range(8)), dist.new_group(range(0, 32, 8))
     number, out = torch.ones(32, device="cuda"), torch.ones(32 * 32, device="cuda")
     dist.all_gather_into_tensor(out[: 8 * 32], number, group=near)
@@ -135,23 +138,6 @@ BUFFERS = """
     dist.all_to_all_single(number.clone(), number, group=near)
     dist.all_gather_into_tensor(out[: 4 * 32], number, group=far)
     dist.send(number, 8)
-"""
-
-
-def test_nccl_takes_in_the_answer_what_it_takes_on_the_phantom(tmp_path) -> None:
-    """MiB as in ``test_nccl_takes_memory_by_what_a_group_does_and_where_its_ranks_are`` of the phantom."""
-    run(tmp_path, BUFFERS, World(32, (0,), 8))
-    found = analyze(tmp_path / "trace.json", gpu="h100").estimate
-    (nccl,) = [part.bytes >> 20 for part in found.card if part.name == "nccl"]
-    near = 24 * 12 + 24 * 12 + 16 * 2 * 8 + 7 * 32 * 12
-    assert nccl == near + 4 * 20 + 4 * 2 * 2
-    assert found.interval is not None
-    assert "half of NCCL's buffers" in found.interval.basis
-    other = analyze(tmp_path / "trace.json", gpu="rtx-3060").estimate
-    assert not [part for part in other.card if part.name == "nccl"]  # without NVLink, most are on the host
-
-
-STREAMS = """
     beside = torch.cuda.Stream()
     with torch.cuda.stream(beside):
         other = torch.empty(3 << 20, dtype=torch.uint8, device="cuda")
@@ -163,8 +149,18 @@ STREAMS = """
 """
 
 
-def test_blocks_belong_to_the_stream_that_was_current(tmp_path) -> None:
-    run(tmp_path, STREAMS, World(2, (0,), 2))
+def test_buffers_of_nccl_and_streams_are_in_the_answer(tmp_path) -> None:
+    """MiB as in ``test_nccl_takes_memory_by_what_a_group_does_and_where_its_ranks_are`` of the phantom."""
+    run(tmp_path, ASKS, World(32, (0,), 8))
+    found = analyze(tmp_path / "trace.json", gpu="h100").estimate
+    (nccl,) = [part.bytes >> 20 for part in found.card if part.name == "nccl"]
+    near = 24 * 12 + 24 * 12 + 16 * 2 * 8 + 7 * 32 * 12
+    assert nccl == near + 4 * 20 + 4 * 2 * 2
+    assert found.interval is not None
+    assert "half of NCCL's buffers" in found.interval.basis
+    other = analyze(tmp_path / "trace.json", gpu="rtx-3060").estimate
+    assert not [part for part in other.card if part.name == "nccl"]  # without NVLink, most are on the host
+
     workload = run_stages(tmp_path / "trace.json", ask(gpu="h100")).workload
     own, used = ((workload.size_bytes == size << 20) for size in (3, 5))
     assert np.count_nonzero(workload.stream) == 1
@@ -173,7 +169,7 @@ def test_blocks_belong_to_the_stream_that_was_current(tmp_path) -> None:
     assert workload.waits.sum() == 1
 
 
-@pytest.mark.parametrize("style", ["ddp", "fsdp2"])
+@pytest.mark.parametrize("style", ["ddp", pytest.param("fsdp2", marks=nightly)])
 def test_a_rank_trains_in_one_process(style, tmp_path) -> None:
     command = [str(EXAMPLES / "data_parallel.py"), "--style", style, "--layers", "1", "--width", "128"]
     notes = traced(command, tmp_path, World(4, (0,), 4))
@@ -181,6 +177,7 @@ def test_a_rank_trains_in_one_process(style, tmp_path) -> None:
     assert not [text for text in notes["assumptions"] if "bug in xMem" in text]
 
 
+@nightly
 def test_ranks_that_were_named_run_one_after_the_other(tmp_path, capfd) -> None:
     script = """
     extra = torch.empty((1 + dist.get_rank()) << 22, dtype=torch.uint8, device="cuda")
@@ -190,7 +187,7 @@ def test_ranks_that_were_named_run_one_after_the_other(tmp_path, capfd) -> None:
     assert "rank 0 4.00 MiB, rank 2 12.00 MiB" in capfd.readouterr().err
 
 
-@pytest.mark.nightly
+@nightly
 def test_a_rank_runs_with_the_peers_whose_objects_it_needs(tmp_path, capfd) -> None:
     command = [str(EXAMPLES / "pipeline.py"), "--width", "128"]
     notes = traced(command, tmp_path, World(2, (0,), 2))

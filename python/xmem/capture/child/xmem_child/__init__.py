@@ -56,7 +56,7 @@ def install() -> None:
             message=f"the script's torch is {torch.__version__}; in mode fake, ranks run with torch {oldest} or "
             "newer: use --mode phantom, with the CUDA build that xmem-fast phantom-env installs",
         )
-        return
+        raise SystemExit(1)
     if settings.mode == "phantom" and (message := _no_code_for_the_gpu()):
         settings.report(state="failed", message=message)
         raise SystemExit(1)
