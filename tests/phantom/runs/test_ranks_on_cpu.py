@@ -59,7 +59,8 @@ def answer(mode: Any, script: str, folder: Path, world: World) -> dict[str, int]
 def test_a_rank_on_the_cpu_needs_what_it_needs_on_the_phantom(size, ranks, script, tmp_path) -> None:
     world = World(size, ranks, min(size, 8))
     made, on_gpu = (answer(mode, script, tmp_path, world) for mode in ("fake", "phantom"))
-    assert made["allocated"] == pytest.approx(on_gpu["allocated"], rel=1e-4)  # small tables of pointers
+    # Less by small tables of pointers, and by what one kernel of attention takes for a moment.
+    assert made["allocated"] == pytest.approx(on_gpu["allocated"], rel=0.005 if "pipeline" in script else 1e-4)
     assert {**made, "allocated": 0} == {**on_gpu, "allocated": 0}
     assert on_gpu["nccl"] > 0
 

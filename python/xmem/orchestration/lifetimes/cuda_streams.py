@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,6 +18,9 @@ class AssignStreams:
     """PyTorch's allocator has a pool for each stream, and keeps a block that another stream was told to use
     (`record_stream`) until that stream is done (`CUDACachingAllocator.cpp`, `get_free_block` and `free`). On
     the CPU the capture notes which stream is current when, and what is used on others.
+
+    Autograd's engine runs a node on the stream on which its forward ran, and tells what the node is given from
+    another stream to wait (`Engine::evaluate_function`, `InputBuffer::add`; torch 2.5 to 2.13).
     """
 
     name = "cuda_streams"
@@ -27,7 +32,13 @@ class AssignStreams:
         if not noted.time_ns and not noted.used_ns:
             return workload
         stream = _stream_at(workload.alloc_ns, noted)
-        return workload.with_columns(stream=stream, waits=_used_elsewhere(workload, stream, context, noted))
+        waits = np.zeros(len(workload), np.bool_)
+        if (stream != _DEFAULT).any():
+            nodes = _Nodes.of(workload, context, noted)
+            stream = nodes.streams_of_blocks(stream)
+            waits |= nodes.given_from_elsewhere(workload, stream)
+        waits |= _used_elsewhere(workload, stream, context, noted)
+        return workload.with_columns(stream=stream, waits=waits)
 
 
 def _stream_at(time_ns: NDArray[np.int64], noted: StreamNotes) -> NDArray[np.int64]:
@@ -35,6 +46,55 @@ def _stream_at(time_ns: NDArray[np.int64], noted: StreamNotes) -> NDArray[np.int
     streams = np.array([_DEFAULT, *noted.stream], np.int64)
     found: NDArray[np.int64] = streams[np.searchsorted(np.array(noted.time_ns, np.int64), time_ns, "right")]
     return found
+
+
+@dataclass(frozen=True)
+class _Nodes:
+    """The nodes of autograd that make blocks.
+
+    Attributes:
+        of_block: Row of the node in the EventTable, -1 for blocks of no node.
+        begin_ns: When it began.
+        end_ns: When it ended.
+        stream: The stream of its forward.
+        entered_on: The stream that was current when it began on the CPU.
+    """
+
+    of_block: NDArray[np.int32]
+    begin_ns: NDArray[np.int64]
+    end_ns: NDArray[np.int64]
+    stream: NDArray[np.int64]
+    entered_on: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, workload: Workload, context: Recorded, noted: StreamNotes) -> _Nodes:
+        """Find them, one for each block."""
+        operators, events = context.operators, context.trace.events
+        node = operators.enclosing(workload.operator, operators.evaluations)
+        forward = operators.forward_of(workload.operator)
+        known = (node >= 0) & (forward >= 0)
+        return cls(
+            of_block=np.where(known, node, -1).astype(np.int32),
+            begin_ns=events.begin_ns[node],
+            end_ns=events.end_ns[node],
+            stream=_stream_at(events.begin_ns[forward], noted),
+            entered_on=_stream_at(events.begin_ns[node], noted),
+        )
+
+    def streams_of_blocks(self, stream: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the stream of each block: that of its node, unless the code of the node chose another."""
+        follows = (self.of_block >= 0) & (stream == self.entered_on)
+        return np.where(follows, self.stream, stream)
+
+    def given_from_elsewhere(self, workload: Workload, stream: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which blocks a node was given from another stream: such as end with it and began before."""
+        waits: NDArray[np.bool_] = np.zeros(len(workload), np.bool_)
+        beside = np.flatnonzero((self.of_block >= 0) & (self.stream != _DEFAULT))
+        for row in beside[np.unique(self.of_block[beside], return_index=True)[1]]:
+            begin_ns, end_ns = self.begin_ns[row], self.end_ns[row]
+            ends = (workload.free_ns >= begin_ns) & (workload.free_ns <= end_ns)
+            waits |= ends & (workload.alloc_ns < begin_ns) & (stream != self.stream[row])
+        return waits
 
 
 def _used_elsewhere(
