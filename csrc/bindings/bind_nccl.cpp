@@ -13,8 +13,8 @@ namespace xmem::bindings {
 namespace py = pybind11;
 
 void register_nccl(py::module_& core) {
-  // What one communicator has connected: whether it did collectives along rings and trees, its peers on the same server,
-  // and whether it sent to others.
+  // What one communicator has connected: whether it did collectives along rings and trees, its peers on the same
+  // server, and whether it sent to others.
   core.def(
       "nccl_bytes",
       [](int capability, const std::string& name, std::array<std::uint64_t, 3> settings, int ranks, int here, bool ring,

@@ -179,8 +179,8 @@ def world_of(
 
 
 def launched_world(command: Sequence[str]) -> World | None:
-    """Return the world that a launcher on the command line would start; None for one process, or if it does not
-    say how many."""
+    """Return the world that a launcher on the command line would start; None for one process, or an unknown
+    number."""
     nodes, per_node, in_all = _launched(command)
     size = in_all or (nodes * per_node if per_node else 1)
     return world_of(size, "auto", None, command) if size > 1 else None

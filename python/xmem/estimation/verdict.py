@@ -205,7 +205,7 @@ def unreplayed_of(run: Recorded, replayed: Replay) -> Unreplayed:
 
 
 def with_nccl(unreplayed: Unreplayed, notes: NcclNotes, device: Device | None) -> Unreplayed:
-    """Add NCCL's buffers of a run on the CPU, which depend on the device; on a phantom GPU, they were seen."""
+    """Add NCCL's buffers of a run on the CPU, which depend on the device; a phantom GPU shows them."""
     if device is None or device.compute_capability is None or not notes.communicators:
         return unreplayed
     major, minor = device.compute_capability

@@ -60,7 +60,9 @@ def test_a_rank_on_the_cpu_needs_what_it_needs_on_the_phantom(size, ranks, scrip
     world = World(size, ranks, min(size, 8))
     made, on_gpu = (answer(mode, script, tmp_path, world) for mode in ("fake", "phantom"))
     # Less by small tables of pointers, and by what one kernel of attention takes for a moment.
-    assert made["allocated"] == pytest.approx(on_gpu["allocated"], rel=0.005 if "pipeline" in script else 1e-4)
+    assert made["allocated"] == pytest.approx(
+        on_gpu["allocated"], rel=0.005 if "pipeline" in script else 1e-4
+    )
     assert {**made, "allocated": 0} == {**on_gpu, "allocated": 0}
     assert on_gpu["nccl"] > 0
 
@@ -68,8 +70,6 @@ def test_a_rank_on_the_cpu_needs_what_it_needs_on_the_phantom(size, ranks, scrip
 @nightly
 def test_context_parallelism_lacks_the_work_areas_of_its_kernel(tmp_path) -> None:
     world = World(8, (0,), 8)
-    made, on_gpu = (
-        answer(mode, "context_parallel.py", tmp_path, world) for mode in ("fake", "phantom")
-    )
+    made, on_gpu = (answer(mode, "context_parallel.py", tmp_path, world) for mode in ("fake", "phantom"))
     assert made["nccl"] == on_gpu["nccl"]
     assert made["reserved"] == pytest.approx(on_gpu["reserved"], rel=0.03)

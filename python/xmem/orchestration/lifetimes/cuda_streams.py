@@ -19,12 +19,14 @@ class AssignStreams:
     (`record_stream`) until that stream is done (`CUDACachingAllocator.cpp`, `get_free_block` and `free`). On
     the CPU the capture notes which stream is current when, and what is used on others.
 
-    Autograd's engine runs a node on the stream on which its forward ran, and tells what the node is given from
-    another stream to wait (`Engine::evaluate_function`, `InputBuffer::add`; torch 2.5 to 2.13).
+    Autograd's engine runs a node on the stream on which its forward ran, and tells what the node is given
+    from another stream to wait (`Engine::evaluate_function`, `InputBuffer::add`; torch 2.5 to 2.13).
     """
 
     name = "cuda_streams"
-    description = "blocks go to the pools of the CUDA streams that the script named, and wait for those that use them"
+    description = (
+        "blocks go to the pools of the CUDA streams that the script named, and wait for those that use them"
+    )
 
     def __call__(self, workload: Workload, context: Recorded) -> Workload:
         """Fill in streams, and which blocks wait."""

@@ -7,11 +7,11 @@ memory), ``spans``, ``tensor_names``, ``flat_memory``, ``script_settings``, ``pr
 ``backward`` and ``iterations`` (what is recorded and counted), ``extent`` (how far), ``data_lengths``,
 ``run_notes``, ``trace_writer``, ``function_mode``, ``allocator_history``, ``pool_calls``,
 ``allocator_record``, ``unseen_memory``, ``card_record``, ``peers`` and ``values`` (what the phantom GPU
-adds), ``session`` (when it begins and ends) and ``modules``; then either ``redirect``, ``cuda_answers``,
-``autocast``, ``alignments``, ``torchvision_names``, ``slow_dtypes`` and ``fake`` (how the CPU stands for the
-GPU), or ``architectures``, ``observe``, ``initialisation``, ``host_work``, ``autotuning``, ``absent`` and
-``phantom_distributed``
-(how a script runs on the phantom GPU). ``block`` records a part of a process that runs anyway
+adds), ``absent`` (ranks that do not run), ``session`` (when it begins and ends) and ``modules``; then either
+``streams``, ``redirect``, ``cuda_answers``, ``autocast``, ``alignments``, ``torchvision_names``,
+``slow_dtypes``, ``fake`` and ``world`` (how the CPU stands for the GPU), or ``architectures``, ``observe``,
+``initialisation``, ``host_work``, ``autotuning``, ``servers``, ``symmetric_memory`` and
+``phantom_distributed`` (how a script runs on the phantom GPU). ``block`` records a part of a process that runs anyway
 (``xmem.record``), in place of a session. A module imports only from those before it.
 """
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .watching.modules import RootObserver
 
 _OLDEST_TORCH = (2, 5)
-# On the CPU: PyTorch's NCCL lets no stream hold memory any more, and DTensors ask no real GPU for its streams.
+# On the CPU: since then, NCCL's work lets no stream hold memory, and DTensors ask no real GPU for streams.
 _OLDEST_FOR_RANKS = (2, 10)
 
 
@@ -49,12 +49,16 @@ def install() -> None:
             message=f"the script's torch is {torch.__version__}; capturing needs torch {oldest} or newer",
         )
         return
-    if settings.mode == "fake" and settings.world is not None and (int(major), int(minor)) < _OLDEST_FOR_RANKS:
+    if (
+        settings.mode == "fake"
+        and settings.world is not None
+        and (int(major), int(minor)) < _OLDEST_FOR_RANKS
+    ):
         oldest = ".".join(map(str, _OLDEST_FOR_RANKS))
         settings.report(
             state="failed",
-            message=f"the script's torch is {torch.__version__}; in mode fake, ranks run with torch {oldest} or "
-            "newer: use --mode phantom, with the CUDA build that xmem-fast phantom-env installs",
+            message=f"the script's torch is {torch.__version__}; in mode fake, ranks run with torch {oldest} "
+            "or newer: use --mode phantom, with the CUDA build that xmem-fast phantom-env installs",
         )
         raise SystemExit(1)
     if settings.mode == "phantom" and (message := _no_code_for_the_gpu()):

@@ -24,8 +24,8 @@ _FLASH_FOR_EFFICIENT = "the CPU's flash kernel replaces CUDA's memory-efficient 
 _ATTENTION_LAYOUT = "fused attention lays out its result as CUDA's kernels do: by position, then by head"
 _FLAT_WEIGHTS = "recurrent layers on the GPU keep their weights in one block, as cuDNN needs them"
 _ATTENTION_OF_DTENSORS = (
-    "the work areas of the backward kernel of fused attention over DTensors were left out (--mode phantom has "
-    "them)"
+    "the work areas of the backward kernel of fused attention over DTensors were left out (--mode phantom "
+    "has them)"
 )
 _FOREACH = "optimizers take the foreach path, the default on CUDA; the script itself trains on the CPU"
 

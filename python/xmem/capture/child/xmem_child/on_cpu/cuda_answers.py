@@ -258,7 +258,7 @@ def _memory_answers(session: Session) -> dict[str, Any]:
 
 def _accelerator_answers(session: Session) -> dict[str, Any]:
     whole = session.settings.gpu.total_memory_bytes
-    answers = {
+    answers: dict[str, Any] = {
         "is_available": _always(True),
         "device_count": _always(gpus_here()),
         "current_accelerator": _always(torch.device("cuda")),

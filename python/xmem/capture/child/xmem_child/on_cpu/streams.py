@@ -1,7 +1,7 @@
 """Streams of the described GPU: all work on them is done, but memory belongs to the one that it was made on.
 
-The allocator of CUDA has a pool for each stream, and keeps a block that another stream uses until that is done
-(``record_stream``). So it is noted which stream is current when, and which memory others use.
+The allocator of CUDA has a pool for each stream, and keeps a block that another stream uses until that is
+done (``record_stream``). So it is noted which stream is current when, and which memory others use.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Streams:
     def __init__(self) -> None:
         self._current = _Current()
         self._made: Counter[int] = Counter()  # of each priority
-        # Columns, for the whole run: of changes the thread, time and stream; of uses the address, time, stream.
+        # For the whole run: of changes the thread, time and stream; of uses the address, time and stream.
         self._changes, self._uses = array("q"), array("q")
 
     @property
@@ -59,7 +59,7 @@ class Streams:
         return 1 + (self._made[priority] - 1) % _IN_POOL + _IN_POOL * max(-priority, 0)
 
     def columns(self, thread: int, base_ns: int) -> dict[str, list[int]]:
-        """Return what a thread noted, with times since ``base_ns`` (``StreamNotes`` of ``xmem.trace.notes``)."""
+        """Return what a thread noted, with times since ``base_ns`` (``StreamNotes``)."""
         changes = [i for i in range(0, len(self._changes), 3) if self._changes[i] == thread]
         return {
             "time_ns": [self._changes[i + 1] - base_ns for i in changes],

@@ -1,7 +1,7 @@
 """A rank of a job on the CPU: ``init_process_group("nccl")`` finds an NCCL, which a CPU build has not.
 
-A group has one stand-in for both of its backends (PyTorch's own fake, which reaches nobody): the memory of the
-GPU is the host's here, so that PyTorch looks for the backend of the CPU in either case.
+Each backend of a group is a stand-in, PyTorch's own fake, which reaches nobody. The memory of the GPU is the
+host's here, so that PyTorch looks for the backend of the CPU in any case.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def install(absent: AbsentPeers, fail: Callable[[str], None]) -> None:
         fail: Gives up, with a reason.
     """
     for module in (c10d, dist):
-        module.ProcessGroupNCCL = FakeNccl  # type: ignore[attr-defined]
+        module.ProcessGroupNCCL = FakeNccl
     c10d._NCCL_AVAILABLE = True
     c10d.default_pg_nccl_timeout = _TIMEOUT
     Fake.supports_coalescing = True  # several transfers at once are one call of NCCL

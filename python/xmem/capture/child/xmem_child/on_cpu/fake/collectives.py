@@ -1,6 +1,6 @@
 """Collectives of groups whose other ranks do not run: made as all that computes, and over at once.
 
-They are made at the dispatcher, where ``torch.distributed``, the reducer of DDP and functional collectives all
+They are made at the dispatcher, where ``torch.distributed``, the reducer of DDP and functional collectives
 come by (namespace ``c10d``; ``torch/csrc/distributed/c10d/Ops.cpp`` of torch 2.10 to 2.13). What PyTorch
 allocates for NCCL is allocated, and nothing is moved: values that are known follow from
 ``values.collectives``.
@@ -18,8 +18,8 @@ from .operators import Args, FakeOperator, Kwargs, Maker, tensors_in
 
 SPACE = "c10d::"
 _WRITE_NOTHING = frozenset({"send", "barrier"})
-# NCCL takes one tensor for all ranks, from or to which lists are copied (``newLikeFlat``, ProcessGroupNCCL.cpp);
-# the argument with the list.
+# NCCL takes one tensor for all ranks, from or to which lists are copied (``newLikeFlat``,
+# ProcessGroupNCCL.cpp); the argument with the list.
 _FLATTENED = {"allgather_": 0, "reduce_scatter_": 1}
 _BARRIER_ELEMENTS = 1  # of float32, on which all reduce
 
@@ -75,8 +75,7 @@ class FakeCollectives:
 
 
 def _over(written: list[torch.Tensor]) -> Any:
-    """Return work that is done, as the dispatcher takes it: its future holds what was written, which DDP takes
-    from there."""
+    """Return work that is done, as the dispatcher takes it: its future holds what was written, for DDP."""
     future: Any = torch.futures.Future()
     future.set_result(written)
     return torch._C._distributed_c10d._create_work_from_future(future).boxed()

@@ -1,8 +1,9 @@
 """Operators of DTensors: their parts are made, not computed.
 
-Since torch 2.10, C++ calls the operators of the parts (``dispatchDTensorOp``, ``python_variable.cpp``), where
-the key of ``values.operators`` is excluded. They are called here instead, as earlier releases and the slow path
-of the newer ones do: ``OpDispatcher`` of ``torch.distributed.tensor._dispatch``, torch 2.10 to 2.13.
+Since torch 2.10, C++ calls the operators of the parts (``dispatchDTensorOp``, ``python_variable.cpp``),
+where the key of ``values.operators`` is excluded. They are called here instead, as earlier releases and
+the slow path of newer ones do: ``OpDispatcher`` of ``torch.distributed.tensor._dispatch``, torch 2.10 to
+2.13.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """What NCCL would connect for the collectives of a rank on the CPU; its buffers are counted by the estimate.
 
-As ``csrc/phantom/libraries/nccl`` connects for what PyTorch calls (``ProcessGroupNCCL.cpp``; torch 2.10 to 2.13).
+As ``csrc/phantom/libraries/nccl`` connects for what PyTorch calls (``ProcessGroupNCCL.cpp``, torch 2.10 to
+2.13).
 """
 
 from __future__ import annotations
@@ -122,8 +123,9 @@ def group_of(given: dict[str, Any]) -> Any:
 
 
 def is_on_gpu(group: Any, args: Any) -> bool:
-    """Return whether a collective is NCCL's: all are in a group that has nothing else, since C++ makes tensors
-    that nobody has marked; in a group that has Gloo too, those that are not known to be the host's."""
+    """Return whether a collective is NCCL's: each of a group that has nothing else, since C++ makes tensors
+    that nobody has marked; of one that has Gloo too, those of tensors that are not known to be the host's.
+    """
     backend = str(c10d._world.pg_map.get(group, ("",))[0])
     if "nccl" not in backend:
         return False
