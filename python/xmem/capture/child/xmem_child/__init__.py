@@ -11,8 +11,8 @@ adds), ``absent`` (ranks that do not run), ``session`` (when it begins and ends)
 ``streams``, ``redirect``, ``cuda_answers``, ``autocast``, ``alignments``, ``torchvision_names``,
 ``slow_dtypes``, ``fake`` and ``world`` (how the CPU stands for the GPU), or ``architectures``, ``observe``,
 ``initialisation``, ``host_work``, ``autotuning``, ``servers``, ``symmetric_memory`` and
-``phantom_distributed`` (how a script runs on the phantom GPU). ``block`` records a part of a process that runs anyway
-(``xmem.record``), in place of a session. A module imports only from those before it.
+``phantom_distributed`` (how a script runs on the phantom GPU). ``block`` records a part of a process that
+runs anyway (``xmem.record``), in place of a session. A module imports only from those before it.
 """
 
 from __future__ import annotations
