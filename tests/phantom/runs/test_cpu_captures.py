@@ -110,7 +110,7 @@ RECURRENT = """
         ("GRU(64, 128, 2, batch_first=True, bidirectional=True, dropout=0.3)", 256, "result"),
         pytest.param("GRU(64, 128, batch_first=True)", 128, "last[-1]", marks=pytest.mark.nightly),
         pytest.param(
-            "LSTM(64, 128, 2, bidirectional=True, proj_size=32)", 64, "result", marks=pytest.mark.nightly
+            "LSTM(64, 128, 2, bidirectional=True, proj_size=48)", 96, "result", marks=pytest.mark.nightly
         ),
         pytest.param(
             "RNN(64, 128, 2, batch_first=True)", 128, "result + last[-1, :, None]", marks=pytest.mark.nightly

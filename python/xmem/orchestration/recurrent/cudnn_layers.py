@@ -29,6 +29,7 @@ from xmem.trace.attribution import Category, Phase
 RECURRENT_CALLS = {"aten::lstm": 4, "aten::gru": 3, "aten::rnn_tanh": 1, "aten::rnn_relu": 1}
 """Names, and how many gates a cell of each has."""
 _OF_CUDNN = frozenset({"float", "double", "c10::Half"})
+_BFLOAT16 = "c10::BFloat16"
 _SEED_BYTES = 8
 _STACK = "aten::stack"
 
@@ -104,12 +105,26 @@ class _RecordedCall:
 def recurrent_calls(operators: OperatorIndex) -> dict[int, RecurrentCall | None]:
     """Return calls of recurrent layers by row of the EventTable, in order of time; None for those not known.
 
-    These are calls without shapes, and those in bfloat16, which versions of PyTorch treat differently: 2.6
-    computes it without cuDNN, 2.12 with a copy of the weights in each call.
+    These are calls without shapes, and those of bfloat16, which versions of PyTorch treat differently: 2.6
+    computes it without cuDNN, 2.12 with a copy of the weights in each call. What autocast casts, to bfloat16
+    too, cuDNN computes: in our captures, such a call is inside of the one that the script made.
     """
+    events = operators.events
     rows = np.flatnonzero(operators.rows_named(RECURRENT_CALLS))
-    rows = rows[np.argsort(operators.events.begin_ns[rows], kind="stable")]
-    return {row: _recurrent_call(operators, row) for row in rows.tolist()}
+    rows = rows[np.argsort(events.begin_ns[rows], kind="stable")]
+    calls: dict[int, RecurrentCall | None] = {}
+    outer = -1
+    for row in rows.tolist():
+        is_cast = (
+            outer >= 0
+            and events.end_ns[row] <= events.end_ns[outer]
+            and events.thread[row] == events.thread[outer]
+        )
+        if is_cast:
+            calls.pop(outer, None)
+        calls[row] = _recurrent_call(operators, row, _OF_CUDNN | {_BFLOAT16} if is_cast else _OF_CUDNN)
+        outer = outer if is_cast else row
+    return calls
 
 
 def calls_of_cudnn(context: Context) -> dict[int, RecurrentCall]:
@@ -203,7 +218,7 @@ def _ungiven(
     return tuple(size for size, is_given in zip(sizes, (of_result, *of_states), strict=True) if not is_given)
 
 
-def _recurrent_call(operators: OperatorIndex, row: int) -> RecurrentCall | None:
+def _recurrent_call(operators: OperatorIndex, row: int, dtypes: frozenset[str]) -> RecurrentCall | None:
     """Return the shapes of a call, None if the trace does not say.
 
     ``lstm(input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first)``, or for
@@ -213,7 +228,7 @@ def _recurrent_call(operators: OperatorIndex, row: int) -> RecurrentCall | None:
     inputs = operators.inputs(row)
     (dtype,) = operators.first_input_type(np.array([row]))
     size_bytes = item_bytes(dtype)
-    if inputs is None or size_bytes is None or dtype not in _OF_CUDNN:
+    if inputs is None or size_bytes is None or dtype not in dtypes:
         return None
     gates = RECURRENT_CALLS[names[int(events.name[row])]]
     data = inputs.shape(0)
@@ -331,6 +346,10 @@ def _replace_backward(rewriting: Rewriting, recorded: _RecordedCall, context: Co
     made = recorded.made_backward
     lasting = made[workload.free_ns[made] > span[1]]
     of_weights = workload.category[lasting] == Category.GRADIENT
+    are_gradients = bool(of_weights.any())
+    if not are_gradients:  # of weights that were cast: their own gradients are made of them
+        size_bytes = workload.size_bytes[lasting]
+        of_weights = np.isin(size_bytes, call.weights_bytes) & (size_bytes != call.input_bytes)
     gradients_end_ns = int(workload.free_ns[lasting[of_weights]].max(initial=span[1]))
     rewriting.extend(recorded.result, span[1])
     if call.by_sequence:
@@ -357,7 +376,7 @@ def _replace_backward(rewriting: Rewriting, recorded: _RecordedCall, context: Co
     categories[tape.new(recorded.work_bytes)] = Category.WORKSPACE
     in_place = [of_all] if call.biases else [tape.new(size_bytes) for size_bytes in call.weights_bytes]
     ends_ns.update(dict.fromkeys(in_place, gradients_end_ns))
-    categories.update(dict.fromkeys(in_place, Category.GRADIENT))
+    categories.update(dict.fromkeys(in_place, Category.GRADIENT if are_gradients else Category.TEMPORARY))
     rewriting.drop([row for row in made.tolist() if row not in held.values()])
     rewriting.play(
         tape,
