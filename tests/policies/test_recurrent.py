@@ -9,6 +9,8 @@ import pytest
 from policies.applied import AMPERE, applied, applied_at, sequence
 from xmem.devices.gpus import find_device
 from xmem.estimation.evidence import assumptions
+from xmem.estimation.pipeline import run_stages
+from xmem.estimation.question import AS_RECORDED
 from xmem.orchestration import RunSettings
 from xmem.orchestration.recurrent.cudnn_layers import ReplaceRecurrentLayers
 from xmem.orchestration.recurrent.recurrent_spaces import (
@@ -220,6 +222,31 @@ def test_nothing_is_replaced_where_shapes_are_not_recorded_or_cudnn_is_off() -> 
     off = replace(AMPERE, settings=RunSettings(cudnn_enabled=False))
     _, without_cudnn = applied(ReplaceRecurrentLayers(), step(), target=off)
     assert (without_shapes.blocks_changed, without_cudnn.blocks_changed) == (0, 0)
+
+
+def test_what_autocast_casts_is_one_call_of_cudnn_in_bfloat16_too() -> None:
+    four = dims_of(4)  # of half as many bytes as the blocks of two
+    trace = step(item="c10::BFloat16", dims=four)
+    trace.operator("aten::lstm", 5, 52, input_types=["float"], input_dims=four, concrete_inputs=VALUES)
+    after, _ = applied(ReplaceRecurrentLayers(), trace)
+    cast = replace(SMALL, item_bytes=2, steps=16, batch=4)
+    assert work_bytes(cast) in after.size_bytes
+    assert reserve_bytes(cast) in after.size_bytes
+
+
+def trained(item: str) -> TraceBuilder:
+    """The same, with an optimizer that steps."""
+    return step(item=item).annotation("Optimizer.step#SGD.step", 160, 170)
+
+
+def test_calls_that_no_policy_replaces_widen_the_interval() -> None:
+    known, unknown = (
+        run_stages(read_trace(trained(item).bytes()), AS_RECORDED) for item in ("float", "c10::BFloat16")
+    )
+    assert known.open_recurrent == (0, 0)
+    less, more = unknown.open_recurrent
+    half = replace(SMALL, item_bytes=2)
+    assert more == less + reserve_bytes(half) + work_bytes(half)
 
 
 @pytest.mark.parametrize(

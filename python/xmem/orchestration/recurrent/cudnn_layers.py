@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,8 @@ _OF_CUDNN = frozenset({"float", "double", "c10::Half"})
 _BFLOAT16 = "c10::BFloat16"
 _SEED_BYTES = 8
 _STACK = "aten::stack"
+FUSED_CELLS = frozenset({"aten::lstm_cell", "aten::gru_cell"})
+"""Single steps that CUDA computes in one kernel, and the CPU operator by operator."""
 
 
 class ReplaceRecurrentLayers:
@@ -125,6 +127,13 @@ def recurrent_calls(operators: OperatorIndex) -> dict[int, RecurrentCall | None]
         calls[row] = _recurrent_call(operators, row, _OF_CUDNN | {_BFLOAT16} if is_cast else _OF_CUDNN)
         outer = outer if is_cast else row
     return calls
+
+
+def unmodelled_calls(operators: OperatorIndex) -> list[RecurrentCall]:
+    """Return the calls in bfloat16, which PyTorch's releases treat differently, as cuDNN computes them."""
+    unknown = [row for row, call in recurrent_calls(operators).items() if call is None]
+    calls = (_recurrent_call(operators, row, frozenset({_BFLOAT16})) for row in unknown)
+    return [call for call in calls if call is not None]
 
 
 def calls_of_cudnn(context: Context) -> dict[int, RecurrentCall]:
@@ -265,7 +274,7 @@ def _recurrent_call(operators: OperatorIndex, row: int, dtypes: frozenset[str]) 
     )
 
 
-def _longest(shapes: Any, data: list[int], *, packed: bool, by_sequence: bool) -> int:
+def _longest(shapes: Any, data: Sequence[int], *, packed: bool, by_sequence: bool) -> int:
     """Return the steps of the longest sequence: of packed ones, how many sizes of batches there are."""
     if not packed:
         return data[1 if by_sequence else 0]
@@ -348,8 +357,8 @@ def _replace_backward(rewriting: Rewriting, recorded: _RecordedCall, context: Co
     of_weights = workload.category[lasting] == Category.GRADIENT
     are_gradients = bool(of_weights.any())
     if not are_gradients:  # of weights that were cast: their own gradients are made of them
-        size_bytes = workload.size_bytes[lasting]
-        of_weights = np.isin(size_bytes, call.weights_bytes) & (size_bytes != call.input_bytes)
+        sizes = workload.size_bytes[lasting]
+        of_weights = np.isin(sizes, call.weights_bytes) & (sizes != call.input_bytes)
     gradients_end_ns = int(workload.free_ns[lasting[of_weights]].max(initial=span[1]))
     rewriting.extend(recorded.result, span[1])
     if call.by_sequence:

@@ -65,7 +65,7 @@ class RecurrentCasts:
         return kernel
 
 
-class _IntoOneBlock(torch.autograd.Function):
+class _IntoOneBlock(torch.autograd.Function):  # type: ignore[misc]
     """Copies of tensors in another dtype, one behind the other."""
 
     @staticmethod
