@@ -66,6 +66,7 @@ class Maker:
             ),
             "_scaled_dot_product_flash_attention_for_cpu": self._attention,
             "native_dropout": self._dropout,
+            "embedding_dense_backward": self._embedded,
             "_amp_foreach_non_finite_check_and_unscale_": self._unscaled,
         }
 
@@ -252,6 +253,16 @@ class Maker:
             size, strides = tuple(tensor.size()), _dense(tensor)
             mask = self.new(size, strides, torch.bool)
             return self.new(size, strides, tensor.dtype), mask
+
+    def _embedded(self, operator: FakeOperator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
+        """Make a contiguous copy of the gradient first, as the kernels do; it ends with the call."""
+        gradient = args[0]
+        with unfollowed():
+            size = tuple(gradient.size())
+            copied = None if gradient.is_contiguous() else self._new(size, _contiguous(size), gradient.dtype)
+        result = self._make(operator, keys, args, kwargs)
+        del copied
+        return result
 
     def _attention(self, _operator: Any, _keys: Any, args: Args, _kwargs: Kwargs) -> Any:
         """Make the result with CUDA's strides (see ``alignments``)."""
