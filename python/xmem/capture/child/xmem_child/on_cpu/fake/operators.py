@@ -259,7 +259,7 @@ class Maker:
         gradient = args[0]
         with unfollowed():
             size = tuple(gradient.size())
-            copied = None if gradient.is_contiguous() else self._new(size, _contiguous(size), gradient.dtype)
+            copied = None if gradient.is_contiguous() else self.new(size, _contiguous(size), gradient.dtype)
         result = self._make(operator, keys, args, kwargs)
         del copied
         return result
