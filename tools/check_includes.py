@@ -22,6 +22,7 @@ MAY_INCLUDE: dict[str, set[str]] = {
     "simulation": {"base", "sequence", "allocators"},
     "snapshot": {"base"},
     "scaling": {"base"},
+    "nccl": set(),
     "bindings": {
         *(
             "base",
@@ -33,10 +34,11 @@ MAY_INCLUDE: dict[str, set[str]] = {
             "simulation",
             "snapshot",
             "scaling",
+            "nccl",
         )
     },
 }
-# The same inside csrc/phantom, which includes nothing else of the project.
+# The same inside csrc/phantom, which includes nothing else of the project but what NCCL takes.
 PHANTOM_MAY_INCLUDE: dict[str, set[str]] = {
     "abi": set(),
     "machine": {"abi"},
@@ -44,7 +46,7 @@ PHANTOM_MAY_INCLUDE: dict[str, set[str]] = {
     "code": set(),
     "runtime": {"abi", "machine", "memory", "code"},
     "driver": {"abi", "machine", "memory", "code", "runtime"},
-    "libraries": {"abi", "machine", "memory", "runtime"},
+    "libraries": {"abi", "machine", "memory", "runtime", "nccl"},
     "nvml": {"abi", "machine", "memory"},
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"/]+)/[^"]+"')

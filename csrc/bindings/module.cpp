@@ -12,4 +12,5 @@ PYBIND11_MODULE(_core, core) {
   xmem::bindings::register_simulation(core);
   xmem::bindings::register_snapshot(core);
   xmem::bindings::register_scaling(core);
+  xmem::bindings::register_nccl(core);
 }

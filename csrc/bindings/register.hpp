@@ -19,6 +19,7 @@ void register_attribution(pybind11::module_& core);
 void register_simulation(pybind11::module_& core);
 void register_snapshot(pybind11::module_& core);
 void register_scaling(pybind11::module_& core);
+void register_nccl(pybind11::module_& core);
 
 // (name, count, first byte offset, severity, explanation) of each problem.
 pybind11::list diagnostics_list(const trace::Diagnostics& diagnostics);

@@ -279,3 +279,17 @@ def state_before(
 # Snapshots (csrc/bindings/bind_snapshot.cpp).
 
 def check_plain_pickle(content: bytes) -> None: ...
+
+# Memory of NCCL (csrc/bindings/bind_nccl.cpp).
+
+def nccl_bytes(
+    capability: int,
+    name: str,
+    settings: tuple[int, int, int],
+    ranks: int,
+    here: int,
+    ring: bool,
+    tree: bool,
+    near_peers: int,
+    far_peers: bool,
+) -> int: ...

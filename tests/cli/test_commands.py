@@ -31,6 +31,7 @@ from xmem.capture import (
     TorchBuild,
     World,
     imbalance_of,
+    launched_world,
     path_with,
     with_python,
     world_of,
@@ -109,6 +110,7 @@ def stages(monkeypatch: pytest.MonkeyPatch) -> FakeStages:
     module.has_gpu = lambda: fake.machine_has_gpu  # type: ignore[attr-defined]
     module.PhantomMachine, module.imbalance_of = PhantomMachine, imbalance_of  # type: ignore[attr-defined]
     module.Extent, module.world_of = Extent, world_of  # type: ignore[attr-defined]
+    module.launched_world = launched_world  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "xmem.capture", module)
     monkeypatch.setattr(xmem.estimation.pipeline, "answer", fake.answer)
     monkeypatch.setattr(xmem.estimation.observation, "observe", fake.observe)

@@ -39,11 +39,12 @@ def seeds_of_64_bits():
     seed = tensor([1, 2, 3, 4, 5, 6, 7, 200], dtype=torch.uint8).view(torch.uint64)
     large = tensor(2**63 + 5, dtype=torch.uint64)
     small = tensor(2**53 + 1, dtype=torch.uint64)
+    on_host = torch.tensor(2**63 + 7, dtype=torch.uint64)
     try:
         overflow = int(large)
     except RuntimeError as error:
         overflow = str(error)
-    return [seed.item(), seed.tolist(), large.item(), overflow, int(small), small.item()]
+    return [seed.item(), seed.tolist(), large.item(), overflow, int(small), small.item(), on_host.item()]
 
 
 @program

@@ -9,6 +9,8 @@ import pytest
 from policies.applied import AMPERE, applied, applied_at, sequence
 from xmem.devices.gpus import find_device
 from xmem.estimation.evidence import assumptions
+from xmem.estimation.pipeline import run_stages
+from xmem.estimation.question import AS_RECORDED
 from xmem.orchestration import RunSettings
 from xmem.orchestration.recurrent.cudnn_layers import ReplaceRecurrentLayers
 from xmem.orchestration.recurrent.recurrent_spaces import (
@@ -29,6 +31,7 @@ LSTM = RecurrentCall(
     gates=4,
     item_bytes=4,
     steps=32 * 40,
+    longest=32,
     batch=40,
     input_width=128,
     hidden=256,
@@ -39,6 +42,7 @@ LSTM = RecurrentCall(
     training=True,
     drops=True,
     by_sequence=False,
+    packed=False,
     weights_bytes=(),
 )
 GRU = replace(LSTM, gates=3, layers=1, directions=2, drops=False)
@@ -82,6 +86,35 @@ def test_the_workspace_is_what_cudnn_answered() -> None:
     assert work_bytes(plain) == 12_182_080  # without a backward
 
 
+TAGGER = replace(
+    GRU,
+    steps=128 * 64,
+    longest=128,
+    batch=64,
+    input_width=128,
+    hidden=256,
+    layers=2,
+    drops=True,
+    packed=False,
+)
+"""Of a tagger of batches of 64 sentences of 128 words: in two directions, dropout adds no work."""
+
+
+def test_the_workspace_of_two_directions_is_what_cudnn_answered() -> None:
+    assert work_bytes(TAGGER) == work_bytes(replace(TAGGER, drops=False)) == 151_520_000
+    assert work_bytes(replace(TAGGER, training=False, drops=False)) == 147_325_696
+    assert work_bytes(TAGGER, before_9_8=True) == 151_520_256
+    assert reserve_bytes(TAGGER) == 219_152_640
+
+
+def test_packed_sequences_are_not_copied_and_have_no_padding() -> None:
+    packed = replace(TAGGER, steps=10 * 128 + 54 * 100, packed=True)
+    assert work_bytes(packed) == work_bytes(packed, before_9_8=True) == 110_346_496
+    assert reserve_bytes(replace(packed, drops=False)) == 177_848_576
+    dropped = reserve_bytes(packed) - 177_848_576
+    assert dropped == 2 * 128 * 64 * 2 * 256 // 8  # a bit for padding too
+
+
 def test_a_random_generator_has_six_words_a_thread_of_the_gpu() -> None:
     assert dropout_state_bytes(find_device("rtx-3060")) == 28 * 1536 * 24
     assert dropout_state_bytes(None) == 108 * 2048 * 24
@@ -96,7 +129,7 @@ def dims_of(batch: int) -> list[object]:
 VALUES = ["", "", "", "True", "1", "0.", "True", "False", "False"]
 INPUT, RESULT, STATE = 4 * 2 * 3 * 4, 4 * 2 * 5 * 4, 2 * 5 * 4
 WEIGHTS = 20 * (3 + 5 + 2) * 4
-SMALL = replace(LSTM, steps=8, batch=2, input_width=3, hidden=5, layers=1, drops=False)
+SMALL = replace(LSTM, steps=8, longest=4, batch=2, input_width=3, hidden=5, layers=1, drops=False)
 
 
 def step(
@@ -189,6 +222,31 @@ def test_nothing_is_replaced_where_shapes_are_not_recorded_or_cudnn_is_off() -> 
     off = replace(AMPERE, settings=RunSettings(cudnn_enabled=False))
     _, without_cudnn = applied(ReplaceRecurrentLayers(), step(), target=off)
     assert (without_shapes.blocks_changed, without_cudnn.blocks_changed) == (0, 0)
+
+
+def test_what_autocast_casts_is_one_call_of_cudnn_in_bfloat16_too() -> None:
+    four = dims_of(4)  # of half as many bytes as the blocks of two
+    trace = step(item="c10::BFloat16", dims=four)
+    trace.operator("aten::lstm", 5, 52, input_types=["float"], input_dims=four, concrete_inputs=VALUES)
+    after, _ = applied(ReplaceRecurrentLayers(), trace)
+    cast = replace(SMALL, item_bytes=2, steps=16, batch=4)
+    assert work_bytes(cast) in after.size_bytes
+    assert reserve_bytes(cast) in after.size_bytes
+
+
+def trained(item: str) -> TraceBuilder:
+    """The same, with an optimizer that steps."""
+    return step(item=item).annotation("Optimizer.step#SGD.step", 160, 170)
+
+
+def test_calls_that_no_policy_replaces_widen_the_interval() -> None:
+    known, unknown = (
+        run_stages(read_trace(trained(item).bytes()), AS_RECORDED) for item in ("float", "c10::BFloat16")
+    )
+    assert known.open_recurrent == (0, 0)
+    less, more = unknown.open_recurrent
+    half = replace(SMALL, item_bytes=2)
+    assert more == less + reserve_bytes(half) + work_bytes(half)
 
 
 @pytest.mark.parametrize(

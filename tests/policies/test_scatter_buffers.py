@@ -65,6 +65,14 @@ def test_an_embedding_of_many_indices_sorts_them_and_sums_parts_of_segments() ->
     assert change.bytes_changed == 5 * i + sort + 16 + 2 * 8000 + 8 * m + 384_000
 
 
+def test_a_copy_of_the_gradient_in_order_comes_before_all_buffers() -> None:
+    copied = 20_000 * 32 * 4
+    trace = embedding(1000, 32, 20_000).alloc(0x30, copied, 112).free(0x30, 185)
+    after, change = applied(AddEmbeddingBackwardBuffers(), trace)
+    assert sequence(after)[1:5] == [copied, 160_000, 160_000, 160_000]
+    assert change.blocks_changed == 12
+
+
 def test_all_buffers_end_before_the_operator_does() -> None:
     after, _ = applied(AddEmbeddingBackwardBuffers(), embedding(1000, 32, 20_000))
     assert after.free_ns[after.block < 0].max() < 190_000

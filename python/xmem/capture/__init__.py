@@ -9,7 +9,7 @@ from xmem.capture.extent import Extent
 from xmem.capture.imbalance import imbalance_of
 from xmem.capture.interpreter import TorchBuild, find_torch, has_gpu, path_with, with_python
 from xmem.capture.phantom import PhantomMachine
-from xmem.capture.world import World, world_of
+from xmem.capture.world import World, launched_world, world_of
 
 __all__ = [
     "CaptureResult",
@@ -23,6 +23,7 @@ __all__ = [
     "find_torch",
     "has_gpu",
     "imbalance_of",
+    "launched_world",
     "path_with",
     "with_python",
     "world_of",

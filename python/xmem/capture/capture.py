@@ -20,7 +20,7 @@ from xmem.capture.failures import Failure, explain_reads, first_failure, in_word
 from xmem.capture.notes import note
 from xmem.capture.phantom import PhantomMachine, last_calls, read_processes, refused_calls
 from xmem.capture.process import Ended, run_process
-from xmem.capture.ranks import rank_that_needs_most
+from xmem.capture.ranks import allocated_peak_bytes, rank_that_needs_most
 from xmem.capture.world import MOST_RANKS, World
 from xmem.devices.description import Device
 from xmem.errors import CaptureError, ConfigError
@@ -97,8 +97,8 @@ def capture(
         output: The trace to write; compressed when it ends in ``.gz``.
         iterations: Optimizer steps to record before the script is stopped.
         extent: How far to record, where a number of iterations is not enough; wins over ``iterations``.
-        rank: The rank of a distributed job to trace in phantom mode; by default the one whose GPU needs the
-            most memory, which may take a second run.
+        rank: The rank of a distributed job to trace in the modes phantom and fake; by default the one whose
+            GPU needs the most memory, which may take a second run.
         timeout_s: Stop the script after this many seconds; what ran until then is kept if its memory was
             seen.
         stacks: Record every Python frame too (slow, large); modules and source lines are there anyway.
@@ -110,8 +110,8 @@ def capture(
             nothing.
         machine: The GPUs of phantom mode; one RTX 3060 by default. Its values and what is known of them
             hold in fake mode, too.
-        world: A distributed job of which only some ranks run, in phantom mode; the machine then has the GPUs
-            of their nodes.
+        world: A distributed job of which only some ranks run, in the modes phantom and fake; the machine of
+            phantom mode then has the GPUs of their nodes.
 
     Raises:
         CaptureError: There is no trace: the script failed, never trained, took too long, did not start.
@@ -124,10 +124,9 @@ def capture(
         raise ConfigError(f"unknown mode {mode!r}", f"use one of {', '.join(get_args(Mode))}")
     target = Path(os.path.abspath(output))  # noqa: PTH100 - resolve() would replace a link by what it points to
     _check_output(target)
-    if world is not None and mode != "phantom":
+    if world is not None and mode == "real":
         raise ConfigError(
-            "running only some of the ranks needs phantom mode",
-            "name a Python whose torch is a CUDA build",
+            "running only some of the ranks is not possible in mode real", "use --mode phantom or fake"
         )
     if world is not None and rank is not None and rank not in world.ranks:
         raise ConfigError(f"rank {rank} cannot be traced, because it does not run", f"add {rank} to --ranks")
@@ -136,6 +135,8 @@ def capture(
     )
     if world is not None and rank is None and len(world.ranks) == 1:
         (rank,) = world.ranks  # also where others have to run beside it
+    if world is not None and mode == "fake":
+        return _capture_one_by_one(asked, target, rank)
     first = _rank_here(asked) if rank is None else rank
     try:
         if world is not None:
@@ -166,7 +167,7 @@ def _capture_in_world(asked: _Asked, target: Path, first: int) -> tuple[_Asked, 
         assert asked.world is not None
         try:
             result = _capture_rank(asked, target, first)
-            wider = asked.world.with_unlike(result.metadata["phantom"])
+            wider = asked.world.with_unlike(result.metadata.get("phantom", result.metadata))
             reason = "some ranks may need more"
             wall_s += result.wall_s
         except _MissingRanksError as error:
@@ -178,6 +179,35 @@ def _capture_in_world(asked: _Asked, target: Path, first: int) -> tuple[_Asked, 
             return asked, replace(result, wall_s=wall_s)
         note(f"{reason}; running again with ranks {', '.join(map(str, wider.ranks))}")
         asked = replace(asked, world=wider)
+
+
+def _capture_one_by_one(asked: _Asked, target: Path, rank: int | None) -> CaptureResult:
+    """Capture ranks on the CPU, each for itself beside those whose objects it needs, and keep the one that
+    allocates most. Of ranks that were chosen for the user, the first runs, and those that may differ."""
+    world = asked.world
+    assert world is not None
+    ranks = [world.ranks[0]] if world.is_chosen else list(world.ranks)
+    if rank is not None:
+        ranks = [rank]
+    best, most_bytes, wall_s, held = None, -1, 0.0, {}
+    with scratch_folder(f".{target.name}.", target.parent) as folder:
+        for number in ranks:  # which may become more meanwhile
+            alone = replace(asked, world=replace(world, ranks=(number,), is_chosen=False))
+            path = folder / f"rank{number}.{target.name}"
+            _, result = _capture_in_world(alone, path, number)
+            wall_s += result.wall_s
+            if rank is None:
+                wider = replace(world, ranks=tuple(sorted(ranks))).with_unlike(result.metadata)
+                ranks += [other for other in wider.ranks if other not in ranks]
+            held[number] = allocated_peak_bytes(path) if len(ranks) > 1 else 0
+            if best is None or held[number] > most_bytes:
+                best, most_bytes = result, held[number]
+        assert best is not None
+        _publish(best.path, target)
+    if len(ranks) > 1:
+        told = ", ".join(f"rank {number} {format_bytes(peak)}" for number, peak in held.items())
+        note(f"the ranks allocate at their peaks: {told}; the answer is about the one that allocates most")
+    return replace(best, path=target, wall_s=wall_s)
 
 
 def _rank_here(asked: _Asked) -> int:

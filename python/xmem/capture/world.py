@@ -178,6 +178,14 @@ def world_of(
     return World(size, named, local)
 
 
+def launched_world(command: Sequence[str]) -> World | None:
+    """Return the world that a launcher on the command line would start; None for one process, or an unknown
+    number."""
+    nodes, per_node, in_all = _launched(command)
+    size = in_all or (nodes * per_node if per_node else 1)
+    return world_of(size, "auto", None, command) if size > 1 else None
+
+
 def _launched(command: Sequence[str]) -> tuple[int, int | None, int | None]:
     """Return how many nodes, processes per node and processes in all a launcher would start."""
     launcher = next((place for place, word in enumerate(command) if _LAUNCHERS.search(word)), None)

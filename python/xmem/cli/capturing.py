@@ -85,7 +85,7 @@ def capture_noting(
         CaptureError: The script failed, never trained, or the trace could not be written.
         ConfigError: A setting is invalid, or there is no CUDA build of torch for phantom mode.
     """
-    from xmem.capture import DescribedGpu, Extent, path_with, with_python, world_of
+    from xmem.capture import DescribedGpu, Extent, launched_world, path_with, with_python, world_of
     from xmem.capture import capture as capture_command
 
     world = world_of(settings.world_size, settings.ranks, settings.gpus_per_node, command)
@@ -99,6 +99,8 @@ def capture_noting(
     build = _phantom_build(command, environment, settings, device)
     machine = _machine(settings, device)
     mode = _mode(settings, build)
+    if mode == "fake" and world is None:  # which does not run ranks side by side
+        world = launched_world(command)
     where = {
         "phantom": f"a phantom {machine.device.name}",
         "fake": "the CPU, which computes nothing",

@@ -121,7 +121,7 @@ WorldSize = Annotated[
         "--world-size",
         min=1,
         help="Number of ranks that the script sees. Only those in --ranks run, each as one process. "
-        "By default, every rank runs.",
+        "By default, every rank runs on phantom GPUs; in mode fake, some of what a launcher starts.",
         show_default=False,
     ),
 ]
@@ -221,8 +221,9 @@ Imbalance = Annotated[
     typer.Option(
         "--imbalance",
         metavar="FACTOR",
-        help="In phantom mode, the tokens that experts of the traced rank get, over their share: a number "
-        "such as 1.5, or a quantile of a log-normal distribution, such as lognormal:0.3@0.99.",
+        help="In the modes phantom and fake, the tokens that experts of the traced rank get, over their "
+        "share: a number such as 1.5, or a quantile of a log-normal distribution, such as "
+        "lognormal:0.3@0.99.",
         show_default="1, balanced",
     ),
 ]

@@ -39,6 +39,7 @@ class Stages:
         scaling: Relation of the run to those of a fitted model; None for a run as it was recorded.
         what_if: Changes of the script, as texts.
         convolution_workspaces: Source of the convolution workspaces for a run on the CPU.
+        open_recurrent: Bytes by which recurrent layers may take less and more than estimated.
         warm: The allocator that a run on a real GPU began with; None where the trace does not show it.
     """
 
@@ -56,6 +57,7 @@ class Stages:
     scaling: Scaling | None
     what_if: tuple[str, ...]
     convolution_workspaces: ConvolutionWorkspaces | None = None
+    open_recurrent: tuple[int, int] = (0, 0)
     warm: Warm | None = None
 
     @property

@@ -103,6 +103,10 @@ def left_open_by(
     """
     unlimited_bytes = stages.unlimited.peak_reserved.bytes
     least_bytes, most_bytes = left_open(unlimited_bytes, stages.scaling, stages.convolution_workspaces)
+    less_bytes, more_bytes = stages.open_recurrent
+    if more_bytes:
+        least_bytes = max((unlimited_bytes if least_bytes is None else least_bytes) - less_bytes, 0)
+        most_bytes = (unlimited_bytes if most_bytes is None else most_bytes) + more_bytes
     reserved_bytes = verdict.reserved_bytes
     if verdict.missed_bytes:  # the result of xMem's replay, and of PyTorch's own allocator
         least_bytes = min(unlimited_bytes if least_bytes is None else least_bytes, unlimited_bytes)

@@ -12,7 +12,7 @@ from xmem.estimation.observation import Observation
 from xmem.estimation.open_sizes import scaling_of
 from xmem.estimation.question import AS_RECORDED, Question
 from xmem.estimation.stage_clock import StageClock
-from xmem.estimation.verdict import NOTHING, Unreplayed, judge, unreplayed_of
+from xmem.estimation.verdict import NOTHING, Unreplayed, judge, unreplayed_of, with_nccl
 from xmem.run.job_settings import JobSettings, job_settings
 from xmem.run.recorded import Recorded
 from xmem.simulation.replay import Replay
@@ -90,6 +90,7 @@ def replay_without_limit(
         unlimited = replay_requests(moved.requests, options=options)
         scaling = scaling_of(moved, unlimited, options)
         unreplayed = _unreplayed(moved.observed, unlimited, same_run=options == job_settings(trace).options)
+        unreplayed = with_nccl(unreplayed, trace.notes.nccl, question.device)
     return WithoutLimit(moved, settings, unlimited, scaling, unreplayed)
 
 

@@ -32,6 +32,7 @@ from xmem.estimation.large_blocks import largest_blocks
 from xmem.estimation.move import move
 from xmem.estimation.need import replay_without_limit
 from xmem.estimation.observation import Observation, observe
+from xmem.estimation.open_recurrent import open_of_recurrent_layers
 from xmem.estimation.open_sizes import convolution_workspaces
 from xmem.estimation.question import AS_RECORDED, Question, ask
 from xmem.estimation.stage_clock import StageClock
@@ -164,6 +165,9 @@ def run_stages(
             *([] if workspaces is None else [workspaces.source]),
         ),
         convolution_workspaces=workspaces,
+        open_recurrent=open_of_recurrent_layers(
+            observed.recorded, moved.workload, moved.requests, without_limit.replay
+        ),
         timings_s=clock.seconds,
         scaling=without_limit.scaling,
         what_if=tuple(change.text for change in observed.what_ifs),

@@ -10,19 +10,21 @@ fuller, that GPU decides.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from xmem._core import nccl_bytes
 from xmem.devices.gpus import Device
 from xmem.estimation.estimate import CardPart
 from xmem.run.recorded import Origin, Recorded
 from xmem.simulation.alloc_conf import AllocatorOptions
 from xmem.simulation.replay import Replay, Requests
 from xmem.simulation.replay import replay as replay_requests
-from xmem.trace.notes import CardNote
+from xmem.trace.notes import CardNote, NcclNotes
 
 # Managed memory moves to the host when the card is full; what a kernel works on has to be there. Paged
 # optimizers work on two states of one parameter at a time (bitsandbytes 0.50, `Optimizer2State.update_step`).
 _RESIDENT_BLOCKS = 2
+_OF_NCCL = "buffers of NCCL"
 _ANY_BYTES = 1 << 40  # to compare ratios by
 
 
@@ -202,6 +204,31 @@ def unreplayed_of(run: Recorded, replayed: Replay) -> Unreplayed:
     )
 
 
+def with_nccl(unreplayed: Unreplayed, notes: NcclNotes, device: Device | None) -> Unreplayed:
+    """Add NCCL's buffers of a run on the CPU, which depend on the device; a phantom GPU shows them."""
+    if device is None or device.compute_capability is None or not notes.communicators:
+        return unreplayed
+    major, minor = device.compute_capability
+    buffer_bytes, least, most = notes.settings
+    total_bytes = sum(
+        nccl_bytes(
+            10 * major + minor,
+            device.full_name,
+            (buffer_bytes, least, most),
+            made.ranks,
+            made.here,
+            made.ring,
+            made.tree,
+            made.near_peers,
+            made.far_peers,
+        )
+        for made in notes.communicators
+    )
+    if total_bytes == 0:
+        return unreplayed
+    return replace(unreplayed, outside=(*unreplayed.outside, CardPart("nccl", total_bytes, _OF_NCCL)))
+
+
 def _full_bytes(card: CardNote) -> int:
     return card.peak_bytes + _resident_bytes(card)
 
@@ -218,7 +245,7 @@ def _outside(card: CardNote, reserved_bytes: int) -> tuple[CardPart, ...]:
     rest_bytes = max(card.peak_bytes - context_bytes - reserved_bytes, 0)
     parts = []
     for name, bytes_, words in (
-        ("nccl", card.nccl_bytes, "buffers of NCCL"),
+        ("nccl", card.nccl_bytes, _OF_NCCL),
         ("libraries", card.library_bytes, "work areas that libraries such as cuFFT allocate"),
         (
             "other_processes" if contexts > 1 else "other",

@@ -19,6 +19,7 @@ from xmem.orchestration.kernels.onednn_temporaries import DropOneDnnTemporaries
 from xmem.orchestration.kernels.reductions import AddReductionBuffers
 from xmem.orchestration.kernels.scatter_buffers import AddEmbeddingBackwardBuffers, AddIndexBackwardBuffers
 from xmem.orchestration.kernels.softmax_products import AddSoftmaxBackwardProducts
+from xmem.orchestration.lifetimes.cuda_streams import AssignStreams
 from xmem.orchestration.lifetimes.host_blocks import (
     AddMemoryBeforeTrace,
     AddTensorsBeforeTrace,
@@ -69,7 +70,7 @@ class Plan:
 
 
 CPU_TRACE = Plan(
-    facts=(DropHostMemory(), AddTensorsBeforeTrace(), AddStateBeforeTrace()),
+    facts=(DropHostMemory(), AssignStreams(), AddTensorsBeforeTrace(), AddStateBeforeTrace()),
     corrections=(
         ReplaceAttention(),
         ReplaceRecurrentLayers(),

@@ -84,10 +84,22 @@ class AddedBlocks:
         return concatenated([blocks, self._workload])
 
 
-def first_blocks(workload: Workload, operators: OperatorIndex, rows: NDArray[np.int32]) -> list[int]:
-    """Return the first block that each operator allocates, a row of the workload, -1 = none."""
+def first_blocks(
+    workload: Workload, operators: OperatorIndex, rows: NDArray[np.int32], *, lasting: bool = False
+) -> list[int]:
+    """Return the first block that each operator allocates, a row of the workload, -1 = none.
+
+    Args:
+        workload: The blocks.
+        operators: The operators of the run.
+        rows: Rows of the EventTable.
+        lasting: Whether to leave out blocks that end with the operator.
+    """
     owner = operators.rows_owned_by(workload.operator, rows)
+    wanted = owner >= 0
+    if lasting:
+        wanted &= workload.free_ns > operators.events.end_ns[rows[owner]]
     first = [-1] * len(rows)
-    for block in np.flatnonzero(owner >= 0)[::-1]:
+    for block in np.flatnonzero(wanted)[::-1]:
         first[owner[block]] = int(block)
     return first

@@ -218,6 +218,59 @@ class PhantomNotes(AllocatorNotes):
 
 
 @dataclass(frozen=True)
+class StreamNotes:
+    """On which CUDA streams a run on the CPU worked.
+
+    Attributes:
+        time_ns: When the recorded thread went to another stream, on the clock of the trace.
+        stream: That stream, 0 for the default stream.
+        used_address: Address of memory that a stream was told to use (``record_stream``).
+        used_ns: When it was told.
+        used_on: The stream.
+    """
+
+    time_ns: list[int] = field(default_factory=list)
+    stream: list[int] = field(default_factory=list)
+    used_address: list[int] = field(default_factory=list)
+    used_ns: list[int] = field(default_factory=list)
+    used_on: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class CommunicatorNote:
+    """A communicator of NCCL, and what it would have connected on a GPU.
+
+    Attributes:
+        ranks: Number of its ranks.
+        here: Number of those on the server of this one.
+        ring: Whether there were collectives.
+        tree: Whether there were reductions for all.
+        near_peers: Number of ranks on the same server that this one sent to or received from.
+        far_peers: Whether there were others.
+    """
+
+    ranks: int
+    here: int
+    ring: bool = False
+    tree: bool = False
+    near_peers: int = 0
+    far_peers: bool = False
+
+
+@dataclass(frozen=True)
+class NcclNotes:
+    """What NCCL would have connected for a run on the CPU.
+
+    Attributes:
+        settings: NCCL_BUFFSIZE, NCCL_MIN_NCHANNELS and NCCL_MAX_NCHANNELS of its environment, 0 if not set.
+        communicators: Those of the traced rank.
+    """
+
+    settings: list[int] = field(default_factory=lambda: [0, 0, 0])
+    communicators: tuple[CommunicatorNote, ...] = ()
+
+
+@dataclass(frozen=True)
 class LaunchNotes:
     """What was launched on a phantom GPU, in order.
 
@@ -262,6 +315,8 @@ class CaptureNotes:
         optimizers: Optimizers of the script.
         script_ended: Whether it was recorded to its end.
         values: Reads of values that were not known, of a run on the CPU that computed nothing.
+        streams: The CUDA streams of a run on the CPU.
+        nccl: What NCCL would have connected for it.
         phantom: Notes of a run on a phantom GPU.
         measured: Notes of PyTorch's allocator on a real GPU.
         launches: What was launched on the phantom GPU, where that was asked for.
@@ -279,6 +334,8 @@ class CaptureNotes:
     optimizers: tuple[OptimizerNote, ...] = ()
     script_ended: bool = False
     values: tuple[ValueRead, ...] = ()
+    streams: StreamNotes = field(default_factory=StreamNotes)
+    nccl: NcclNotes = field(default_factory=NcclNotes)
     phantom: PhantomNotes | None = None
     measured: AllocatorNotes | None = None
     launches: LaunchNotes | None = None
@@ -307,6 +364,8 @@ def parse_notes(noted: Mapping[str, Any]) -> CaptureNotes:
         noted = {**noted, "phantom": phantom}
     notes: CaptureNotes = decode(CaptureNotes, noted, skip_unknown=True)
     _require_columns(notes.tensors)
+    _require_streams(notes.streams)
+    _require_nccl(notes.nccl)
     for requests in notes.phantom.requests if notes.phantom else ():
         _require_history(requests)
     if notes.launches is not None:
@@ -331,6 +390,35 @@ def _require_columns(tensors: NamedTensors) -> None:
     for shape in tensors.shape or ():
         if not (isinstance(shape, list) and all(type(size) is int and 0 <= size < 1 << 62 for size in shape)):
             raise ValueError("tensors.shape must hold lists of whole numbers")
+
+
+def _require_streams(streams: StreamNotes) -> None:
+    """Check that columns which belong together have the same length.
+
+    Raises:
+        ValueError: They have not.
+    """
+    if len(streams.time_ns) != len(streams.stream):
+        raise ValueError("streams.stream must have as many rows as streams.time_ns")
+    if not len(streams.used_address) == len(streams.used_ns) == len(streams.used_on):
+        raise ValueError("streams.used_address, used_ns and used_on must have as many rows as each other")
+
+
+_MOST_RANKS = 1 << 24
+_SETTINGS_OF_NCCL = 3
+
+
+def _require_nccl(nccl: NcclNotes) -> None:
+    """Check that NCCL's numbers are small enough to be multiplied.
+
+    Raises:
+        ValueError: One is not, or there is another number of settings.
+    """
+    if len(nccl.settings) != _SETTINGS_OF_NCCL or not all(0 <= n < 1 << 40 for n in nccl.settings):
+        raise ValueError(f"nccl.settings must hold {_SETTINGS_OF_NCCL} numbers of at most 40 bits")
+    for made in nccl.communicators:
+        if not (1 <= made.here <= made.ranks <= _MOST_RANKS and 0 <= made.near_peers < made.ranks):
+            raise ValueError("nccl.communicators holds one whose ranks do not fit together")
 
 
 _NUMBERS_OF_KERNEL = 11

@@ -79,6 +79,52 @@ def test_eager_attention_asks_for_what_it_asks_for_on_a_gpu(tmp_path: Path, opti
     assert made == on_gpu
 
 
+RECURRENT = """
+    import torch
+    from torch import nn
+
+    class Tagger(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Embedding(500, 64)
+            self.layers = nn.{layers}
+            self.out = nn.Linear({width}, 10)
+
+        def forward(self, tokens):
+            result, last = self.layers(self.table(tokens))
+            return self.out({taken})
+
+    model = Tagger().cuda()
+    optimizer = torch.optim.NAdam(model.parameters(), lr=0.001)
+    for _ in range(4):
+        tokens = torch.randint(500, (8, 24)).cuda()
+        optimizer.zero_grad()
+        model(tokens).square().mean().backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("layers", "width", "taken"),
+    [
+        ("GRU(64, 128, 2, batch_first=True, bidirectional=True, dropout=0.3)", 256, "result"),
+        pytest.param("GRU(64, 128, batch_first=True)", 128, "last[-1]", marks=pytest.mark.nightly),
+        pytest.param(
+            "LSTM(64, 128, 2, bidirectional=True, proj_size=48)", 96, "result", marks=pytest.mark.nightly
+        ),
+        pytest.param(
+            "RNN(64, 128, 2, batch_first=True)", 128, "result + last[-1, :, None]", marks=pytest.mark.nightly
+        ),
+    ],
+)
+def test_recurrent_layers_ask_for_what_they_ask_for_on_a_gpu(
+    layers: str, width: int, taken: str, tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(textwrap.dedent(RECURRENT).format(layers=layers, width=width, taken=taken))
+    assert requests(PYTHONS[0], script, "fake") == requests(PYTHONS[0], script, "phantom")
+
+
 TRITON = """
     import torch, triton, triton.language as tl
     from torch import nn

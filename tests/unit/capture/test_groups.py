@@ -13,7 +13,7 @@ import xmem.capture
 
 
 def _module() -> Any:
-    path = Path(xmem.capture.__file__).parent / "child/xmem_child/on_phantom/absent/groups.py"
+    path = Path(xmem.capture.__file__).parent / "child/xmem_child/absent/groups.py"
     spec = importlib.util.spec_from_file_location("groups_under_test", path)
     assert spec is not None
     assert spec.loader is not None

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from xmem.capture import World, world_of
+from xmem.capture import World, launched_world, world_of
 from xmem.errors import ConfigError
 
 SCRIPT = ["python", "train.py"]
@@ -75,3 +75,16 @@ def test_the_stages_that_differ_run_too() -> None:
         World(1024, (0, 1023), 8, is_chosen=True).with_unlike({"world": {"ends": [*range(8, 1024, 8)]}}).cards
         <= 120
     )
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (TORCHRUN, World(1024, (0, 1023), 8, is_chosen=True)),
+        (["torchrun", "--nproc-per-node", "1", "t.py"], None),
+        ([*ACCELERATE, "t.py"], None),
+        (SCRIPT, None),
+    ],
+)
+def test_the_world_that_a_launcher_starts(command, expected) -> None:
+    assert launched_world(command) == expected

@@ -1,9 +1,11 @@
 #include "libraries/nccl/communicator.hpp"
 
+#include <cstdlib>
 #include <string>
 #include <unordered_map>
 
 #include "machine/calls.hpp"
+#include "machine/machine.hpp"
 #include "memory/device_memory.hpp"
 
 namespace xmem::phantom {
@@ -18,6 +20,16 @@ struct Told {
 Told& told() {
   static Told facts;
   return facts;
+}
+
+std::uint64_t setting(const char* name) {
+  const char* text = std::getenv(name);
+  const long long value = text == nullptr ? 0 : std::atoll(text);
+  return value > 0 ? static_cast<std::uint64_t>(value) : 0;
+}
+
+nccl::NcclSettings settings() {
+  return {setting("NCCL_BUFFSIZE"), setting("NCCL_MIN_NCHANNELS"), setting("NCCL_MAX_NCHANNELS")};
 }
 
 std::string key_of(const unsigned char* id) {
@@ -43,7 +55,8 @@ void Communicator::disconnect() {
 }
 
 bool Communicator::take(NcclPart part) {
-  const std::uint64_t bytes = nccl_bytes(machine().device(device), ranks, part);
+  const Device& card = machine().device(device);
+  const std::uint64_t bytes = nccl_bytes(nccl::nccl_card(card.capability(), card.name), settings(), ranks, part);
   if (bytes > 0 && take_pages(device, bytes, Use::kNccl) != kSuccess) return false;
   buffer_bytes += bytes;
   return true;

@@ -7,9 +7,12 @@
 #include <optional>
 #include <set>
 
-#include "libraries/nccl/nccl_buffers.hpp"
+#include "nccl/nccl_buffers.hpp"
 
 namespace xmem::phantom {
+
+using nccl::NcclPart;
+using nccl::NcclRanks;
 
 struct UniqueId {
   unsigned char bytes[128];

@@ -14,6 +14,8 @@ _NAMES = """
 """.split()  # noqa: SIM905 - reads better than a column
 _ARITHMETIC = frozenset(f"aten::{name}{suffix}" for name in _NAMES for suffix in ("", "_"))
 _CONVERSIONS = frozenset({"aten::to", "aten::_to_copy"})
+# Its hooks are no operators: DDP's divides each gradient by the number of ranks (reducer.cpp).
+_HOOKED = frozenset({"autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"})
 _NUMBER_BYTES = 16  # of a complex number in double precision, the largest that Python has
 
 
@@ -40,6 +42,7 @@ class DropConvertedOperands:
         converted = (conversion >= 0) & (events.begin_ns[conversion] >= events.begin_ns[arithmetic])
         number = workload.size_bytes <= _NUMBER_BYTES
         nameless = (workload.block != MADE_BY_POLICY) & (workload.tensor < 0)
-        made_by_nobody = number & nameless & (operator < 0)
+        hooked = (operator >= 0) & operators.rows_named(_HOOKED)[operator]
+        made_by_nobody = number & nameless & ((operator < 0) | hooked)
         operand = used_up & (converted | (number & (operator == arithmetic)))
         return workload.select(~np.logical_or(made_by_nobody, operand))

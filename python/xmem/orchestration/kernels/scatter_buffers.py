@@ -64,7 +64,7 @@ class AddEmbeddingBackwardBuffers:
         if len(rows) == 0:
             return workload
         blocks = AddedBlocks(workload)
-        gradients = first_blocks(workload, operators, rows)
+        gradients = first_blocks(workload, operators, rows, lasting=True)
         for row, gradient in zip(rows, gradients, strict=True):
             inputs = operators.inputs(int(row))
             if inputs is None or gradient < 0 or not inputs.shape(0) or not inputs.shape(1):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from xmem.cudnn.libraries import bundled_with
 from xmem.dtypes import item_bytes
 from xmem.orchestration.call_nodes import nodes_of_calls, rows_by_event
 from xmem.orchestration.recurrent.recurrent_spaces import (
@@ -28,7 +29,11 @@ from xmem.trace.attribution import Category, Phase
 RECURRENT_CALLS = {"aten::lstm": 4, "aten::gru": 3, "aten::rnn_tanh": 1, "aten::rnn_relu": 1}
 """Names, and how many gates a cell of each has."""
 _OF_CUDNN = frozenset({"float", "double", "c10::Half"})
+_BFLOAT16 = "c10::BFloat16"
 _SEED_BYTES = 8
+_STACK = "aten::stack"
+FUSED_CELLS = frozenset({"aten::lstm_cell", "aten::gru_cell"})
+"""Single steps that CUDA computes in one kernel, and the CPU operator by operator."""
 
 
 class ReplaceRecurrentLayers:
@@ -42,13 +47,13 @@ class ReplaceRecurrentLayers:
       ends with the call, and in training the space that is reserved until the backward;
     - an input given by sequence lives until the backward;
     - with dropout, at the first call, the state of the random generator, which stays;
-    - in the backward zeros for gradients of the last states, the gradients of input and first states, twice
-      the workspace, and one block for the gradients of all weights; where there are no biases, which cuDNN's
-      space has nevertheless, a block for each of them in its place.
+    - in the backward zeros where no gradient reaches the result or a last state, the gradients of input and
+      first states, twice the workspace, and one block for the gradients of all weights; where there are no
+      biases, which cuDNN's space has nevertheless, a block for each of them in its place.
 
     Takes the shapes of the inputs (``record_shapes=True``). What runs without cuDNN, and bfloat16, is left
-    alone. Assumptions: no gradient reaches the last states; weights lie in one block, as modules on a GPU
-    have them. Reference: cpu_vs_cuda_memory, section 7.6.
+    alone. Assumption: weights lie in one block, as modules on a GPU have them. Reference: cpu_vs_cuda_memory,
+    section 7.6.
     """
 
     name = "replace_recurrent_layers"
@@ -82,6 +87,8 @@ class _RecordedCall:
         made: Rows of the workload that are allocated inside, in order.
         result: The row with the states of all steps.
         states: Rows of the last states, one or, with an LSTM, two; fewer if they are not found.
+        work_bytes: Size of a workspace.
+        ungiven_bytes: Sizes of the result and last states that no gradient reaches, in this order.
         nodes: Rows of the EventTable of its nodes in the backward, in order.
         made_backward: Rows of the workload that they allocate, in order.
     """
@@ -91,6 +98,8 @@ class _RecordedCall:
     made: NDArray[np.intp]
     result: int
     states: tuple[int, ...]
+    work_bytes: int
+    ungiven_bytes: tuple[int, ...]
     nodes: NDArray[np.intp]
     made_backward: NDArray[np.intp]
 
@@ -98,12 +107,33 @@ class _RecordedCall:
 def recurrent_calls(operators: OperatorIndex) -> dict[int, RecurrentCall | None]:
     """Return calls of recurrent layers by row of the EventTable, in order of time; None for those not known.
 
-    These are calls without shapes, and those in bfloat16, which versions of PyTorch treat differently: 2.6
-    computes it without cuDNN, 2.12 with a copy of the weights in each call.
+    These are calls without shapes, and those of bfloat16, which versions of PyTorch treat differently: 2.6
+    computes it without cuDNN, 2.12 with a copy of the weights in each call. What autocast casts, to bfloat16
+    too, cuDNN computes: in our captures, such a call is inside of the one that the script made.
     """
+    events = operators.events
     rows = np.flatnonzero(operators.rows_named(RECURRENT_CALLS))
-    rows = rows[np.argsort(operators.events.begin_ns[rows], kind="stable")]
-    return {row: _recurrent_call(operators, row) for row in rows.tolist()}
+    rows = rows[np.argsort(events.begin_ns[rows], kind="stable")]
+    calls: dict[int, RecurrentCall | None] = {}
+    outer = -1
+    for row in rows.tolist():
+        is_cast = (
+            outer >= 0
+            and events.end_ns[row] <= events.end_ns[outer]
+            and events.thread[row] == events.thread[outer]
+        )
+        if is_cast:
+            calls.pop(outer, None)
+        calls[row] = _recurrent_call(operators, row, _OF_CUDNN | {_BFLOAT16} if is_cast else _OF_CUDNN)
+        outer = outer if is_cast else row
+    return calls
+
+
+def unmodelled_calls(operators: OperatorIndex) -> list[RecurrentCall]:
+    """Return the calls in bfloat16, which PyTorch's releases treat differently, as cuDNN computes them."""
+    unknown = [row for row, call in recurrent_calls(operators).items() if call is None]
+    calls = (_recurrent_call(operators, row, frozenset({_BFLOAT16})) for row in unknown)
+    return [call for call in calls if call is not None]
 
 
 def calls_of_cudnn(context: Context) -> dict[int, RecurrentCall]:
@@ -139,6 +169,8 @@ def _recorded_calls(workload: Workload, context: Context) -> Iterator[_RecordedC
     for of_call in nodes:
         of_node[of_call] = True
     made_by_node = rows_by_event(operators.enclosing(workload.operator, of_node))
+    stacks = operators.rows_named({_STACK})
+    before_9_8 = bundled_with(context.target.torch_version).version < (9, 8)
     nothing = np.empty(0, np.intp)
     for (row, call), of_call in zip(calls_by_row.items(), nodes, strict=True):
         inside = made.get(row, nothing)
@@ -160,12 +192,42 @@ def _recorded_calls(workload: Workload, context: Context) -> Iterator[_RecordedC
                 made=inside,
                 result=result,
                 states=tuple(states),
+                work_bytes=work_bytes(call, before_9_8=before_9_8),
+                ungiven_bytes=_ungiven(call, row, stacks, of_call, context),
                 nodes=of_call,
                 made_backward=np.sort(np.concatenate(of_nodes)) if of_nodes else nothing,
             )
 
 
-def _recurrent_call(operators: OperatorIndex, row: int) -> RecurrentCall | None:
+def _ungiven(
+    call: RecurrentCall, row: int, stacks: NDArray[np.bool_], nodes: NDArray[np.intp], context: Context
+) -> tuple[int, ...]:
+    """Return the sizes of the result and the last states that no gradient reaches, in this order.
+
+    A call on the CPU makes the result, then a stack of all layers' last states, two for an LSTM, and brings
+    the result into the order of sequences at last. Where oneDNN's layer makes result and states in one node
+    and a state is reached, the result is taken as not reached: such scripts read last states only.
+    """
+    events = context.trace.events
+    inside = stacks & (events.thread == events.thread[row])
+    inside &= (events.begin_ns >= events.begin_ns[row]) & (events.end_ns <= events.end_ns[row])
+    numbers = np.sort(events.sequence_number[inside])[-len(call.state_bytes) :]
+    if len(numbers) < len(call.state_bytes) or numbers[0] < 0:
+        return call.state_bytes
+    reached = events.sequence_number[nodes]
+    of_states = np.isin(numbers, reached)
+    own_states = (
+        len(numbers) if call.packed and call.directions == 1 else 0
+    )  # one direction's, in order of time
+    of_result = bool((reached == numbers[0] - 1 - own_states).any())
+    if call.is_lstm and call.directions == 1 and not call.packed:
+        of_result &= not of_states.any()
+    of_result |= bool((reached > numbers[-1]).any())
+    sizes = (call.result_bytes, *call.state_bytes)
+    return tuple(size for size, is_given in zip(sizes, (of_result, *of_states), strict=True) if not is_given)
+
+
+def _recurrent_call(operators: OperatorIndex, row: int, dtypes: frozenset[str]) -> RecurrentCall | None:
     """Return the shapes of a call, None if the trace does not say.
 
     ``lstm(input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first)``, or for
@@ -175,7 +237,7 @@ def _recurrent_call(operators: OperatorIndex, row: int) -> RecurrentCall | None:
     inputs = operators.inputs(row)
     (dtype,) = operators.first_input_type(np.array([row]))
     size_bytes = item_bytes(dtype)
-    if inputs is None or size_bytes is None or dtype not in _OF_CUDNN:
+    if inputs is None or size_bytes is None or dtype not in dtypes:
         return None
     gates = RECURRENT_CALLS[names[int(events.name[row])]]
     data = inputs.shape(0)
@@ -196,6 +258,7 @@ def _recurrent_call(operators: OperatorIndex, row: int) -> RecurrentCall | None:
         gates=gates,
         item_bytes=size_bytes,
         steps=math.prod(data[:-1]),
+        longest=_longest(inputs.shapes, data, packed=packed, by_sequence=not packed and flags[2]),
         batch=given[0][1],
         input_width=data[-1],
         hidden=hidden,
@@ -206,8 +269,17 @@ def _recurrent_call(operators: OperatorIndex, row: int) -> RecurrentCall | None:
         training=flags[0],
         drops=flags[0] and layers > 1 and float(inputs.values[first + 2] or 0) > 0,
         by_sequence=not packed and flags[2],
+        packed=packed,
         weights_bytes=tuple(math.prod(weight) * size_bytes for weight in weights),
     )
+
+
+def _longest(shapes: Any, data: Sequence[int], *, packed: bool, by_sequence: bool) -> int:
+    """Return the steps of the longest sequence: of packed ones, how many sizes of batches there are."""
+    if not packed:
+        return data[1 if by_sequence else 0]
+    (steps,) = shapes[1] or (data[0],)
+    return int(steps)
 
 
 def _flat_shapes(recorded: Any) -> list[list[int]]:
@@ -255,16 +327,17 @@ def _replace_forward(
     held = {tape.new(call.result_bytes): recorded.result}
     states = [tape.new(size_bytes) for size_bytes in call.state_bytes]
     held.update(zip(states, recorded.states, strict=False))
-    categories = {tape.new(work_bytes(call)): Category.WORKSPACE}
+    categories = {tape.new(recorded.work_bytes): Category.WORKSPACE}
     if generator_bytes:
         categories[generator] = Category.WORKSPACE
     ends_ns = {}
     if call.training:
         reserve = tape.new(reserve_bytes(call))
         categories[reserve] = Category.ACTIVATION
-        ends_ns[reserve] = int(
-            events.end_ns[recorded.nodes].max() if len(recorded.nodes) else workload.free_ns[recorded.result]
-        )
+        if len(recorded.nodes):
+            ends_ns[reserve] = int(events.end_ns[recorded.nodes].max())
+        elif events.sequence_number[recorded.row] >= 0:  # autograd keeps it, and nobody asks for it
+            ends_ns[reserve] = int(workload.free_ns[recorded.result])
     rewriting.drop([row for row in recorded.made.tolist() if row not in held.values()])
     rewriting.play(
         tape,
@@ -282,14 +355,18 @@ def _replace_backward(rewriting: Rewriting, recorded: _RecordedCall, context: Co
     made = recorded.made_backward
     lasting = made[workload.free_ns[made] > span[1]]
     of_weights = workload.category[lasting] == Category.GRADIENT
+    are_gradients = bool(of_weights.any())
+    if not are_gradients:  # of weights that were cast: their own gradients are made of them
+        sizes = workload.size_bytes[lasting]
+        of_weights = np.isin(sizes, call.weights_bytes) & (sizes != call.input_bytes)
     gradients_end_ns = int(workload.free_ns[lasting[of_weights]].max(initial=span[1]))
     rewriting.extend(recorded.result, span[1])
     if call.by_sequence:
         _save_input(rewriting, recorded, int(events.begin_ns[recorded.row]), span[1])
     held, ends_ns, categories = {}, {}, {}
     tape = Tape()
-    for size_bytes in call.state_bytes:
-        tape.new(size_bytes)  # zeros for the gradients of the last states
+    for size_bytes in recorded.ungiven_bytes:
+        tape.new(size_bytes)  # zeros
     with tape.frame("input", "gradient", "work") as frame:
         if call.by_sequence:
             frame.let("input", tape.new(call.input_bytes))
@@ -297,7 +374,7 @@ def _replace_backward(rewriting: Rewriting, recorded: _RecordedCall, context: Co
         of_input = tape.new(call.input_bytes)
         for size_bytes in call.state_bytes:
             tape.new(size_bytes)
-        (work,) = frame.let("work", tape.new(work_bytes(call)))
+        (work,) = frame.let("work", tape.new(recorded.work_bytes))
         categories[work] = Category.WORKSPACE
     passed_on = lasting[~of_weights & (workload.size_bytes[lasting] == call.input_bytes)]
     if len(passed_on):
@@ -305,10 +382,10 @@ def _replace_backward(rewriting: Rewriting, recorded: _RecordedCall, context: Co
     if call.by_sequence:
         tape.new(call.input_bytes)
     of_all = tape.new(call.weight_space_bytes)
-    categories[tape.new(work_bytes(call))] = Category.WORKSPACE
+    categories[tape.new(recorded.work_bytes)] = Category.WORKSPACE
     in_place = [of_all] if call.biases else [tape.new(size_bytes) for size_bytes in call.weights_bytes]
     ends_ns.update(dict.fromkeys(in_place, gradients_end_ns))
-    categories.update(dict.fromkeys(in_place, Category.GRADIENT))
+    categories.update(dict.fromkeys(in_place, Category.GRADIENT if are_gradients else Category.TEMPORARY))
     rewriting.drop([row for row in made.tolist() if row not in held.values()])
     rewriting.play(
         tape,

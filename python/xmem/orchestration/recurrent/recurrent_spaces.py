@@ -10,16 +10,19 @@ from xmem.devices.gpus import UNKNOWN_IS_LIKE, find_device
 _LSTM_GATES, _GRU_GATES = 4, 3
 _PSEUDO_LAYER_BYTES = 8 << 20
 _ALIGNMENT_BYTES = 32
-_FORWARD_SHARES = {
-    (4, 1): (5, 10),
-    (4, 2): (14, 24),
-    (3, 1): (4, 5),
-    (3, 2): (12, 14),
-    (1, 1): (2, 3),
-    (1, 2): (8, 10),
-}
-"""By gates and directions: states of all steps, and states of one step in each layer."""
+_HEAD_BYTES = 256
+_GATED_STEPS = 256
+"""In one direction, the gates of so many steps are computed at once."""
+_STATES_FORWARD = {(4, 1): 6, (3, 1): 3, (1, 1): 1, (4, 2): 16, (3, 2): 10, (1, 2): 6}
+_STATES_BACKWARD = {(4, 1): 3, (3, 1): 1, (1, 1): 1, (4, 2): 10, (3, 2): 6, (1, 2): 6}
+"""By gates and directions: states of one step that each layer works on."""
+_STEPS_AT_ONCE = ((1, 32), (8, 16), (16, 8), (96, 4))
+"""Most sequences, and how many steps a layer above the first takes at a time in the backward; else 2."""
+_FEWEST_STEPS_BETWEEN = 8
 _GENERATOR_BYTES_PER_THREAD = 24
+_LENGTHS_BYTES = 8
+_LENGTHS_BYTES_BEFORE_9_8 = 12
+"""For each sequence, where its steps lie."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,7 @@ class RecurrentCall:
         gates: Gates of a cell: 4 for an LSTM, 3 for a GRU, 1 for a plain one.
         item_bytes: Bytes of an element of all tensors.
         steps: Steps of all sequences together.
+        longest: Steps of the longest sequence.
         batch: Number of sequences.
         input_width: Elements of a step's input.
         hidden: Elements of a cell's state.
@@ -40,12 +44,14 @@ class RecurrentCall:
         training: Whether a backward follows.
         drops: Whether elements between layers are dropped.
         by_sequence: Whether the input lies in order of sequences (`batch_first`), not of time.
+        packed: Whether the sequences are packed, so that none is padded.
         weights_bytes: Size of each weight and bias, in order.
     """
 
     gates: int
     item_bytes: int
     steps: int
+    longest: int
     batch: int
     input_width: int
     hidden: int
@@ -56,6 +62,7 @@ class RecurrentCall:
     training: bool
     drops: bool
     by_sequence: bool
+    packed: bool
     weights_bytes: tuple[int, ...]
 
     @property
@@ -111,60 +118,79 @@ def reserve_bytes(call: RecurrentCall) -> int:
 
     For every step the gates and the cell of an LSTM (with a projection also what goes into it and comes out),
     twice the gates of a GRU, the state of a plain cell; between layers the output, and under dropout a bit
-    for each of its elements; 256 bytes. Equal to what cuDNN answers for its standard algorithm (torch 2.6
-    and 2.12).
+    for each of its elements, padding included; 256 bytes. What cuDNN answers for its standard algorithm, or
+    up to 64 bytes less (`tests/phantom/machine/test_recurrent_spaces.py`; 9.1, 9.8, 9.20).
     """
     kept = {_LSTM_GATES: 5, _GRU_GATES: 6}.get(call.gates, 1) * call.hidden
     if call.projection:
         kept += call.hidden + call.projection
     between = (call.layers - 1) * call.directions
-    elements = call.steps * (call.pseudo_layers * kept + between * call.hidden)
-    size_bytes = _aligned(elements * call.item_bytes + 256)
+    step_bytes = call.steps * call.item_bytes
+    size_bytes = _aligned(step_bytes * call.pseudo_layers * kept) + _aligned(
+        step_bytes * between * call.hidden
+    )
     if call.drops:
-        size_bytes += between * _aligned(-(-call.steps * call.directions * call.output_width // 8))
-    return size_bytes
+        elements = call.longest * call.batch * call.directions * call.output_width
+        size_bytes += between * _aligned(-(-elements // 8))
+    return size_bytes + _HEAD_BYTES
 
 
-def work_bytes(call: RecurrentCall) -> int:
+def work_bytes(call: RecurrentCall, *, before_9_8: bool = False) -> int:
     """Return the memory that forward and backward take while they run.
 
-    8 MiB per layer and direction, the matrices, what the layers pass on, and 8 bytes per sequence. Fitted to
-    what cuDNN answers for its standard algorithm on an RTX 3060 with torch 2.12, and equal to it in 229 of
-    237 calls without projections in float16, float32 and float64; the others are within 1.3%, those with
-    projections within 1.6%. cuDNN 9.1 (torch 2.6) wants 160 bytes more.
+    8 MiB per layer and direction, the matrices, what the wider of both passes works on, and copies of all
+    that goes in and comes out, without padding, unless the sequences are packed. What cuDNN answers for its
+    standard algorithm, or up to 64 bytes less (`tests/phantom/machine/test_recurrent_spaces.py`).
+
+    Args:
+        call: The call.
+        before_9_8: Whether the cuDNN is an older one, as before torch 2.8: 9.1 notes more of each sequence.
     """
-    passed = _forward_elements(call)
-    if call.drops:
-        passed += call.steps * call.hidden * call.directions
-    if call.training:
-        passed = max(passed, _backward_elements(call))
-    fixed = call.pseudo_layers * _PSEUDO_LAYER_BYTES + call.matrix_bytes
-    return _aligned(fixed + passed * call.item_bytes + 256 + 8 * call.batch)
+    forward, backward = _forward_bytes(call), _backward_bytes(call) if call.training else 0
+    fixed = _aligned(call.pseudo_layers * _PSEUDO_LAYER_BYTES + call.matrix_bytes + _HEAD_BYTES)
+    if call.packed:
+        return fixed + max(forward, backward)
+    copied = sum(_aligned(size) for size in (call.input_bytes, call.result_bytes))
+    copied += sum(2 * _aligned(size) for size in call.state_bytes)
+    with_gradients = backward + 2 * copied if call.training else 0
+    lengths = _LENGTHS_BYTES_BEFORE_9_8 if before_9_8 else _LENGTHS_BYTES
+    return fixed + max(forward + copied, with_gradients) + _aligned(lengths * call.batch)
 
 
-def _forward_elements(call: RecurrentCall) -> int:
-    """Count the elements of input, gates and states."""
-    given, made, states = _elements(call)
-    of_steps, of_layer = _FORWARD_SHARES[call.gates, call.directions]
-    return given + of_steps * made + of_layer * states * call.layers
+def _forward_bytes(call: RecurrentCall) -> int:
+    """Return the size of gates and states, and in two directions of the outputs of either."""
+    projected = 1 if call.projection else 0
+    if call.directions == 1:
+        gates = call.gates * min(call.steps, _GATED_STEPS * call.batch)
+        parts = [gates, projected * call.steps, call.steps if call.drops else 0]
+    else:
+        parts = [2 * call.gates * call.steps, (4 + 2 * projected) * call.steps]
+    return _parts_bytes(call, parts, _STATES_FORWARD)
 
 
-def _backward_elements(call: RecurrentCall) -> int:
-    """Count the elements of their gradients; in one direction, layers above the first take some steps at a
-    time."""
-    given, made, states = _elements(call)
+def _backward_bytes(call: RecurrentCall) -> int:
+    """Return the size of gradients; in one direction, layers above the first take some steps at a time."""
+    projected = 1 if call.projection else 0
+    given = _aligned(call.directions**2 * max(call.input_bytes, call.steps * call.hidden * call.item_bytes))
     if call.directions == 2:
-        of_layer = 26 if call.is_lstm else 14
-        passes = 6 if call.layers == 1 else 8
-        return 2 * given + passes * made + 4 * max(given, made) + of_layer * states * call.layers
-    of_layer = 11 if call.is_lstm else 5
-    chunk = made if call.layers == 1 else min(made, (8 + 4 * call.layers) * states)
-    return 2 * given + 2 * made + max(given, made) + chunk + of_layer * states * call.layers
+        parts = [((2 if call.layers == 1 else 4) + 2 * projected) * call.steps]
+    else:
+        parts = [_steps_at_once(call), projected * call.steps]
+    return given + _parts_bytes(call, parts, _STATES_BACKWARD)
 
 
-def _elements(call: RecurrentCall) -> tuple[int, int, int]:
-    """Count the elements of the input, of all steps' states in one direction, and of one step's."""
-    return call.steps * call.input_width, call.steps * call.hidden, call.batch * call.hidden
+def _parts_bytes(call: RecurrentCall, parts: list[int], states: dict[tuple[int, int], int]) -> int:
+    """Return the size of parts that hold states of so many steps, and of the states of each layer."""
+    width_bytes = call.hidden * call.item_bytes
+    of_layers = states[call.gates, call.directions] * call.layers * call.batch
+    return sum(_aligned(steps * width_bytes) for steps in (*parts, of_layers))
+
+
+def _steps_at_once(call: RecurrentCall) -> int:
+    if call.layers == 1:
+        return call.steps
+    found = next((steps for most, steps in _STEPS_AT_ONCE if call.batch <= most), 2)
+    return min(call.steps, (found * call.layers + max(found, _FEWEST_STEPS_BETWEEN)) * call.batch)
 
 
 def dropout_state_bytes(device: Device | None) -> int:

@@ -7,12 +7,12 @@ memory), ``spans``, ``tensor_names``, ``flat_memory``, ``script_settings``, ``pr
 ``backward`` and ``iterations`` (what is recorded and counted), ``extent`` (how far), ``data_lengths``,
 ``run_notes``, ``trace_writer``, ``function_mode``, ``allocator_history``, ``pool_calls``,
 ``allocator_record``, ``unseen_memory``, ``card_record``, ``peers`` and ``values`` (what the phantom GPU
-adds), ``session`` (when it begins and ends) and ``modules``; then either ``redirect``, ``cuda_answers``,
-``autocast``, ``alignments``, ``torchvision_names``, ``slow_dtypes`` and ``fake`` (how the CPU stands for the
-GPU), or ``architectures``, ``observe``, ``initialisation``, ``host_work``, ``autotuning``, ``absent`` and
-``phantom_distributed``
-(how a script runs on the phantom GPU). ``block`` records a part of a process that runs anyway
-(``xmem.record``), in place of a session. A module imports only from those before it.
+adds), ``absent`` (ranks that do not run), ``session`` (when it begins and ends) and ``modules``; then either
+``streams``, ``redirect``, ``cuda_answers``, ``autocast``, ``alignments``, ``torchvision_names``,
+``slow_dtypes``, ``fake`` and ``world`` (how the CPU stands for the GPU), or ``architectures``, ``observe``,
+``initialisation``, ``host_work``, ``autotuning``, ``servers``, ``symmetric_memory`` and
+``phantom_distributed`` (how a script runs on the phantom GPU). ``block`` records a part of a process that
+runs anyway (``xmem.record``), in place of a session. A module imports only from those before it.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from .watching.modules import RootObserver
 
 _OLDEST_TORCH = (2, 5)
+# On the CPU: since then, NCCL's work lets no stream hold memory, and DTensors ask no real GPU for streams.
+_OLDEST_FOR_RANKS = (2, 10)
 
 
 def install() -> None:
@@ -47,6 +49,18 @@ def install() -> None:
             message=f"the script's torch is {torch.__version__}; capturing needs torch {oldest} or newer",
         )
         return
+    if (
+        settings.mode == "fake"
+        and settings.world is not None
+        and (int(major), int(minor)) < _OLDEST_FOR_RANKS
+    ):
+        oldest = ".".join(map(str, _OLDEST_FOR_RANKS))
+        settings.report(
+            state="failed",
+            message=f"the script's torch is {torch.__version__}; in mode fake, ranks run with torch {oldest} "
+            "or newer: use --mode phantom, with the CUDA build that xmem-fast phantom-env installs",
+        )
+        raise SystemExit(1)
     if settings.mode == "phantom" and (message := _no_code_for_the_gpu()):
         settings.report(state="failed", message=message)
         raise SystemExit(1)
@@ -105,13 +119,27 @@ def _compute_nothing(session: Session, settings: Settings) -> Callable[[], None]
     from .on_cpu.fake.values import FakeValues
     from .on_phantom.initialisation import skip_initialisation
     from .records import failures
+    from .values.collectives import RunningPeers
+    from .watching.flat_memory import name_flat_memory
 
     session.values = values = FakeValues(
-        settings.values, settings.known_elements, session.spans, session.assume
+        settings.values,
+        settings.known_elements,
+        session.spans,
+        session.assume,
+        RunningPeers.of(settings),
+        settings.imbalance,
     )
     failures.tell_reads(values.before)
     if not settings.keep_init:
         skip_initialisation(values.not_written)
+    if settings.world is not None:
+        from .absent import AbsentPeers
+        from .on_cpu import world
+
+        session.absent = AbsentPeers(settings, session.assume)
+        world.install(session.absent, session.fail)
+    name_flat_memory(session.names)
     values.follow_thread()
     return values.follow_thread
 
@@ -137,7 +165,7 @@ def _install_phantom(settings: Settings) -> None:
         skip_initialisation(session.values.not_written, session.values.unknown)
         skip_host_work(session.assume)
     if settings.world is not None:
-        from .on_phantom.absent import AbsentPeers
+        from .absent import AbsentPeers
 
         session.absent = AbsentPeers(settings, session.assume)
     phantom_distributed.install(session.absent)

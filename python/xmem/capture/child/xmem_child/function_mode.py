@@ -162,8 +162,8 @@ INTEGER_READS = frozenset({torch.Tensor.item, torch.Tensor.__int__, torch.Tensor
 
 
 def read_unsigned(read: Callable[..., Any], tensor: torch.Tensor) -> int:
-    """Read a number of 64 bits without a sign. Kernels in Python, which follow the values, give PyTorch's
-    dispatcher signed ones only. What PyTorch makes an int of has to fit one with a sign."""
+    """Read a number of 64 bits without a sign, wherever it is. Kernels in Python, which follow the values,
+    give PyTorch's dispatcher signed ones only. What PyTorch makes an int of has to fit one with a sign."""
     number = int(read(tensor.view(torch.int64))) % 2**64
     if number >= 2**63 and read is not torch.Tensor.item:
         raise RuntimeError("value cannot be converted to type int64_t without overflow")

@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 import warnings
+from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,7 +37,7 @@ from .watching.extent import Recording
 from .watching.spans import now_ns
 
 if TYPE_CHECKING:
-    from .on_phantom.absent import AbsentPeers
+    from .absent import AbsentPeers
 
 _STOPS_BEFORE_EXIT = 3
 
@@ -48,7 +49,7 @@ class State(Enum):
     RECORDING = "recording"
     DONE = "done"  # the trace is written, the script is being unwound
     BYSTANDER = "bystander"  # another process is captured
-    PEER = "peer"  # likewise on the phantom GPU: counts its iterations, reports what its allocator held
+    PEER = "peer"  # likewise another rank: counts its iterations, reports what its allocator held
 
 
 class Session(RunNotes):
@@ -59,6 +60,8 @@ class Session(RunNotes):
         self.settings = settings
         # Set for a run on the phantom GPU.
         self.allocator: AllocatorRecord | None = None
+        # Set for a run on the CPU.
+        self.streams: Callable[[int, int], dict[str, list[int]]] | None = None
         # Set where nothing is computed.
         self.values: KnownValues | None = None
         self.absent: AbsentPeers | None = None
@@ -219,16 +222,21 @@ class Session(RunNotes):
         with contextlib.suppress(ImportError):
             importlib.import_module("torch._dynamo")
         self.progress.note("setting up")
+        if self._has_ranks and not stands_for(self.settings.rank):
+            self.state = State.PEER
+            return
         if self.allocator is not None:
-            if not stands_for(self.settings.rank):
-                self.state = State.PEER
-                return
             self.allocator.start()
             if self.settings.launches:
                 launches.start()
         self._profiler.start()
         self.spans.active = True
         self._size.begin()
+
+    @property
+    def _has_ranks(self) -> bool:
+        """Whether processes may be ranks of a job of which one is traced."""
+        return self.allocator is not None or self.settings.world is not None
 
     def _iteration_now(self) -> str:
         return f"iteration {len(self.iterations.ends_ns()) + 1}"
@@ -248,7 +256,7 @@ class Session(RunNotes):
         return self.iterations.calls > 0
 
     def _claim(self) -> None:
-        may_claim = self.allocator is None or stands_for(self.settings.rank)
+        may_claim = not self._has_ranks or stands_for(self.settings.rank)
         if may_claim and self.settings.take_claim():
             self._owner = True
         else:
@@ -260,7 +268,7 @@ class Session(RunNotes):
             self._abandon()
 
     def _abandon(self) -> None:
-        self.state = State.PEER if self.allocator is not None else State.BYSTANDER
+        self.state = State.PEER if self._has_ranks else State.BYSTANDER
         self.spans.active = False
         if threading.get_native_id() == self.thread:
             self._profiler.stop()
@@ -394,9 +402,9 @@ class Session(RunNotes):
         self.settings.report_peer(**self._own_peaks())
 
     def _own_peaks(self) -> dict[str, Any]:
-        """Return what the allocators of this process held."""
-        assert self.allocator is not None
-        devices = [row | {"card": card_of(row["device"])} for row in self.allocator.peaks()]
+        """Return what the allocators of this process held; nothing on the CPU, where the trace tells."""
+        peaks = [] if self.allocator is None else self.allocator.peaks()
+        devices = [row | {"card": card_of(row["device"])} for row in peaks]
         place = [] if self.absent is None else self.absent.groups.places()
         return {"rank": rank_here(), "process": self._process, "devices": devices, "place": place}
 
@@ -417,6 +425,11 @@ class Session(RunNotes):
             "cudnn": _cudnn_planner(),
             "values": read,
         }
+
+    def _cpu_metadata(self, base_ns: int) -> dict[str, Any]:
+        streams = {} if self.streams is None else self.streams(self.thread, base_ns)
+        notes = {"values": []} if self.values is None else self.values.notes()
+        return {**self._world(), "streams": streams, **notes}
 
     def _world(self) -> dict[str, Any]:
         """Return what is known of the job where not all of its ranks run."""
@@ -439,12 +452,14 @@ class Session(RunNotes):
             self.assume(self._extent.unseen())
             for text in self._lengths.unseen():
                 self.assume(text)
-        read: list[dict[str, Any]] = []
         if self.values is not None:
             self.values.ended()
-            read = self.values.rows()
         # First, for what it assumes of ranks that say nothing.
-        ran = {"values": read} if self.allocator is None else {"phantom": self._phantom_metadata(read)}
+        ran = (
+            self._cpu_metadata(base_ns)
+            if self.allocator is None
+            else {"phantom": self._phantom_metadata([] if self.values is None else self.values.rows())}
+        )
         notes = self.metadata(self.settings.mode, self.settings.xmem_version, iterations, base_ns)
         notes["script_ended"] = script_ended
         if self.settings.launches and self.allocator is not None:
@@ -463,7 +478,7 @@ class Session(RunNotes):
 
 
 _LARGE = "the recording of operators ended early, because it would take most of the host's memory"
-_NOT_PUBLISHED = ("tensors", "lines", "launches")  # as long as the run
+_NOT_PUBLISHED = ("tensors", "lines", "launches", "streams")  # as long as the run
 _COUNTING = (State.RECORDING, State.PEER)
 
 

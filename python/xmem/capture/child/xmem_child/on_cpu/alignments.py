@@ -23,6 +23,10 @@ _FUSED_ATTENTION = (
 _FLASH_FOR_EFFICIENT = "the CPU's flash kernel replaces CUDA's memory-efficient one, which the script selects"
 _ATTENTION_LAYOUT = "fused attention lays out its result as CUDA's kernels do: by position, then by head"
 _FLAT_WEIGHTS = "recurrent layers on the GPU keep their weights in one block, as cuDNN needs them"
+_ATTENTION_OF_DTENSORS = (
+    "the work areas of the backward kernel of fused attention over DTensors were left out (--mode phantom "
+    "has them)"
+)
 _FOREACH = "optimizers take the foreach path, the default on CUDA; the script itself trains on the CPU"
 
 _FLASH = "_scaled_dot_product_flash_attention_for_cpu"
@@ -69,6 +73,9 @@ class Alignments:
     ) -> torch.Tensor:
         if dropout_p > 0:
             self._run.align("attention_dropout", _FUSED_ATTENTION)
+        if hasattr(query, "_local_tensor"):
+            self._run.assume(_ATTENTION_OF_DTENSORS)
+            return _attention_of_dtensors(query, key, value, attn_mask, is_causal, options.get("scale"))
         backends = torch.backends.cuda
         borrow_flash = backends.mem_efficient_sdp_enabled() and not backends.flash_sdp_enabled()
         if borrow_flash:
@@ -102,6 +109,27 @@ class Alignments:
             return result, log_sums
         self._run.align("attention_layout", _ATTENTION_LAYOUT)
         return by_position.copy_(result), log_sums
+
+
+def _attention_of_dtensors(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    is_causal: bool,
+    scale: float | None,
+) -> torch.Tensor:
+    """Call the operator that CUDA would choose: DTensor, and context parallelism, know no other."""
+    halves = query.dtype in (torch.float16, torch.bfloat16)
+    result: torch.Tensor
+    if mask is None and halves and torch.backends.cuda.flash_sdp_enabled():
+        flash = _aten._scaled_dot_product_flash_attention.default
+        result = flash(query, key, value, 0.0, is_causal, scale=scale)[0]
+    else:
+        efficient = _aten._scaled_dot_product_efficient_attention.default
+        keeps_sums = query.requires_grad or key.requires_grad or value.requires_grad
+        result = efficient(query, key, value, mask, keeps_sums, 0.0, is_causal, scale=scale)[0]
+    return result
 
 
 def flatten_recurrent_weights(run: RunNotes) -> None:

@@ -19,6 +19,8 @@ from typing import Any
 import torch
 from torch.library import Library
 
+from .recurrent_casts import RecurrentCasts
+
 # Not listed: rarely trained through, or already float32 in the CPU's own list (losses over cross_entropy and
 # the like reach nll_loss below).
 _FLOAT32 = [
@@ -114,11 +116,13 @@ class CudaAutocast:
 
     def __init__(self) -> None:
         self._library = Library("aten", "IMPL")
+        self._recurrent = RecurrentCasts(_dtype_of_cuda, _below_autocast)
 
     def install(self) -> None:
         """Replace the kernels and the functions that ask for or set the state of CUDA's autocast."""
         for name in _FLOAT32:
             self._keep_float32(name)
+        self._recurrent.install()
         _redirect_state()
 
     def _keep_float32(self, name: str) -> None:
@@ -134,6 +138,10 @@ class CudaAutocast:
                 return operator(*_in_float32(args), **_in_float32(kwargs))
 
         self._library.impl(name, kernel, _KEY)
+
+
+def _dtype_of_cuda() -> torch.dtype | None:
+    return _state.dtype["cuda"] if _state.enabled["cuda"] else None
 
 
 def _redirect_state() -> None:

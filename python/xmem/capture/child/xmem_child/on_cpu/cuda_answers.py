@@ -1,14 +1,12 @@
 """What ``torch.cuda`` and ``torch.accelerator`` say about the described GPU.
 
-Memory statistics are zero: the memory of the run is what the estimate is for. Streams and events are always
-done.
+Memory statistics are zero: the memory of the run is what the estimate is for.
 """
 
 from __future__ import annotations
 
 import functools
 import sys
-import time
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -21,7 +19,8 @@ import torch.utils.data.dataloader
 
 from ..session import Session
 from ..settings import Gpu
-from ..watching.device_memory import CPU, CUDA
+from ..watching.device_memory import CPU, CUDA, gpus_here
+from .streams import DEFAULT, Event, Stream, StreamContext, streams
 
 _CUDA_VERSION = "12.8"
 _CUDNN_VERSION = 91002
@@ -47,74 +46,6 @@ _COUNTERS = (
     "num_device_free",
     "max_split_size",
 )
-
-
-class Event:
-    """A CUDA event that has always happened."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:  # noqa: ARG002 - torch's signature
-        self._at_ns = 0
-
-    def record(self, stream: Any = None) -> None:  # noqa: ARG002 - torch's signature
-        """Take the time of the host, which stands in for that of a stream."""
-        self._at_ns = time.perf_counter_ns()
-
-    def wait(self, stream: Any = None) -> None:
-        """Do nothing: there is nothing to wait for."""
-
-    def synchronize(self) -> None:
-        """Do nothing: there is nothing to wait for."""
-
-    def query(self) -> bool:
-        """Return whether it has happened."""
-        return True
-
-    def elapsed_time(self, end: Event) -> float:
-        """Return the milliseconds between two events: above 0, because scripts divide by them."""
-        return (end._at_ns - self._at_ns) / 1e6
-
-
-class Stream:
-    """A CUDA stream on which all work is done."""
-
-    device = CUDA
-    device_index = 0
-    device_type = 1
-    stream_id = 0
-    cuda_stream = 0
-    priority = 0
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        pass
-
-    def __enter__(self) -> Stream:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        pass
-
-    def wait_event(self, event: Any) -> None:
-        """Do nothing: there is nothing to wait for."""
-
-    def wait_stream(self, stream: Any) -> None:
-        """Do nothing: there is nothing to wait for."""
-
-    def record_event(self, event: Event | None = None) -> Event:
-        """Return an event behind all work so far."""
-        event = event if event is not None else Event()
-        event.record(self)
-        return event
-
-    def synchronize(self) -> None:
-        """Do nothing: there is nothing to wait for."""
-
-    def query(self) -> bool:
-        """Return whether all work is done."""
-        return True
-
-    def is_capturing(self) -> bool:
-        """Return whether a CUDA graph is being captured."""
-        return False
 
 
 class _GeneratorType(type(torch.Generator)):  # type: ignore[misc]
@@ -156,7 +87,9 @@ def install(session: Session) -> None:
     torch.Generator = Generator
     torch.amp.autocast_mode.is_autocast_available = lambda device_type: device_type in ("cpu", "cuda")
     _skip_pinning()
-    _limit_distributed(session)
+    session.streams = streams.columns
+    if session.settings.world is None:
+        _limit_distributed(session)
 
 
 def _pass_for_torch_classes() -> None:
@@ -181,6 +114,14 @@ def _always(value: Any) -> Callable[..., Any]:
 
 def _nothing() -> Callable[..., None]:
     return _always(None)
+
+
+def _current_stream() -> Callable[..., Stream]:
+    return lambda *_args, **_options: streams.current
+
+
+def _set_stream() -> Callable[[Any], None]:
+    return lambda stream: streams.set(stream)
 
 
 class _DeviceScope:
@@ -219,8 +160,8 @@ def _device_answers(gpu: Gpu) -> dict[str, Any]:
         "init": _nothing(),
         "_lazy_init": _nothing(),
         "_lazy_call": lambda call, **_options: call(),
-        "device_count": _always(1),
-        "current_device": _always(0),
+        "device_count": _always(gpus_here()),
+        "current_device": _always(CUDA.index),
         "set_device": _nothing(),
         "device": _DeviceScope,
         "device_of": _DeviceScope,
@@ -243,16 +184,15 @@ def _device_answers(gpu: Gpu) -> dict[str, Any]:
 
 
 def _work_answers() -> dict[str, Any]:
-    stream = Stream()
     return {
         "Stream": Stream,
         "ExternalStream": Stream,
         "Event": Event,
-        "stream": nullcontext,
-        "StreamContext": _DeviceScope,
-        "set_stream": _nothing(),
-        "current_stream": _always(stream),
-        "default_stream": _always(stream),
+        "stream": lambda stream: StreamContext(stream),
+        "StreamContext": StreamContext,
+        "set_stream": _set_stream(),
+        "current_stream": _current_stream(),
+        "default_stream": _always(DEFAULT),
         "is_current_stream_capturing": _always(False),
         "synchronize": _nothing(),
         "ipc_collect": _nothing(),
@@ -318,18 +258,17 @@ def _memory_answers(session: Session) -> dict[str, Any]:
 
 def _accelerator_answers(session: Session) -> dict[str, Any]:
     whole = session.settings.gpu.total_memory_bytes
-    stream = Stream()
-    answers = {
+    answers: dict[str, Any] = {
         "is_available": _always(True),
-        "device_count": _always(1),
+        "device_count": _always(gpus_here()),
         "current_accelerator": _always(torch.device("cuda")),
-        "current_device_index": _always(0),
-        "current_device_idx": _always(0),
+        "current_device_index": _always(CUDA.index),
+        "current_device_idx": _always(CUDA.index),
         "set_device_index": _nothing(),
         "set_device_idx": _nothing(),
         "device_index": _DeviceScope,
-        "current_stream": _always(stream),
-        "set_stream": _nothing(),
+        "current_stream": _current_stream(),
+        "set_stream": _set_stream(),
         "synchronize": _nothing(),
         "memory_allocated": _counted(0, session),
         "max_memory_allocated": _counted(0, session),
@@ -377,7 +316,8 @@ def _limit_distributed(session: Session) -> None:
         if distributed.get_world_size() > 1:
             session.fail(
                 f"the script trains with {distributed.get_world_size()} processes, which a capture on the "
-                "CPU cannot imitate; capture it with one process"
+                f"CPU cannot run side by side; add --world-size {distributed.get_world_size()} to run one "
+                "rank of them in mode fake, or capture it with one process"
             )
         session.assume("torch.distributed ran with one process over gloo")
 

@@ -46,6 +46,7 @@ from ..watching.device_memory import (
 )
 from ..watching.spans import now_ns
 from .compilation import region
+from .streams import streams
 
 _PINNED = "_xmem_pinned"
 # Functions of device tensors with one result in host memory even on a GPU, and the place of that result; -1
@@ -59,6 +60,8 @@ _HOST_RESULTS: dict[Any, int] = {
     torch.Tensor._nested_tensor_strides: -1,
     torch.Tensor._nested_tensor_storage_offsets: -1,
 }
+
+_OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 
 Handler = Callable[..., Any]
 
@@ -93,8 +96,8 @@ class Redirection(FollowingMode):
                 tensor.device.__get__: _answer(lambda real, yes: CUDA if yes else real),
                 tensor.is_cuda.__get__: _answer(lambda real, yes: yes or real),
                 tensor.is_cpu.__get__: _answer(lambda real, yes: real and not yes),
-                tensor.get_device: _answer(lambda real, yes: 0 if yes else real),
-                torch.get_device: _answer(lambda real, yes: 0 if yes else real),
+                tensor.get_device: _answer(lambda real, yes: CUDA.index if yes else real),
+                torch.get_device: _answer(lambda real, yes: CUDA.index if yes else real),
                 tensor.to: self._to,
                 tensor.cuda: self._cuda,
                 tensor.cpu: self._cpu,
@@ -121,6 +124,8 @@ class Redirection(FollowingMode):
         elif func in self._constructors and names_gpu(torch.utils._device.CURRENT_DEVICE):
             wanted = True
             kwargs = {**kwargs, "device": CPU}
+        elif type(func) in _OPERATORS:  # of a library, which may be written in Python
+            args = tuple([CPU if isinstance(a, torch.device) and names_gpu(a) else a for a in args])
         if kwargs.get("pin_memory"):
             kwargs = {**kwargs, "pin_memory": False}
         if wanted:
@@ -270,7 +275,7 @@ def install(session: Session, patches: Patches, on_start: Callable[[], None] = l
     _redirect_serialization()
     _redirect_data_parallel()
     # It takes nothing but torch's own streams, and refuses before the mode is asked.
-    torch.Tensor.record_stream = lambda *_args: None
+    torch.Tensor.record_stream = lambda tensor, stream: streams.note_use(tensor, stream)
     mode.__enter__()
     return mode
 
@@ -360,7 +365,7 @@ def _redirect_serialization() -> None:
     """Make checkpoints remember GPU tensors as such, and load to where they or ``map_location`` say."""
 
     def tag(storage: Any) -> str | None:
-        return "cuda:0" if storage_is_device(_untyped(storage)) else None
+        return str(CUDA) if storage_is_device(_untyped(storage)) else None
 
     def restore(storage: Any, location: str) -> Any:
         if not location.startswith("cuda"):

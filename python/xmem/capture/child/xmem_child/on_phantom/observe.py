@@ -67,7 +67,7 @@ class ScriptWatch(FollowingMode):
         if self._spans.active:
             self._session.follow_thread()
         begin = now_ns()
-        if func in INTEGER_READS and args[0].dtype == torch.uint64 and args[0].is_cuda:
+        if func in INTEGER_READS and args[0].dtype == torch.uint64:
             result = read_unsigned(func, args[0])
         else:
             result = func(*args, **kwargs)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import atexit
 import functools
 import hashlib
+import os
 import sys
 import threading
 import time
@@ -29,8 +30,13 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 from torch.nn.parallel import DistributedDataParallel
 
+from ..absent.store import own_store
+from ..following_imports import after_import
+from .servers import tell_ranks_of_id, told_color
+from .symmetric_memory import stand_in_for_peers
+
 if TYPE_CHECKING:
-    from .absent import AbsentPeers
+    from ..absent import AbsentPeers
 
 _LEFT = "xmem_phantom/left"
 _PATIENCE_SECONDS = 20.0
@@ -56,7 +62,7 @@ def install(absent: AbsentPeers | None = None) -> None:
         _wrap("split_group", _split_with_cpu_side)
         _wrap("_hash_ranks_to_str", _name_of_split)
     else:
-        _wrap("split_group", absent.split_group)
+        _know_absent_peers()
     _wrap("_get_object_coll_device", _object_device)
     _wrap("barrier", _waiting_barrier)
     for name in _WITH_DEVICE:
@@ -65,6 +71,15 @@ def install(absent: AbsentPeers | None = None) -> None:
         _wrap("destroy_process_group", _leaving_first)
         atexit.register(_leave, None)
     DistributedDataParallel._pre_forward = _after_the_watchdog(DistributedDataParallel._pre_forward)
+
+
+def _know_absent_peers() -> None:
+    """Let NCCL and symmetric memory work where most ranks of the job do not run."""
+    # Its thread would look at the store, which is Python's, while the interpreter ends.
+    os.environ["TORCH_NCCL_ENABLE_MONITORING"] = "0"
+    own_store().tell_number = tell_ranks_of_id
+    _wrap("_process_group_color", told_color)
+    after_import("torch.distributed._symmetric_memory", stand_in_for_peers)
 
 
 def _wrap(name: str, wrapper: Callable[..., Any]) -> None:

@@ -44,9 +44,7 @@ class Values(KnownValues):
         super().__init__(Reads(spans, settings.values, assume), assume)
         self._contents = Contents(settings.known_elements)
         self._engine = engine = Engine(self._contents)
-        running = settings.world and RunningPeers(
-            frozenset(settings.world.ranks), settings.workspace / "values", settings.want_ranks
-        )
+        running = RunningPeers.of(settings)
         self._imbalance = Imbalance(settings.imbalance, self._contents, assume)
         collectives = Collectives(engine, self._reads, assume, self._imbalance, running)
         rules = Rules(engine, self._reads, _written(), _answering(), collectives.kernels)

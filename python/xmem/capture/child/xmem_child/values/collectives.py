@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
+from ..settings import Settings
 from . import host_tensors
 from .contents import Contents
 from .engine import Args, Engine, Kwargs
@@ -101,7 +102,7 @@ class Collectives:
                     return None
                 return host_tensors.empty_strided(size, strides, dtype=dtype).copy_(values.reshape(size))
 
-        if tensor.is_cuda:
+        if self._contents.is_fake(tensor):
             self._contents.set_later(tensor, found)
         elif self._running is not None and (values := found()) is not None:
             tensor.copy_(values)  # nothing else brings them to the host
@@ -253,7 +254,7 @@ class Collectives:
         return channel, post
 
     def _now(self, tensor: torch.Tensor) -> Values:
-        if not tensor.is_cuda:
+        if not self._contents.is_fake(tensor):
             return tensor.clone()
         values = self._contents.tensor(tensor)
         return None if values is None else values.clone()
@@ -326,6 +327,13 @@ class RunningPeers:
         self._ranks = ranks
         self._file = file
 
+    @classmethod
+    def of(cls, settings: Settings) -> RunningPeers | None:
+        """Return the ranks that run of the job of a capture; None where all do."""
+        if settings.world is None:
+            return None
+        return cls(frozenset(settings.world.ranks), settings.workspace / "values", settings.want_ranks)
+
     @functools.cached_property
     def store(self) -> Any:
         """Reaches the ranks that run."""
@@ -388,7 +396,13 @@ def _bytes(values: torch.Tensor) -> bytes:
 
 
 # The operator gets the reduction as an object that Python cannot inspect, so it is noted before.
-_REDUCING = ("allreduce", "allreduce_coalesced", "reduce", "_reduce_scatter_base")
+_REDUCING = (
+    "allreduce",
+    "allreduce_coalesced",
+    "reduce",
+    "_reduce_scatter_base",
+    "reduce_scatter_single",  # since torch 2.13
+)
 
 
 class _Reduction(threading.local):
@@ -403,10 +417,10 @@ _reduction = _Reduction()
 def note_reductions() -> None:
     """Note the reduction that process groups are asked for, before the operator is called."""
     if torch.distributed.is_available():
+        group = torch.distributed.ProcessGroup
         for name in _REDUCING:
-            setattr(
-                torch.distributed.ProcessGroup, name, _noted(getattr(torch.distributed.ProcessGroup, name))
-            )
+            if hasattr(group, name):
+                setattr(group, name, _noted(getattr(group, name)))
 
 
 def _noted(method: Callable[..., Any]) -> Callable[..., Any]:

@@ -8,16 +8,18 @@ key back first.
 from __future__ import annotations
 
 import functools
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..following_imports import after_import
 from .operators import KEY
 
 _C = torch._C
 _METHOD = "__torch_dispatch__"
+_FOLLOWED = "_xmem_followed"
 
 # What traces for torch.compile and torch.export: no memory of the GPU is behind it.
 _TRACERS = ("torch._subclasses.", "torch.fx.", "torch._functorch.", "torch._dynamo.", "torch._inductor.")
@@ -33,6 +35,7 @@ def follow_inside() -> None:
     for base in (torch.Tensor, TorchDispatchMode):
         _follow_subclasses(base)
         _follow_coming(base)
+    after_import("torch.distributed.tensor._dispatch", _follow_dtensors)
 
 
 def _follow_subclasses(base: Any) -> None:
@@ -73,4 +76,38 @@ def _followed(method: Any) -> Any:
         with _C._SetExcludeDispatchKeyGuard(KEY, False):
             return method(*args, **kwargs)
 
+    setattr(call, _FOLLOWED, True)
     return call
+
+
+def _follow_dtensors(module: ModuleType) -> None:
+    """Follow what DTensor's dispatcher calls, which C++ calls in place of the method since torch 2.10."""
+    dispatcher, local_results = module.OpDispatcher, "_dispatch_get_local_results_slow_path"
+    if hasattr(dispatcher, local_results):
+        setattr(dispatcher, local_results, _followed(getattr(dispatcher, local_results)))
+
+    def handlers(self: Any) -> Any:
+        return self.__dict__[_HANDLERS]
+
+    def set_handlers(self: Any, handlers: dict[Any, Any]) -> None:
+        self.__dict__[_HANDLERS] = _Handlers(handlers)
+
+    setattr(dispatcher, _HANDLERS, property(handlers, set_handlers))
+
+
+_HANDLERS = "_custom_op_handlers"
+
+
+class _Handlers(dict[Any, Any]):
+    """Functions that stand in for operators of DTensors, each followed."""
+
+    def __init__(self, handlers: dict[Any, Any]) -> None:
+        super().__init__()
+        self.update(handlers)
+
+    def __setitem__(self, operator: Any, handler: Any) -> None:
+        super().__setitem__(operator, handler if hasattr(handler, _FOLLOWED) else _followed(handler))
+
+    def update(self, handlers: Any) -> None:  # type: ignore[override]
+        for operator, handler in dict(handlers).items():
+            self[operator] = handler

@@ -48,6 +48,10 @@ class KnownValues:
     def ended(self) -> None:
         """Note that the run has ended, before its assumptions are read."""
 
+    def notes(self) -> dict[str, Any]:
+        """Return what the metadata of a run on the CPU say of them."""
+        return {"values": self.rows()}
+
     def rows(self) -> list[dict[str, Any]]:
         """Return the reads of unknown values: see ``Reads.rows``."""
         return self._reads.rows()

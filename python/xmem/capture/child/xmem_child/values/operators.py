@@ -214,8 +214,10 @@ def _number_tensor(number: Any, args: tuple[Any, ...]) -> torch.Tensor:
     if len(_NUMBER_TENSORS) >= _MOST_NUMBERS:
         _NUMBER_TENSORS.clear()
     with unfollowed():
-        known = _NUMBER_TENSORS[type(number), number, dtype] = host_tensors.tensor(number, dtype=dtype)
-    return known
+        made = host_tensors.tensor(number, dtype=dtype)
+    if type(made) is torch.Tensor:  # not in a trace of PyTorch's own
+        _NUMBER_TENSORS[type(number), number, dtype] = made
+    return made
 
 
 def _holds(dtype: torch.dtype, number: Any) -> bool:

@@ -8,13 +8,23 @@ that came out of C++ (a gradient, say) has no mark until Python first sees it.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 
 import torch
 
+# Of a job of which some ranks run (``start_ranks.py``); without one, there is one GPU.
+_IS_RANK = "XMEM_RANKS" in os.environ
+
+
+def gpus_here() -> int:
+    """Return how many GPUs the node of this process has."""
+    return len(os.environ["CUDA_VISIBLE_DEVICES"].split(",")) if _IS_RANK else 1
+
+
 CPU = torch.device("cpu")
-CUDA = torch.device("cuda", 0)
+CUDA = torch.device("cuda", int(os.environ["LOCAL_RANK"]) if _IS_RANK else 0)
 
 _storage_of = torch._C.TensorBase.untyped_storage
 _functorch = torch._C._functorch
@@ -108,6 +118,11 @@ def is_device(tensor: torch.Tensor) -> bool:
     return storage_is_device(storage)
 
 
+def is_on_host(tensor: torch.Tensor) -> bool:
+    """Return whether Python saw a tensor being made in the host's memory."""
+    return getattr(storage_of(tensor), _MARK, None) is False
+
+
 def tensors_in(value: object) -> Iterator[torch.Tensor]:
     """Yield all tensors of a value as functions take and return them: nested lists, tuples and
     dictionaries."""
@@ -132,3 +147,9 @@ def mark(value: object, on_device: bool) -> bool:
         found = True
         mark_storage(storage_of(tensor), on_device)
     return found
+
+
+def mark_made(tensor: torch.Tensor) -> None:
+    """Mark memory of the host that C++ makes for what is on the GPU, in a script that uses it."""
+    if tensor.device == CPU and usage.requests:
+        mark_storage(storage_of(tensor), True)

@@ -15,6 +15,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..following_imports import after_import
+from .device_memory import mark_made
 from .tensor_names import TensorNames, tensors_of
 
 _ZERO = {
@@ -48,9 +49,13 @@ class _Made(TorchDispatchMode):  # type: ignore[misc]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if func is torch.ops.aten.empty.memory_format and result.is_floating_point():
-            self.tensors.append(result)
+        if func is not torch.ops.aten.empty.memory_format:
+            return func(*args, **(kwargs or {}))
+        with torch._C.DisableTorchFunction():  # C++ made it, for parameters on the GPU if there are any
+            result = func(*args, **(kwargs or {}))
+            mark_made(result)
+            if result.is_floating_point():
+                self.tensors.append(result)
         return result
 
 

@@ -6,6 +6,7 @@ allocator of the CPU, the policies for captures on the CPU. What is small, and f
 is computed; reads of the rest follow the rules of ``values`` (``docs/values.md``).
 
 Read in this order: ``unseen`` (work that the profiler does not see), ``contents`` (which memory nobody has
-written), ``results`` (what operators return), ``operators`` (how they are made), ``values`` (which of them
-are, and the rules for reads), ``flex_attention`` (a kernel that compiled code has, and eager code not).
+written), ``results`` (what operators return), ``operators`` (how they are made), ``dtensors``, ``nccl`` and
+``collectives`` (those of ranks), ``values`` (which of them are, and the rules for reads), ``flex_attention``
+(a kernel that compiled code has, and eager code not).
 """

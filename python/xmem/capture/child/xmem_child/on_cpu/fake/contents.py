@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -94,6 +95,14 @@ class FakeContents(Contents):
             self.wrote(tensor)
         else:
             super().set(tensor, values, fresh=fresh)
+
+    def set_later(self, tensor: torch.Tensor, draw: Callable[[], torch.Tensor | None]) -> None:
+        """Find the values now: what reads them without an operator (``tolist``) asks nobody."""
+        values = draw() if self.is_small(tensor) else None
+        if values is None:
+            self.forget(tensor)
+        else:
+            self.set(tensor, values)
 
     def set_copy(self, tensor: torch.Tensor, values: torch.Tensor) -> bool:
         """Do the same, if the tensor is all of its storage; returns whether that is so."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -49,7 +49,7 @@ class Maker:
         self._empty_strided = Operator(torch.ops.aten.empty_strided.default)
         self._count = _Count()
         self._convolution = FakeOperator(torch.ops.aten.convolution.default, self)
-        self._special = {
+        self._special: dict[str, Callable[..., Any]] = {
             "convolution": self._convolve,
             "_convolution": self._convolved,
             "_local_scalar_dense": self._number,
@@ -66,8 +66,13 @@ class Maker:
             ),
             "_scaled_dot_product_flash_attention_for_cpu": self._attention,
             "native_dropout": self._dropout,
+            "embedding_dense_backward": self._embedded,
             "_amp_foreach_non_finite_check_and_unscale_": self._unscaled,
         }
+
+    def make_specially(self, name: str, make: Callable[..., Any]) -> None:
+        """Let a function make the results of an operator, with the arguments of ``make``."""
+        self._special[name] = make
 
     @contextmanager
     def counting(self, count: int) -> Iterator[None]:
@@ -135,7 +140,7 @@ class Maker:
     def _build(self, described: Any, args: Args, kwargs: Kwargs) -> Any:
         kind = described[0]
         if kind == NEW:
-            return self._new(described[1], described[2], described[3])
+            return self.new(described[1], described[2], described[3])
         if kind == GIVEN:
             place = described[1]
             return kwargs[place] if isinstance(place, str) else args[place]
@@ -143,7 +148,8 @@ class Maker:
             return described[1]([self._build(each, args, kwargs) for each in described[2]])
         return described[1]
 
-    def _new(self, size: Any, strides: Any, dtype: torch.dtype) -> torch.Tensor:
+    def new(self, size: Any, strides: Any, dtype: torch.dtype) -> torch.Tensor:
+        """Make a tensor that nobody has written."""
         was_hidden = self._unseen.begin_seen()
         made: torch.Tensor = self._empty_strided.redispatch(CPU_KEYS, size, strides, dtype=dtype)
         if was_hidden:
@@ -176,7 +182,7 @@ class Maker:
     def _places(self, _operator: Any, _keys: Any, args: Args, _kwargs: Kwargs) -> torch.Tensor:
         count = self._count.value
         with unfollowed():
-            return self._new((count, args[0].dim()), (1, count), torch.int64)
+            return self.new((count, args[0].dim()), (1, count), torch.int64)
 
     def _bins(self, operator: FakeOperator, _keys: Any, args: Args, kwargs: Kwargs) -> torch.Tensor:
         weights = operator.given("weights", args, kwargs)
@@ -184,7 +190,7 @@ class Maker:
         if weights is not None and weights.dtype == torch.float32:
             dtype = torch.float32
         with unfollowed():
-            return self._new((max(operator.given("minlength", args, kwargs), 1),), (1,), dtype)
+            return self.new((max(operator.given("minlength", args, kwargs), 1),), (1,), dtype)
 
     def _selected(self, _operator: Any, _keys: Any, args: Args, _kwargs: Kwargs) -> torch.Tensor:
         tensor, mask = torch.broadcast_tensors(args[0], args[1])
@@ -206,14 +212,14 @@ class Maker:
         inverse = (along,) if by_dim else tuple(tensor.size())
         with unfollowed():
             found = [
-                self._new(tuple(size), _contiguous(size), tensor.dtype),
-                self._new(inverse, _contiguous(inverse), torch.int64)
+                self.new(tuple(size), _contiguous(size), tensor.dtype),
+                self.new(inverse, _contiguous(inverse), torch.int64)
                 if wants["return_inverse"] or by_dim
-                else self._new((0,), (1,), torch.int64),
+                else self.new((0,), (1,), torch.int64),
             ]
             if operator.name != "_unique":
                 counts = (count,) if wants["return_counts"] else (0,)
-                found.append(self._new(counts, (1,), torch.int64))
+                found.append(self.new(counts, (1,), torch.int64))
         return tuple(found)
 
     def _index(self, operator: FakeOperator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -245,8 +251,18 @@ class Maker:
         tensor = args[0]
         with unfollowed():
             size, strides = tuple(tensor.size()), _dense(tensor)
-            mask = self._new(size, strides, torch.bool)
-            return self._new(size, strides, tensor.dtype), mask
+            mask = self.new(size, strides, torch.bool)
+            return self.new(size, strides, tensor.dtype), mask
+
+    def _embedded(self, operator: FakeOperator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
+        """Make a contiguous copy of the gradient first, as the kernels do; it ends with the call."""
+        gradient = args[0]
+        with unfollowed():
+            size = tuple(gradient.size())
+            copied = None if gradient.is_contiguous() else self.new(size, _contiguous(size), gradient.dtype)
+        result = self._make(operator, keys, args, kwargs)
+        del copied
+        return result
 
     def _attention(self, _operator: Any, _keys: Any, args: Args, _kwargs: Kwargs) -> Any:
         """Make the result with CUDA's strides (see ``alignments``)."""
@@ -256,8 +272,8 @@ class Maker:
         with unfollowed():
             strides = (length * heads * width, width, heads * width, 1)
             return (
-                self._new((batch, heads, length, width), strides, query.dtype),
-                self._new((batch, heads, length), (length * heads, 1, heads), torch.float32),
+                self.new((batch, heads, length, width), strides, query.dtype),
+                self.new((batch, heads, length), (length * heads, 1, heads), torch.float32),
             )
 
 

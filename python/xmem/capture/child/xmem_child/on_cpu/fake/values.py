@@ -9,11 +9,14 @@ import torch
 
 from ...system import after_fork
 from ...unseen import Aside, Unseen
+from ...values.collectives import Collectives, RunningPeers, note_reductions
 from ...values.contents import is_whole
 from ...values.engine import Engine
+from ...values.imbalance import Imbalance
 from ...values.inside import follow_inside
 from ...values.known import KnownValues
 from ...values.operators import (
+    AGAIN,
     BELOW,
     KEY,
     ON_HOST,
@@ -28,9 +31,13 @@ from ...values.reads import Reads
 from ...values.rules import Rules
 from ...watching.device_memory import running
 from ...watching.spans import SpanRecorder
+from . import dtensors
+from .collectives import SPACE as COLLECTIVES
+from .collectives import FakeCollectives
 from .contents import FakeContents
 from .flex_attention import follow_flex_attention
 from .gpu_kernels import MissingKernels, skip_launches
+from .nccl import Connections
 from .operators import Args, FakeOperator, Kwargs, Maker, tensors_in
 
 _C = torch._C
@@ -43,8 +50,6 @@ _PASSED = frozenset(
     """set_ set_.source_Storage set_.source_Storage_storage_offset set_.source_Tensor lift _lazy_clone
     lift_fresh record_stream _pin_memory is_pinned _pack_padded_sequence_backward""".split()  # noqa: SIM905
 )
-# In a group of one, which is all that the CPU imitates, collectives change nothing.
-_SPACES_PASSED = SPACES_LEFT_OUT | {"c10d"}
 # They consist of others, and write lengths for the host into the second of their results by themselves.
 _WITH_LENGTHS = frozenset({"_pack_padded_sequence", "_pad_packed_sequence"})
 
@@ -57,6 +62,8 @@ class FakeValues(KnownValues):
         most_elements: Limit for a tensor of floats that is computed; see ``Contents``.
         spans: Knows the user's lines.
         assume: Takes a sentence that a reader of the estimate should know.
+        peers: The ranks that run of the job that this process has a rank of, if any.
+        imbalance: Tokens that experts of a rank get, over their share.
     """
 
     def __init__(
@@ -65,6 +72,8 @@ class FakeValues(KnownValues):
         most_elements: int,
         spans: SpanRecorder,
         assume: Callable[[str], None],
+        peers: RunningPeers | None = None,
+        imbalance: float = 1.0,
     ) -> None:
         super().__init__(Reads(spans, chosen, assume), assume)
         self._aside = Aside()
@@ -72,9 +81,14 @@ class FakeValues(KnownValues):
         unseen = Unseen()
         maker = Maker(self._contents, self._aside, unseen)
         engine = Engine(self._contents)
-        rules = Rules(engine, self._reads, lambda *_: 0, maker.counting, {})
+        self._imbalance = Imbalance(imbalance, self._contents, assume)
+        self._connections: Connections | None = None
+        collectives = {} if peers is None else self._collectives(engine, maker, peers)
+        rules = Rules(engine, self._reads, lambda *_: 0, maker.counting, collectives)
         # Its kernels live as long as it does.
-        self._registry = _Registry(rules, engine, maker, self._contents, unseen, self._kernel_failed)
+        # Without a world, groups have one rank, and collectives change nothing.
+        passed = SPACES_LEFT_OUT | (frozenset() if collectives else {"c10d"})
+        self._registry = _Registry(rules, engine, maker, self._contents, unseen, passed, self._kernel_failed)
         self._registry.register()
         self._registry.follow_libraries()
         self._missing = MissingKernels(maker)
@@ -83,9 +97,28 @@ class FakeValues(KnownValues):
         follow_inside()
         after_fork(self._in_fork)
 
+    def _collectives(self, engine: Engine, maker: Maker, peers: RunningPeers) -> dict[str, Kernel]:
+        """Return the kernels of collectives, and let their results be made."""
+        made = FakeCollectives(self._contents, maker)
+        self._connections = made.connections
+        for name in torch._C._dispatch_get_all_op_names():
+            if name.startswith(COLLECTIVES):
+                maker.make_specially(name, made.make)
+        note_reductions()
+        return Collectives(engine, self._reads, self._assume, self._imbalance, peers).kernels
+
     def not_written(self, tensor: torch.Tensor) -> None:
         """Note that a tensor does not hold what the script expects it to hold."""
         self._contents.lose(tensor)
+
+    def notes(self) -> dict[str, Any]:
+        """Return what the metadata say of the run: reads of unknown values, and what NCCL would take."""
+        nccl = {} if self._connections is None else {"nccl": self._connections.rows()}
+        return {**nccl, **super().notes()}
+
+    def ended(self) -> None:
+        """Note that the run has ended, before its assumptions are read."""
+        self._imbalance.note_unused()
 
     def end(self) -> None:
         """Let operators compute again; call this in each thread that was followed."""
@@ -109,6 +142,7 @@ class _Registry(Registry):
         maker: Maker,
         contents: FakeContents,
         unseen: Unseen,
+        passed: frozenset[str],
         failed: Callable[[str, Exception], None],
     ) -> None:
         super().__init__(rules.kernel_of, engine.forget_written, failed)
@@ -116,9 +150,10 @@ class _Registry(Registry):
         self._maker = maker
         self._contents = contents
         self._unseen = unseen
+        self._passed = passed
 
     def _may_matter(self, space: str, name: str, full_name: str) -> bool:
-        if space in _SPACES_PASSED or (space == "aten" and name in _PASSED):
+        if space in self._passed or (space == "aten" and name in _PASSED):
             return False
         base = name.partition(".")[0]
         if space == "aten" and (base in _WHOLE or name in _WITH_LENGTHS or base.startswith(_WHOLE_PREFIXES)):
@@ -146,9 +181,19 @@ class _Registry(Registry):
 
             return call_with_lengths
 
+        if operator.name.startswith(COLLECTIVES):
+
+            def call_collective(keys: Any, *args: Any, **kwargs: Any) -> Any:
+                with unseen:
+                    return self._call(operator, kernel, keys.remove(KEY), args, kwargs)
+
+            return call_collective
+
         def call(keys: Any, *args: Any, **kwargs: Any) -> Any:
             keys, goes_to = BELOW.get(keys.raw_repr()) or below(keys)
             if goes_to != ON_HOST or (kwargs and _makes_elsewhere(kwargs)):
+                if goes_to == AGAIN and dtensors.is_of_dtensors(args, kwargs):
+                    return dtensors.call(operator.overload, args, kwargs)
                 return operator.call_at(keys, args, kwargs)
             if not self._is_made(operator, args, kwargs):
                 return self._compute(operator, keys, args, kwargs)

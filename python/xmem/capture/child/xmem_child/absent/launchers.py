@@ -12,7 +12,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from ...following_imports import after_import
+from ..following_imports import after_import
 
 
 def follow_launchers() -> None:
@@ -35,7 +35,7 @@ def _follow_deepspeed(module: ModuleType) -> None:
     module.main = main  # type: ignore[attr-defined]
 
 
-def _launch_one(config: Any, entrypoint: Any, args: list[Any]) -> dict[int, Any]:
+def _launch_one(config: Any, entrypoint: Any, args: list[Any], **_: Any) -> dict[int, Any]:
     """Stand in for ``torch.distributed.launcher.api.launch_agent``."""
     local = os.environ["LOCAL_RANK"]
     os.environ.update(

@@ -7,7 +7,9 @@ and the last rank may differ.
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,3 +85,9 @@ def _name(description: str) -> str:
     if _NAMES_OF_NOTHING.match(description):
         return ""
     return description.lower().removeprefix("mesh_").removesuffix("_group")
+
+
+def ranks_here(ranks: Sequence[int]) -> int:
+    """Return how many of these ranks are on the server of this one."""
+    per_server, own = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["RANK"])
+    return sum(rank // per_server == own // per_server for rank in ranks)

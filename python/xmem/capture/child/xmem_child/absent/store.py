@@ -6,13 +6,11 @@ import functools
 import hashlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
-
-from .servers import tell_ranks_of_id
 
 # Keys of a communicator's number: its place among those of its group, two ranks, or one of many roots.
 _NCCL_ID = re.compile(r"(^|/)(\d+(:\d+)?|UniqueNCCLID:\d+)$")
@@ -23,7 +21,11 @@ _SYMMETRIC_MEMORY = re.compile(r"((?:^|/)CUDASymmetricMemory/\d+)/\d+$")
 
 
 class _OwnStore(dist.Store):  # type: ignore[misc]
-    """A store that one process has for itself, as if its peers had written theirs."""
+    """A store that one process has for itself, as if its peers had written theirs.
+
+    Attributes:
+        tell_number: Takes the key and the number of a communicator of NCCL.
+    """
 
     host, port = "127.0.0.1", 29500
 
@@ -31,13 +33,14 @@ class _OwnStore(dist.Store):  # type: ignore[misc]
         super().__init__()
         self._kept: dict[str, bytes] = {}
         self._own_part: dict[str, bytes] = {}  # of the exchanges in which each rank has a key
+        self.tell_number: Callable[[str, bytes], None] = lambda _key, _number: None
 
     def set(self, key: str, value: str | bytes) -> None:
         self._kept[key] = value.encode() if isinstance(value, str) else bytes(value)
         if exchange := _SYMMETRIC_MEMORY.search(key):
             self._own_part[exchange[1]] = self._kept[key]
         elif _NCCL_ID.search(key):
-            tell_ranks_of_id(key, self._kept[key])
+            self.tell_number(key, self._kept[key])
 
     def get(self, key: str) -> bytes:
         if exchange := _SYMMETRIC_MEMORY.search(key):

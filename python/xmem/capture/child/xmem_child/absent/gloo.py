@@ -11,14 +11,14 @@ import torch
 import torch.distributed as dist
 
 _Gloo: Any = dist.ProcessGroupGloo
-_Fake: Any = torch._C._distributed_c10d.FakeProcessGroup
+Fake: Any = torch._C._distributed_c10d.FakeProcessGroup
 
 
 class _FakeGlooType(type):
     """Lets backends that the class makes pass for its instances."""
 
     def __instancecheck__(cls, instance: object) -> bool:
-        return isinstance(instance, (_Gloo, _Fake))
+        return isinstance(instance, (_Gloo, Fake))
 
     def __getattr__(cls, name: str) -> Any:
         return getattr(_Gloo, name)
@@ -35,6 +35,6 @@ class FakeGloo(metaclass=_FakeGlooType):
 def fake_backend(rank: int, size: int) -> Any:
     """Return a backend for CPU tensors that reaches nobody. Its way to be made has changed with torch 2.9."""
     for name in ("_set_sequence_number_for_group", "_set_default_timeout"):  # PyTorch calls them of Gloo
-        setattr(_Fake, name, lambda *_: None)
-    make = getattr(_Fake, "_create_internal", _Fake)
+        setattr(Fake, name, lambda *_: None)
+    make = getattr(Fake, "_create_internal", Fake)
     return make(rank, size)

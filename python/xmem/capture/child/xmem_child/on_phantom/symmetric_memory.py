@@ -13,7 +13,7 @@ from types import ModuleType
 
 import torch.distributed as dist
 
-from .store import own_store
+from ..absent.store import own_store
 
 
 def stand_in_for_peers(module: ModuleType) -> None:

@@ -1,11 +1,26 @@
-// The device memory that a NCCL communicator takes beside the caller's tensors.
+// The device memory that a NCCL communicator takes beside the caller's tensors. The phantom GPU takes it when its NCCL
+// connects, and an estimate counts it for a run on the CPU, which notes what NCCL would have connected.
 #pragma once
 
 #include <cstdint>
+#include <string>
 
-#include "machine/machine.hpp"
+namespace xmem::nccl {
 
-namespace xmem::phantom {
+// The GPU of a rank.
+struct NcclCard {
+  int capability;  // 90 for 9.0
+  bool has_nvlink;
+};
+
+NcclCard nccl_card(int capability, const std::string& name);
+
+// What the environment of the job sets; 0 where it sets nothing.
+struct NcclSettings {
+  std::uint64_t buffer_bytes = 0;    // NCCL_BUFFSIZE
+  std::uint64_t least_channels = 0;  // NCCL_MIN_NCHANNELS
+  std::uint64_t most_channels = 0;   // NCCL_MAX_NCHANNELS
+};
 
 // The ranks of a communicator: all, and those on the server of this one. Servers have consecutive ranks, alike in
 // number.
@@ -49,6 +64,6 @@ enum class NcclPart : std::uint8_t {
 //
 // On 4 A100 the tree is measured to add 144 MiB to a communicator of all to one of two, where this says 288 for cards
 // inside the chain and 144 for those at its ends. Not counted: NCCL's kernels, registered user buffers.
-std::uint64_t nccl_bytes(const Device& device, const NcclRanks& ranks, NcclPart part);
+std::uint64_t nccl_bytes(const NcclCard& card, const NcclSettings& settings, const NcclRanks& ranks, NcclPart part);
 
-}  // namespace xmem::phantom
+}  // namespace xmem::nccl

@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from ..absent.groups import ranks_here
+
 _ID_BYTES = 128
 # default_pg/0//cuda//0 of the default group, default_pg/0//9//cuda//0 of group 9, cuda//0:1 of two ranks
 _KEY = re.compile(r"^default_pg/\d+//((?P<group>.+)//)?cuda//(?P<members>\d+(:\d+)?)$")
@@ -36,7 +38,7 @@ def tell_ranks_of_id(key: str, number: bytes) -> None:
     tell = ctypes.CDLL(None).xmem_phantom_group_of_id
     tell.argtypes = [ctypes.c_char_p, ctypes.c_int]
     tell.restype = None
-    tell(number, _here(ranks))
+    tell(number, ranks_here(ranks))
 
 
 def told_color(original: Callable[..., int], ranks: list[int]) -> int:
@@ -46,7 +48,7 @@ def told_color(original: Callable[..., int], ranks: list[int]) -> int:
         tell = ctypes.CDLL(None).xmem_phantom_group_of_color
         tell.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int]
         tell.restype = None
-        tell(color, ranks.index(own), len(ranks), _here(ranks))
+        tell(color, ranks.index(own), len(ranks), ranks_here(ranks))
     return color
 
 
@@ -56,9 +58,3 @@ def _ranks_of(group: str | None) -> Sequence[int]:
         if name == group:
             return list(c10d._world.pg_group_ranks[made])
     return range(int(os.environ["WORLD_SIZE"]))
-
-
-def _here(ranks: Sequence[int]) -> int:
-    """Return how many of these ranks are on the server of this one."""
-    per_server, own = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["RANK"])
-    return sum(rank // per_server == own // per_server for rank in ranks)

@@ -1,13 +1,14 @@
 """A rank of a job most of whose ranks do not run: it starts as if all were there, and goes on alone.
 
 What a process says to its peers on the way to training goes through a store, over Gloo, and through NCCL's
-collectives. NCCL's are the phantom's, which move nothing. The others would wait for ranks that never come;
-here they end at once, and each rank that does not run is taken to hold what this one holds:
+collectives. NCCL's are the phantom's, which move nothing, or, on the CPU, made as all that computes
+(``on_cpu/fake/collectives``). The others would wait for ranks that never come; here they end at once, and
+each rank that does not run is taken to hold what this one holds:
 
 - The store of the job is in the process. What a peer would have written there is not waited for.
 - Gloo's groups are fakes: a gather finds the own contribution once for each rank.
 - Objects come from the ranks that run, through files. A rank that does not run sends what this one has.
-- Barriers are passed, and a communicator that is split knows its ranks from the group that PyTorch makes.
+- Barriers are passed, and a group that is split off another is made as any.
 
 Sources: ``torch.distributed.distributed_c10d`` and ``ProcessGroupNCCL.cpp`` of torch 2.6 to 2.13.
 """
@@ -21,16 +22,14 @@ from typing import Any
 
 import torch.distributed as dist
 
-from ...following_imports import after_import
-from ...settings import Settings
+from ..following_imports import after_import
+from ..settings import Settings
 from .exports import replace, wrap
 from .gloo import FakeGloo, fake_backend
 from .groups import Groups
 from .launchers import follow_launchers
 from .objects import Objects, members
-from .servers import told_color
 from .store import own_rendezvous, own_store
-from .symmetric_memory import stand_in_for_peers
 
 
 class AbsentPeers:
@@ -56,20 +55,17 @@ class AbsentPeers:
 
     def install(self) -> None:
         """Patch ``torch.distributed``; called once, right after ``import torch``."""
-        # Its thread would look at the store, which is Python's, while the interpreter ends.
-        os.environ["TORCH_NCCL_ENABLE_MONITORING"] = "0"
         self._note_what_does_not_run()
         follow_launchers()
         after_import("torch.distributed.checkpoint.default_planner", _accept_partial_checkpoints)
-        after_import("torch.distributed._symmetric_memory", stand_in_for_peers)
         for name in ("TCPStore", "FileStore"):
             replace(name, own_store)
         replace("rendezvous", own_rendezvous)
         replace("_store_based_barrier", lambda *_, **__: None)
         replace("monitored_barrier", lambda *_, **__: None)
         replace("ProcessGroupGloo", FakeGloo)
-        wrap("_process_group_color", told_color)
         wrap("new_group", self._new_group)
+        wrap("split_group", self._split_group)
         objects = Objects(self.running, self._settings.workspace / "ranks", self._is_missing, self._assume)
         for collective in (
             objects.broadcast_object_list,
@@ -85,7 +81,7 @@ class AbsentPeers:
         """Return the backend for CPU tensors of a group."""
         return fake_backend(rank, size)
 
-    def split_group(
+    def _split_group(
         self,
         _original: Callable[..., Any],
         parent_pg: Any = None,
