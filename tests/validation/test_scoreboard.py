@@ -1,6 +1,7 @@
 """Published figures are read, run in turns, kept, and scored."""
 
 import csv
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -77,12 +78,47 @@ def test_rows_of_torchtitan_are_those_whose_job_is_known(tmp_path):
     assert (second.job, second.truth) == ("llama3-8b/reshard-never/2025-02-06", 62.18 * (1 << 30))
 
 
-def test_jobs_of_torchtitan_have_an_environment(tmp_path):
+def test_jobs_of_torchtitan_have_an_environment():
     names = {job.environment for job in torchtitan._jobs().values()}
     assert {name for name in names if (HERE / "environments" / f"{name}.txt").exists()} == names
-    options = torchtitan._tokenizer(tmp_path, "train_configs/llama3_8b.toml", tmp_path)
+
+
+def test_tokenizers_of_torchtitan_have_the_size_of_the_job(tmp_path):
+    job = torchtitan.Job("", "", "", "", "", config="train_configs/llama3_8b.toml", words=6)
+    options = torchtitan._tokenizer(tmp_path, job, tmp_path)
     tokens = Path(options[1]).read_text().splitlines()
     assert len({token.split()[0] for token in tokens}) == 128_000
+    tests = tmp_path / "tests" / "assets" / "tokenizer"
+    tests.mkdir(parents=True)
+    (tests / "tokenizer.json").write_text('{"model": {"vocab": {"a": 0, "b": 3}}}')
+    (tmp_path / "train_configs").mkdir()
+    (tmp_path / job.config).write_text('[model]\ntokenizer_path = "./assets/tokenizer"\n')
+    option, folder = torchtitan._tokenizer(tmp_path, job, tmp_path)
+    assert option == "--model.tokenizer_path"
+    words = json.loads((Path(folder) / "tokenizer.json").read_text())["model"]["vocab"]
+    assert sorted(words.values()) == [0, 1, 2, 3, 4, 5]
+    assert (words["a"], words["b"]) == (0, 3)
+
+
+def test_code_of_torchtitan_is_that_of_the_log(tmp_path):
+    code = tmp_path / "checkout"
+    (code / "models").mkdir(parents=True)
+    (code / "models" / "args.py").write_text("words = 102400\n")
+    edited = torchtitan._edited(code, torchtitan.Edit("models/args.py", "102400", "129280"), tmp_path)
+    assert (edited / "models" / "args.py").read_text() == "words = 129280\n"
+    assert (code / "models" / "args.py").read_text() == "words = 102400\n"
+
+
+def test_equal_figures_of_torchtitan_are_told_apart_by_their_notes(tmp_path):
+    one, other = (
+        ("pytorch/torchtitan@b5", "commit f738a03bf4 (message)", "", "", "", "", "peak", "78.14 GiB", notes)
+        for notes in ("steps 1..100 (12 lines), largest of them", "steps 1..100 (11 lines), largest of them")
+    )
+    found = torchtitan.rows(figures(tmp_path, torchtitan.FILE, one, other))
+    assert [row.job for row in found] == [
+        "deepseek-v3-16b/ep8/2025-08-20",
+        "deepseek-v3-16b/ep8-flex/2025-08-22",
+    ]
 
 
 def test_rows_of_liger_name_a_point_however_it_is_written(tmp_path):

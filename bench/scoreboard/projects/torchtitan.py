@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import itertools
 import json
+import shutil
 import tempfile
 import tomllib
 from collections.abc import Iterator
@@ -33,6 +34,15 @@ _MERGES = 128_000
 
 
 @dataclass(frozen=True)
+class Edit:
+    """What the run's own log shows to be different from its commit: a text of a file, for another."""
+
+    file: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
 class Job:
     """A table of ``torchtitan.toml``.
 
@@ -49,6 +59,9 @@ class Job:
         rank: The one that the figure is of; the process stands for it.
         gpu: Name of the card.
         kind: For the tables.
+        notes: A part of the source's notes, where several figures are equal.
+        edit: What the code of the run had otherwise.
+        words: Size of the tokenizer, where the model takes its vocabulary from it and it is not Llama's.
         torch: Release that was measured; empty where the source does not say it.
     """
 
@@ -64,11 +77,15 @@ class Job:
     rank: int = 0
     gpu: str = "h100-96gb"
     kind: str = "pre-training, sharded"
+    notes: str = ""
+    edit: Edit | None = None
+    words: int = 0
     torch: str = ""
 
     def is_of(self, source: Source) -> bool:
         """Whether a published figure is this job's."""
-        return self.file in source.path and source.value.removesuffix(" GiB") == self.figure
+        is_same = source.value.removesuffix(" GiB") == self.figure and self.notes in source.notes
+        return is_same and self.file in source.path
 
 
 def rows(data: Path) -> Iterator[Row]:
@@ -99,12 +116,14 @@ def run(row: Row, laboratory: Laboratory) -> Answers:
     python = laboratory.python(job.environment)
     script = ["train.py"] if (code / "train.py").exists() else ["-m", "torchtitan.train"]
     with tempfile.TemporaryDirectory(prefix="scoreboard-") as scratch:
+        if job.edit is not None:
+            code = _edited(code, job.edit, Path(scratch))
         ran = laboratory.on_phantom(
             [
                 *[python, *script, "--job.config_file", job.config, "--job.dump_folder", scratch],
                 *["--training.dataset", "c4_test", "--training.dataset_path", str(_texts(Path(scratch)))],
                 *["--training.steps", str(_STEPS)],
-                *[*_tokenizer(code, job.config, Path(scratch)), *job.options.split()],
+                *[*_tokenizer(code, job, Path(scratch)), *job.options.split()],
             ],
             row.gpu,
             variables={"PYTORCH_CUDA_ALLOC_CONF": job.allocator, "PYTHONPATH": str(code)},
@@ -120,7 +139,17 @@ def run(row: Row, laboratory: Laboratory) -> Answers:
 @cache
 def _jobs() -> dict[str, Job]:
     tables = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())["job"]
-    return {table["name"]: Job(**table) for table in tables}
+    jobs = [Job(**{**table, "edit": Edit(**table["edit"]) if "edit" in table else None}) for table in tables]
+    return {job.name: job for job in jobs}
+
+
+def _edited(code: Path, edit: Edit, folder: Path) -> Path:
+    edited = folder / "code"
+    shutil.copytree(code, edited)
+    before = (edited / edit.file).read_text()
+    assert edit.old in before
+    (edited / edit.file).write_text(before.replace(edit.old, edit.new))
+    return edited
 
 
 def _texts(folder: Path) -> Path:
@@ -132,17 +161,33 @@ def _texts(folder: Path) -> Path:
     return texts
 
 
-def _tokenizer(code: Path, config: str, folder: Path) -> list[str]:
+def _tokenizer(code: Path, job: Job, folder: Path) -> list[str]:
     """The option that names a tokenizer: one of the right size is made, or the tests' own, where the
     vocabulary is the model's."""
-    if (code / "tests" / "assets" / "tokenizer" / "tokenizer.json").exists():
-        option = "hf_assets_path" if "hf_assets_path" in (code / config).read_text() else "tokenizer_path"
-        return [f"--model.{option}", "tests/assets/tokenizer"]
-    path = folder / "tokenizer.model"
+    tests = code / "tests" / "assets" / "tokenizer"
+    if not (tests / "tokenizer.json").exists():
+        return ["--model.tokenizer_path", str(_llama_tokenizer(folder / "tokenizer.model"))]
+    option = "hf_assets_path" if "hf_assets_path" in (code / job.config).read_text() else "tokenizer_path"
+    return [f"--model.{option}", str(_grown(tests, job.words, folder) if job.words else tests)]
+
+
+def _llama_tokenizer(path: Path) -> Path:
     tokens = itertools.chain.from_iterable(
         (bytes(token) for token in itertools.product(range(256), repeat=length)) for length in (1, 2, 3)
     )
     with path.open("w") as lines:
         for rank, token in enumerate(itertools.islice(tokens, _MERGES)):
             lines.write(f"{base64.b64encode(token).decode()} {rank}\n")
-    return ["--model.tokenizer_path", str(path)]
+    return path
+
+
+def _grown(tests: Path, words: int, folder: Path) -> Path:
+    """The tests' tokenizer with as many words as the job's."""
+    grown = folder / "tokenizer"
+    shutil.copytree(tests, grown)
+    tokenizer = json.loads((tests / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    unused = set(range(words)).difference(vocabulary.values())
+    vocabulary.update({f"<unused {number}>": number for number in unused})
+    (grown / "tokenizer.json").write_text(json.dumps(tokenizer))
+    return grown

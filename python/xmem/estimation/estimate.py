@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from xmem.errors import TraceError
-from xmem.files.decoding import decode
+from xmem.files.decoding import decode, encode
 from xmem.printable import names_in
 from xmem.text.units import format_bytes
 
@@ -505,7 +505,7 @@ class Estimate:
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON contract as plain Python objects, for ``json.dumps``."""
-        return {"schema_version": SCHEMA_VERSION, **asdict(self)}
+        return {"schema_version": SCHEMA_VERSION, **encode(self)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Estimate:

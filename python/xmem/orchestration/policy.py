@@ -40,6 +40,16 @@ class _Lifetimes(NamedTuple):
     def of(cls, workload: Workload) -> _Lifetimes:
         return cls(workload.size_bytes, workload.alloc_ns, workload.free_ns)
 
+    def select(self, rows: NDArray[np.intp]) -> _Lifetimes:
+        return _Lifetimes(self.size_bytes[rows], self.alloc_ns[rows], self.free_ns[rows])
+
+    def differing(self, other: _Lifetimes) -> int:
+        """Count the rows, the same in both, whose size or lifetime differs."""
+        differs = self.size_bytes != other.size_bytes
+        differs |= self.alloc_ns != other.alloc_ns
+        differs |= self.free_ns != other.free_ns
+        return int(np.count_nonzero(differs))
+
     def bytes_at(self, time_ns: int) -> int:
         return int(self.size_bytes[(self.alloc_ns <= time_ns) & (time_ns < self.free_ns)].sum())
 
@@ -108,22 +118,12 @@ def _blocks_changed(before: Workload, after: Workload) -> int:
     if after is before:
         return 0
     if after.block is before.block:
-        return int(_differs(before, after).sum())
-    recorded = before.block >= 0, after.block >= 0
-    old, new = (workload.select(rows) for workload, rows in zip((before, after), recorded, strict=True))
+        return _Lifetimes.of(before).differing(_Lifetimes.of(after))
+    old, new = np.flatnonzero(before.block >= 0), np.flatnonzero(after.block >= 0)
     row_of = np.full(int(before.block.max(initial=-1)) + 1, -1)
-    row_of[old.block] = np.arange(len(old))
-    kept = row_of[new.block]
+    row_of[before.block[old]] = old
+    kept = row_of[after.block[new]]
     dropped = len(old) - len(new)
-    added = int((~recorded[1]).sum()) - int((~recorded[0]).sum())
-    return int(_differs(old.select(kept), new).sum()) + dropped + added
-
-
-def _differs(before: Workload, after: Workload) -> NDArray[np.bool_]:
-    """Return for each row, the same in both, whether its size or lifetime changed."""
-    changed: NDArray[np.bool_] = (
-        (before.size_bytes != after.size_bytes)
-        | (before.alloc_ns != after.alloc_ns)
-        | (before.free_ns != after.free_ns)
-    )
-    return changed
+    added = (len(after) - len(new)) - (len(before) - len(old))
+    changed = _Lifetimes.of(before).select(kept).differing(_Lifetimes.of(after).select(new))
+    return changed + dropped + added

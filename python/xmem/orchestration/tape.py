@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import accumulate, chain
 
 
 class Tape:
@@ -51,14 +52,23 @@ class Tape:
                 self.died[value] = self.events
                 self.events += 1
 
-    def append(self, other: Tape) -> None:
-        """Play another tape, which has ended, after this one."""
-        self.size_bytes += other.size_bytes
-        self.born += [self.events + event for event in other.born]
-        self.died += [event if event < 0 else self.events + event for event in other.died]
-        self.kept += other.kept
-        self._references += other._references
-        self.events += other.events
+    @classmethod
+    def joined(cls, tapes: Sequence[Tape]) -> Tape:
+        """Return tapes that have ended, one after the other."""
+        begins = [0, *accumulate(tape.events for tape in tapes)]
+        joined = cls()
+        joined.size_bytes = list(chain.from_iterable(tape.size_bytes for tape in tapes))
+        joined.born = [
+            begin + event for begin, tape in zip(begins, tapes, strict=False) for event in tape.born
+        ]
+        joined.died = [
+            event if event < 0 else begin + event
+            for begin, tape in zip(begins, tapes, strict=False)
+            for event in tape.died
+        ]
+        joined.kept = list(chain.from_iterable(tape.kept for tape in tapes))
+        joined.events = begins[-1]
+        return joined
 
     @contextmanager
     def frame(self, *names: str) -> Iterator[Frame]:

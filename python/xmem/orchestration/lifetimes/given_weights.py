@@ -10,7 +10,7 @@ that was there before, where a layer takes what the layer before it made.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xmem.dtypes import item_bytes
+from xmem.run.inputs import Inputs
 from xmem.run.operators import ANNOTATION, OPERATOR
 from xmem.run.recorded import Recorded
 from xmem.text.units import MOST_BYTES
@@ -76,7 +77,7 @@ def given_weights(context: Recorded) -> GivenWeights:
     sizes, largest = [], 0  # the largest embedding
     tied_bytes = 0
     for row, (name, shapes) in zip(calls.rows[:length].tolist(), calls.shapes, strict=False):
-        given = [input_bytes(context, row, place) for place in WEIGHTS_OF[name]]
+        given = [input_bytes(context, [row], place)[0] for place in WEIGHTS_OF[name]]
         sizes += [size for size in given if size]
         if name == _EMBEDDING and given[0] > largest:
             largest, vocabulary = given[0], shapes[0]
@@ -84,12 +85,25 @@ def given_weights(context: Recorded) -> GivenWeights:
     return GivenWeights(tuple(sizes), tied_bytes, len(calls.rows) // length)
 
 
-def input_bytes(context: Recorded, row: int, place: int) -> int:
-    """Return the bytes of a tensor that an operator was given, 0 where the trace does not say, or says what
+def input_bytes(context: Recorded, rows: Iterable[int], place: int) -> list[int]:
+    """Return the bytes of a tensor that each operator was given, 0 where the trace does not say, or says what
     no device holds."""
-    inputs = context.operators.inputs(row)
+    operators = context.operators
+    known: dict[
+        tuple[int, int], tuple[object, object, int]
+    ] = {}  # equal inputs are one object, which it keeps
+    sizes = []
+    for row in rows:
+        inputs, types = operators.inputs(row), operators.input_types(row)
+        same = id(inputs), id(types)
+        if same not in known:
+            known[same] = inputs, types, _bytes_of(inputs, types, place)
+        sizes.append(known[same][2])
+    return sizes
+
+
+def _bytes_of(inputs: Inputs | None, types: Sequence[str], place: int) -> int:
     shape = () if inputs is None else inputs.shape(place)
-    types = context.operators.input_types(row)
     item = item_bytes(types[place]) if place < len(types) else None
     size = prod(shape) * item if shape and item else 0
     return size if 0 <= size <= MOST_BYTES else 0
@@ -166,7 +180,7 @@ class _Calls:
         context = self.context
         blocks, (device_type, device) = context.blocks, context.traced_device
         place = 1 if self.shapes[0][0] == "aten::addmm" else 0
-        size = input_bytes(context, int(self.rows[0]), place)
+        size = input_bytes(context, [int(self.rows[0])], place)[0]
         begin, end = context.trace.events.begin_ns[self.rows[[0, period]]]
         made = (blocks.device_type == device_type) & (blocks.device_index == device)
         made &= (blocks.alloc_ns >= begin) & (blocks.alloc_ns < end)

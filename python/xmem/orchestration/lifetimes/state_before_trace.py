@@ -136,7 +136,7 @@ def parameters_before(workload: Workload, context: Recorded) -> list[int]:
     if len(accumulated) == 0:
         return list(given_weights(context).sizes)
     rows = _fullest(accumulated, _backward_pass(accumulated, context))
-    sizes = [size for row in rows for size in [input_bytes(context, row, 0)] if size]
+    sizes = [size for size in input_bytes(context, rows, 0) if size]
     if len(sizes) == len(rows):
         return sizes
     left = (workload.category == Category.GRADIENT) & (workload.iteration >= 0)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -270,11 +271,8 @@ def _replace(rewriting: Rewriting, step: _Recorded, sizes: Sequence[int], groups
 def _tape(
     name: str, sizes: Sequence[int], groups: Sequence[int], options: frozenset[str], *, fresh: bool
 ) -> Tape:
-    tape, place = Tape(), 0
-    for count in groups:
-        tape.append(_tape_of_group(name, tuple(sizes[place : place + count]), options, fresh))
-        place += count
-    return tape
+    rest = iter(sizes)
+    return Tape.joined([_tape_of_group(name, tuple(islice(rest, count)), options, fresh) for count in groups])
 
 
 # Steps repeat, and so do groups within a step: those of one parameter each are of a few sizes.
