@@ -21,6 +21,7 @@ _FOR_FEW_ESTIMATES = {
     "email",
     "sqlite3",
     "tempfile",
+    "zipfile",
     "xmem.cudnn.planner",
     "xmem.whatif.parse",
 }

@@ -414,11 +414,12 @@ def has_interval(recorded: Recorded) -> bool:
     return has_totals and recorded.attribution.optimizer_steps >= _WHOLE_ITERATION
 
 
-def _processes(recorded: Recorded) -> NDArray[np.int32]:
+def _processes(recorded: Recorded) -> set[int]:
     """Return the processes whose memory on the traced device the trace shows."""
     memory, (device_type, device) = recorded.trace.memory, recorded.traced_device
     rows = (memory.device_type == device_type) & (memory.device_index == device)
-    return np.unique(recorded.trace.process_of_thread[memory.thread[rows]])
+    threads = np.flatnonzero(np.bincount(memory.thread[rows]))  # np.unique would import masked arrays
+    return set(recorded.trace.process_of_thread[threads].tolist())
 
 
 def _one_of_many(recorded: Recorded) -> Iterator[str]:

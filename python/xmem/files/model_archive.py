@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 import os
-import struct
-import zipfile
-import zlib
 from pathlib import Path
 
 INDEX = "model.json"
 """The entry of the archive that lists the others."""
 
-DAMAGED = (KeyError, ValueError, RuntimeError, EOFError, struct.error, zlib.error, zipfile.BadZipFile)
-"""What ``zipfile`` raises for odd archives; an unknown compression is a ``NotImplementedError``."""
+_FIRST_BYTES = b"PK"
+
+
+def errors_of_damage() -> tuple[type[Exception], ...]:
+    """Return what ``zipfile`` raises for odd archives; an unknown compression is a ``NotImplementedError``."""
+    import struct
+    import zipfile
+    import zlib
+
+    return KeyError, ValueError, RuntimeError, EOFError, struct.error, zlib.error, zipfile.BadZipFile
 
 
 def is_model_file(path: str | os.PathLike[str]) -> bool:
     """Return whether the file is a fitted model, judging by its content; also a damaged one."""
-    if not Path(path).is_file() or not zipfile.is_zipfile(path):
+    if not Path(path).is_file():
+        return False
+    with open(path, "rb") as file:
+        if file.read(len(_FIRST_BYTES)) != _FIRST_BYTES:
+            return False  # before zipfile is imported, which most commands do without
+    import zipfile
+
+    if not zipfile.is_zipfile(path):
         return False
     try:
         with zipfile.ZipFile(path) as archive:
             return INDEX in archive.namelist()
-    except DAMAGED:
+    except errors_of_damage():
         return True

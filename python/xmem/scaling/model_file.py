@@ -25,7 +25,7 @@ from xmem.errors import TraceError
 from xmem.estimation.observation import observe
 from xmem.files.decoding import decode
 from xmem.files.documents import parse_json
-from xmem.files.model_archive import DAMAGED, INDEX
+from xmem.files.model_archive import INDEX, errors_of_damage
 from xmem.files.sources import unpacks_too_far
 from xmem.files.writing import writing
 from xmem.scaling.dimensions import Point, require_point
@@ -81,7 +81,7 @@ def read_model(path: str | os.PathLike[str]) -> ScalingModel:
             traces = [(dict(entry.point), _trace(archive, entry.trace, name)) for entry in index.samples]
     except OSError as error:
         raise TraceError(f"cannot be read: {error.strerror or error}; check the path", name) from None
-    except DAMAGED as error:
+    except errors_of_damage() as error:
         raise TraceError(f"not a fitted model, or damaged ({error}); fit it again", name) from None
     return fit([Sample(point, observe(trace)) for point, trace in traces])
 
