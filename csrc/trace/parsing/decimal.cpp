@@ -1,5 +1,6 @@
 #include "trace/parsing/decimal.hpp"
 
+#include <algorithm>
 #include <charconv>
 #include <limits>
 
@@ -18,6 +19,31 @@ bool push_digit(std::int64_t& value, int digit) {
   return true;
 }
 
+// A number without a sign or an exponent, of so few digits that nothing overflows, as times are: one pass.
+std::optional<std::int64_t> parse_plain(std::string_view text, int shift) {
+  constexpr std::size_t kMostDigits = std::numeric_limits<std::int64_t>::digits10;
+  if (text.size() > kMostDigits || shift < 0) return std::nullopt;
+  std::int64_t value = 0;
+  int whole = 0;
+  int fraction = -1;  // digits behind the point, -1 before it
+  for (const char c : text) {
+    if (c == '.' && fraction < 0) {
+      fraction = 0;
+      continue;
+    }
+    if (!is_digit(c)) return std::nullopt;
+    if (fraction < 0) {
+      ++whole;
+    } else if (fraction++ >= shift) {
+      continue;
+    }
+    value = value * 10 + (c - '0');
+  }
+  if (whole == 0 || fraction == 0 || whole + shift > static_cast<int>(kMostDigits)) return std::nullopt;
+  for (int known = std::max(fraction, 0); known < shift; ++known) value *= 10;
+  return value;
+}
+
 template <class Integer>
 std::optional<Integer> parse_as(std::string_view text) {
   Integer value = 0;
@@ -30,6 +56,7 @@ std::optional<Integer> parse_as(std::string_view text) {
 }  // namespace
 
 std::optional<std::int64_t> parse_decimal(std::string_view text, int shift) {
+  if (const auto plain = parse_plain(text, shift)) return plain;
   const bool negative = text.starts_with('-');
   if (negative) text.remove_prefix(1);
   if (text.empty() || !is_digit(text.front())) return std::nullopt;

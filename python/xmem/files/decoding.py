@@ -15,8 +15,10 @@ _NUMBERS: dict[Any, tuple[type, ...]] = {int: (int,), float: (int, float)}
 
 
 def encode(value: Any) -> Any:
-    """Return what ``dataclasses.asdict`` makes of a dataclass, or of a value in one, without copying texts and
-    numbers one by one: an answer has tens of thousands of them."""
+    """Return what ``dataclasses.asdict`` makes of a dataclass, or of a value in one.
+
+    Texts and numbers are not copied one by one: an answer has tens of thousands of them.
+    """
     kind = type(value)
     if kind in _ATOMS:
         return value

@@ -12,7 +12,8 @@ _FIRST_BYTES = b"PK"
 
 
 def errors_of_damage() -> tuple[type[Exception], ...]:
-    """Return what ``zipfile`` raises for odd archives; an unknown compression is a ``NotImplementedError``."""
+    """Return what ``zipfile`` raises for odd archives; an unknown compression is a
+    ``NotImplementedError``."""
     import struct
     import zipfile
     import zlib
@@ -24,7 +25,7 @@ def is_model_file(path: str | os.PathLike[str]) -> bool:
     """Return whether the file is a fitted model, judging by its content; also a damaged one."""
     if not Path(path).is_file():
         return False
-    with open(path, "rb") as file:
+    with Path(path).open("rb") as file:
         if file.read(len(_FIRST_BYTES)) != _FIRST_BYTES:
             return False  # before zipfile is imported, which most commands do without
     import zipfile

@@ -130,7 +130,8 @@ class OperatorIndex:
 
 
 class _ByName:
-    """The spans of one kind, sorted by name: policies ask for some fifty sets of names, most of them small."""
+    """The spans of one kind, sorted by name: policies ask for some fifty sets of names, most of them
+    small."""
 
     def __init__(self, trace: Trace, kind: int) -> None:
         rows = np.flatnonzero(trace.events.kind == kind)

@@ -1,3 +1,5 @@
+#include <string>
+
 #include "testing.hpp"
 #include "trace/parsing/decimal.hpp"
 
@@ -16,6 +18,18 @@ TEST(microseconds_keep_their_nanoseconds_at_four_trillion) {
 TEST(digits_beyond_a_nanosecond_are_cut_off) {
   CHECK_EQUAL(parse_microseconds_as_ns("1.2349999").value_or(0), 1234);
   CHECK_EQUAL(parse_microseconds_as_ns("-0.0009").value_or(1), 0);
+}
+
+// The same with a sign, which takes the way that reads every number.
+TEST(plain_times_are_read_as_all_others) {
+  for (const char* text :
+       {"0", "7", "0.5", "12.3456789", "4374022186192.297", "999999999999999", "999999999999999.999",
+        "1000000000000000", "123456789012345678", "000000000000001.5", "1..2", "1.2.3", ".5", "5."}) {
+    const auto plain = parse_decimal(text, 3);
+    const auto negative = parse_decimal("-" + std::string(text), 3);
+    CHECK_EQUAL(plain.has_value(), negative.has_value());
+    CHECK_EQUAL(plain.value_or(0), -negative.value_or(0));
+  }
 }
 
 TEST(exponents_shift) {

@@ -15,7 +15,7 @@ import xmem.capture
 
 from ..conftest import needs_torch
 
-_CHILD = Path(xmem.capture.__file__).parent / "child" / "xmem_child/on_phantom/phantom_distributed.py"
+_CHILD = Path(xmem.capture.__file__).parent / "child"
 _MIB = 1 << 20
 _WORKSPACE = 32 << 20  # of cuBLAS on an H100, for each thread that uses it
 _SLACK = 64 << 10  # scalars: losses, Adam's step counts, DDP's map of used parameters
@@ -35,10 +35,9 @@ class Finder:
 
         def exec_module(module):
             execute(module)
-            found = importlib.util.spec_from_file_location("phantom_distributed", {str(_CHILD)!r})
-            distributed = importlib.util.module_from_spec(found)
-            found.loader.exec_module(distributed)
-            distributed.install()
+            sys.path.insert(0, {str(_CHILD)!r})
+            from xmem_child.on_phantom import phantom_distributed
+            phantom_distributed.install()
 
         spec.loader.exec_module = exec_module
         return spec
