@@ -68,6 +68,7 @@ class Tape:
         ]
         joined.kept = list(chain.from_iterable(tape.kept for tape in tapes))
         joined.events = begins[-1]
+        joined._references = list(chain.from_iterable(tape._references for tape in tapes))
         return joined
 
     @contextmanager
