@@ -31,6 +31,14 @@ def test_a_model_is_read_back(file: Path) -> None:
     assert model.at(batch=9).workload.size_bytes.tolist() == fitted.at(batch=9).workload.size_bytes.tolist()
 
 
+def test_a_file_that_cannot_be_read_is_no_model(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    assert not is_model_file(file)
+
+
 def test_the_command_is_kept_without_its_secrets(tmp_path: Path) -> None:
     trace = run_at(2).write(tmp_path / "2.json")
     command = ["train.py", "--token", "x", "{batch}"]

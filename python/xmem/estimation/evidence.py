@@ -29,8 +29,8 @@ from xmem.estimation.estimate import (
 )
 from xmem.estimation.holders import NO_LINE, OUTSIDE_OF_MODULES, OUTSIDE_OF_OPERATORS, Holders
 from xmem.estimation.need import WithoutLimit
+from xmem.estimation.open_recurrent import notes_on_recurrent_layers
 from xmem.orchestration.lifetimes.given_weights import given_weights
-from xmem.orchestration.recurrent.cudnn_layers import FUSED_CELLS, recurrent_calls
 from xmem.run.job_settings import JobSettings, job_settings
 from xmem.run.operators import OperatorIndex
 from xmem.run.recorded import Origin, Recorded
@@ -286,20 +286,6 @@ def _is_convolution(operator: str) -> bool:
     return operator.startswith(("aten::conv", "aten::_conv", "aten::mkldnn_conv"))
 
 
-def _recurrent_layers(context: Recorded) -> Iterator[str]:
-    """Describe the uncertainty of recurrent layers for a run on the CPU."""
-    if context.operators.rows_named(FUSED_CELLS).any():
-        yield "cells of LSTMs and GRUs are counted as on the CPU; CUDA's differ, which widens the interval"
-    known = [call is not None for call in recurrent_calls(context.operators).values()]
-    if any(known):
-        yield "the workspaces of recurrent layers follow a formula fitted to cuDNN's answers"
-    if not all(known):
-        yield (
-            "what cuDNN keeps for recurrent layers without recorded shapes, or in bfloat16, is not counted; "
-            "what the CPU keeps is counted instead, and the interval is wider"
-        )
-
-
 def _sums(
     keys: NDArray[np.integer], bytes_: NDArray[np.int64], names: Sequence[str], missing: str = ""
 ) -> dict[str, int]:
@@ -371,7 +357,7 @@ def assumptions(context: Recorded, device: Device | None) -> Iterator[str]:
         yield from _begins_late(context)
     yield from notes.assumptions
     if origin.on_cpu:
-        yield from _recurrent_layers(context)
+        yield from notes_on_recurrent_layers(context.operators)
     if device is not None and device.context_basis == "assumed":
         yield f"the CUDA context of the {device.name} is an assumption, not a measurement"
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from xmem.orchestration.recurrent.cudnn_layers import FUSED_CELLS, recurrent_calls, unmodelled_calls
 from xmem.orchestration.recurrent.recurrent_spaces import reserve_bytes, work_bytes
+from xmem.run.operators import OperatorIndex
 from xmem.run.recorded import Recorded
 from xmem.run.workload import Workload
 from xmem.simulation.replay import Replay, Requests
@@ -37,3 +40,17 @@ def open_of_recurrent_layers(
     iterations = max(recorded.attribution.optimizer_steps, 1)
     kept_bytes = sum(map(reserve_bytes, calls)) // iterations + max(map(work_bytes, calls), default=0)
     return held_bytes, held_bytes + kept_bytes
+
+
+def notes_on_recurrent_layers(operators: OperatorIndex) -> Iterator[str]:
+    """Describe the uncertainty of recurrent layers for a run on the CPU."""
+    if operators.rows_named(FUSED_CELLS).any():
+        yield "cells of LSTMs and GRUs are counted as on the CPU; CUDA's differ, which widens the interval"
+    known = [call is not None for call in recurrent_calls(operators).values()]
+    if any(known):
+        yield "the workspaces of recurrent layers follow a formula fitted to cuDNN's answers"
+    if not all(known):
+        yield (
+            "what cuDNN keeps for recurrent layers without recorded shapes, or in bfloat16, is not counted; "
+            "what the CPU keeps is counted instead, and the interval is wider"
+        )

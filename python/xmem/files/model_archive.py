@@ -25,10 +25,14 @@ def is_model_file(path: str | os.PathLike[str]) -> bool:
     """Return whether the file is a fitted model, judging by its content; also a damaged one."""
     if not Path(path).is_file():
         return False
-    with Path(path).open("rb") as file:
-        if file.read(len(_FIRST_BYTES)) != _FIRST_BYTES:
-            return False  # before zipfile is imported, which most commands do without
-    import zipfile
+    try:
+        with Path(path).open("rb") as file:
+            begins_like_one = file.read(len(_FIRST_BYTES)) == _FIRST_BYTES
+    except OSError:  # whoever reads it as something else says why
+        return False
+    if not begins_like_one:
+        return False
+    import zipfile  # which most commands do without
 
     if not zipfile.is_zipfile(path):
         return False

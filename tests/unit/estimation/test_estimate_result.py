@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 
 from estimate_samples import DOES_NOT_FIT, FITS, NO_GPU
 from xmem.errors import TraceError
-from xmem.estimation.estimate import Curve, Estimate, Interval, Measured, RankPeak
+from xmem.estimation.estimate import SCHEMA_VERSION, Curve, Estimate, Interval, Measured, RankPeak
 from xmem.text.units import format_bytes
 
 
@@ -57,6 +57,11 @@ def test_json_keys_in_order() -> None:
 )
 def test_json_inner_keys(key: str, inner: str) -> None:
     assert list(FITS.to_json()[key]) == inner.split()
+
+
+@pytest.mark.parametrize("estimate", [FITS, DOES_NOT_FIT])
+def test_the_contract_is_what_dataclasses_make_of_it(estimate: Estimate) -> None:
+    assert estimate.to_json() == {"schema_version": SCHEMA_VERSION, **asdict(estimate)}
 
 
 @pytest.mark.parametrize(

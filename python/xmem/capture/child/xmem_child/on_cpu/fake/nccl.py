@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from ...absent.groups import ranks_here
+from ...absent.objects import members
 from ...watching.device_memory import is_on_host
 from .operators import tensors_in
 
@@ -95,7 +96,7 @@ class Connections:
         if self._coalesced:
             self._of(group).connect([peer])
             return
-        ranks = _ranks_of(group)
+        ranks = members(group)
         key = (group.group_name, *sorted((group.rank(), peer)))
         if key not in self._made:
             place = int(peer < group.rank())
@@ -105,7 +106,7 @@ class Connections:
     def _of(self, group: Any) -> _Communicator:
         name = group.group_name
         if name not in self._made:
-            self._made[name] = _Communicator(group.rank(), group.size(), ranks_here(_ranks_of(group)))
+            self._made[name] = _Communicator(group.rank(), group.size(), ranks_here(members(group)))
         return self._made[name]
 
     def _counting(self, original: Any, change: int) -> Any:
@@ -130,12 +131,6 @@ def is_on_gpu(group: Any, args: Any) -> bool:
     if "nccl" not in backend:
         return False
     return "gloo" not in backend or not all(map(is_on_host, tensors_in(args)))
-
-
-def _ranks_of(group: Any) -> list[int]:
-    """Return the global ranks of a group, in its order."""
-    places = c10d._world.pg_group_ranks[group]
-    return sorted(places, key=lambda rank: places[rank])
 
 
 def _setting(name: str) -> int:
