@@ -133,13 +133,14 @@ test-stacks: $(STAMPS)/xmem $(STAMPS)/develop  ## Run popular training stacks, o
 
 test-nightly: test-stacks $(STAMPS)/xmem $(STAMPS)/develop .venv-cuda13/ready .venv-cuda12/ready .venv-oldest/ready  ## Stacks, fuzzing, and long runs of the allocator's tests
 	$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=1200
-	$(PHANTOM_PYTEST) -m nightly tests/phantom tests/unit tests/robustness
+	$(PHANTOM_PYTEST) -m nightly
 	XMEM_PHANTOM_CUDNN=$(CURDIR)/.venv-cuda12/cudnn/nvidia/cudnn/lib/libcudnn.so.9 \
 	  XMEM_PHANTOM_PYTHONS=$(CURDIR)/.venv-cuda13/bin/python:$(CURDIR)/.venv-oldest/bin/python \
 	  $(PYTEST) -k venv-oldest tests/phantom
 	python tests/fuzz/interrupt_captures.py --runs 200 --python .venv-cuda13/bin/python
 	cd tests && python -m property.long_run --programs 100000
 	XMEM_HYPOTHESIS_EXAMPLES=10000 pytest -q tests/property/test_allocator_against_reference.py
+	XMEM_HYPOTHESIS_EXAMPLES=1000 pytest -q tests/property/test_core_against_reference.py
 	cd tests && XMEM_PHANTOM_PYTHONS=$(CURDIR)/.venv-cuda13/bin/python:$(CURDIR)/.venv-cuda12/bin/python \
 	  python -m oracle.programs --processes 20 --programs 250
 	cd tests && XMEM_PHANTOM_PYTHONS=$(CURDIR)/.venv-cuda13/bin/python:$(CURDIR)/.venv-cuda12/bin/python \

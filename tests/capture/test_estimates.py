@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import xmem
+from nightly import most_nightly
 from xmem.breakdown.execution import execution_of
 from xmem.breakdown.modules import module_tree
 from xmem.trace.blocks import NEVER
@@ -133,17 +134,20 @@ def test_the_demos_end_where_they_should(demo: tuple[str, Captured]) -> None:
 
 @pytest.mark.parametrize(
     ("script", "arguments"),
-    [
-        ("to_device.py", ()),
-        ("resnet.py", ()),
-        ("dcgan.py", ()),
-        ("lbfgs.py", ()),
-        ("amp_scaler.py", ()),
-        ("encoder_workers.py", ("--workers", "2", "--epochs", "2")),
-        ("gpt.py", ()),
-        ("plain_cpu.py", ()),
-        ("hf_trainer.py", ()),
-    ],
+    most_nightly(
+        [
+            ("to_device.py", ()),
+            ("encoder_workers.py", ("--workers", "2", "--epochs", "2")),
+            ("resnet.py", ()),
+            ("dcgan.py", ()),
+            ("lbfgs.py", ()),
+            ("amp_scaler.py", ()),
+            ("gpt.py", ()),
+            ("plain_cpu.py", ()),
+            ("hf_trainer.py", ()),
+        ],
+        at_once=2,
+    ),
 )
 def test_every_target_script_is_estimated_and_explained(
     captured: Capturing, script: str, arguments: tuple[str, ...]

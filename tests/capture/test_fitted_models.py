@@ -16,7 +16,7 @@ from xmem.scaling import Sample, fit
 
 from .conftest import TARGETS, needs_torch, run_capture
 
-pytestmark = needs_torch
+pytestmark = [needs_torch, pytest.mark.nightly]
 
 BATCHES, ASKED = (2, 3), 8
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import xmem
+from nightly import most_nightly
 from xmem.errors import CaptureError
 
 from .conftest import Captured, capture, needs_torch
@@ -76,7 +77,7 @@ COMPILED = {
 }
 
 
-@pytest.mark.parametrize("lines", COMPILED.values(), ids=COMPILED)
+@pytest.mark.parametrize("lines", most_nightly(COMPILED.values(), at_once=2), ids=COMPILED)
 def test_compiled_it_makes_no_scores(tmp_path: Path, lines: str) -> None:
     blocks = captured(tmp_path, lines).blocks
     assert max(block.size_bytes for block in blocks) < SCORES_BYTES / 16
@@ -94,7 +95,7 @@ EAGER = {
 }
 
 
-@pytest.mark.parametrize("lines", EAGER.values(), ids=EAGER)
+@pytest.mark.parametrize("lines", most_nightly(EAGER.values()), ids=EAGER)
 def test_eager_it_makes_the_scores_and_keeps_none(tmp_path: Path, lines: str) -> None:
     run = captured(tmp_path, lines)
     scores = [block for block in run.blocks if block.size_bytes == SCORES_BYTES]

@@ -214,6 +214,7 @@ def test_optimizers_take_the_foreach_path(captured: Capturing) -> None:
     assert run.operators("aten::_foreach_sqrt")
 
 
+@pytest.mark.nightly
 def test_dropout_costs_its_masks_and_nothing_else(captured: Capturing) -> None:
     without, with_dropout = (captured("gpt.py", "--dropout", p, iterations=2) for p in ("0.0", "0.1"))
     masks = (

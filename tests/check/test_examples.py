@@ -68,7 +68,7 @@ def test_the_jobs_name_scripts_that_are_there():
         assert (ROOT / job.source.arguments[1]).is_file()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_commands_of_the_workflow_run(repository):
     for command in commands():
         result = run(command)

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from nightly import most_nightly
+
 pytest.importorskip("torch")
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -47,7 +49,9 @@ def test_pages_with_commands_are_found() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", [page for page in PAGES if commands_of(page)], ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page", most_nightly(page for page in PAGES if commands_of(page)), ids=lambda page: page.stem
+)
 def test_the_commands_of_a_page_run(page: Path, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     (tmp_path / "xmem.toml").write_text(JOBS)

@@ -51,6 +51,7 @@ def test_static_analysis_of_published_jobs() -> None:
     assert "peak_bytes" not in unknown
 
 
+@pytest.mark.nightly
 def test_rows_are_asked_once(tmp_path: Path) -> None:
     runs, output = tmp_path / "runs.csv", tmp_path / "static.csv"
     row = "CNN,MobeNetV3Small,SGD,{},NVIDIA GeForce RTX 3060,12622168064,900000000,false"

@@ -104,6 +104,7 @@ def test_a_second_visit_repeats_nothing(visited: Path) -> None:
     assert {path: path.read_bytes() for path in visited.rglob("*.jsonl")} == before
 
 
+@pytest.mark.nightly
 def test_a_killed_visit_is_continued(tmp_path: Path) -> None:
     arguments = ("--only", "convolutions", "--each", "6")
     with subprocess.Popen(command(tmp_path, *arguments), stdout=subprocess.PIPE, text=True) as visit:

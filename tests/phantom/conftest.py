@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 import xmem
+from nightly import most_nightly
 from xmem.capture import CaptureResult, PhantomMachine, capture
 from xmem.devices.gpus import find_device
 from xmem.phantom.environment import phantom_environment, prepare
@@ -25,7 +26,7 @@ from xmem.phantom.ledger import ProcessRecord, read_ledger
 
 PYTHONS = [name for name in os.environ.get("XMEM_PHANTOM_PYTHONS", "").split(":") if name]
 # The newest release; the long run takes the others, too.
-NEWEST_FIRST = [*PYTHONS[:1], *(pytest.param(name, marks=pytest.mark.nightly) for name in PYTHONS[1:])]
+NEWEST_FIRST = most_nightly(PYTHONS)
 
 
 # Autograd's worker drops Python objects after a backward pass. On a GPU a program waits for its kernels before it

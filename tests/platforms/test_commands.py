@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from nightly import most_nightly
 from training_sample import training
 
 HERE = Path(__file__).parent
@@ -94,7 +95,7 @@ def test_standard_input_is_read(trace: Path) -> None:
 
 
 @needs_torch
-@pytest.mark.parametrize("mode", ["fake", "real"])
+@pytest.mark.parametrize("mode", most_nightly(["fake", "real"]))
 def test_a_script_is_captured(tmp_path: Path, mode: str) -> None:
     (tmp_path / "train.py").write_text(TRAINING)
     command = (sys.executable, "train.py")

@@ -1,6 +1,6 @@
 """The core's allocator against the slow reference, request by request, on random histories.
 
-XMEM_HYPOTHESIS_EXAMPLES sets the number of histories a test (default 400).
+XMEM_HYPOTHESIS_EXAMPLES sets the number of histories a test (default 200).
 """
 
 import os
@@ -30,7 +30,7 @@ OTHER_STREAM = 77  # none that a block is allocated on
 GAUGES = ("allocated_bytes", "active_bytes", "reserved_bytes", "requested_bytes")
 
 histories = settings(
-    max_examples=int(os.environ.get("XMEM_HYPOTHESIS_EXAMPLES", "400")),
+    max_examples=int(os.environ.get("XMEM_HYPOTHESIS_EXAMPLES", "200")),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )

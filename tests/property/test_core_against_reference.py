@@ -1,4 +1,7 @@
-"""The core computes what the readable reference computes, and both obey laws that need no oracle."""
+"""The core computes what the readable reference computes, and both obey laws that need no oracle.
+
+XMEM_HYPOTHESIS_EXAMPLES sets the number of traces a test (default 100, a third for the laws).
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,8 @@ TRACES = Path(os.environ.get("XMEM_SHARED", ROOT.parent / "shared")) / "data" / 
 READING_PROBLEMS = ("bad_event", "bad_duration")
 
 needs_core = pytest.mark.skipif(not hasattr(xmem, "read_trace"), reason="the core is not built here")
-thorough = settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+EXAMPLES = int(os.environ.get("XMEM_HYPOTHESIS_EXAMPLES", "100"))
+thorough = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @dataclass(frozen=True)
@@ -179,7 +183,7 @@ both_sides = pytest.mark.parametrize(
     "answer",
     [pytest.param(reference_answer, id="reference"), pytest.param(core_answer, id="core", marks=needs_core)],
 )
-quick = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+quick = settings(max_examples=EXAMPLES // 3, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @both_sides

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 import xmem
+from nightly import most_nightly
 from xmem.errors import TraceError
 from xmem.testing.trace_builder import Format, TraceBuilder
 
@@ -58,7 +59,7 @@ def check_error(error: TraceError, text: bytes) -> None:
 
 
 @pytest.mark.parametrize("of", [5, pytest.param(1, marks=pytest.mark.nightly)])
-@pytest.mark.parametrize("format", ["torch213", "compact"])
+@pytest.mark.parametrize("format", most_nightly(["torch213", "compact"]))
 def test_a_flipped_byte_costs_at_most_its_event(format: Format, of: int) -> None:
     """But for the last event, since what follows it shows no end, and for what lies outside of events.
 

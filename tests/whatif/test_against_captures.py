@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from nightly import most_nightly
 from xmem.capture import capture
 from xmem.errors import TraceError
 from xmem.estimation.analysis import Stages
@@ -76,14 +77,14 @@ OPTIMIZERS = [
 ]
 
 
-@pytest.mark.parametrize(("model", "optimizer"), OPTIMIZERS)
+@pytest.mark.parametrize(("model", "optimizer"), most_nightly(OPTIMIZERS, at_once=2))
 def test_another_optimizer_makes_the_same_requests(model: str, optimizer: str, captured: Captured) -> None:
     name, _, implementation = optimizer.partition(":")
     changed = captured(model, "--optimizer", name, "--implementation", implementation)
     same_requests(captured(model).what_if(f"optimizer={optimizer}"), changed)
 
 
-@pytest.mark.parametrize("model", ["transformer", "cnn"])
+@pytest.mark.parametrize("model", most_nightly(["transformer", "cnn"]))
 @pytest.mark.parametrize(
     ("change", "arguments"),
     [
@@ -99,7 +100,7 @@ def test_another_loop_makes_the_same_requests(
     same_requests(captured(model).what_if(change), captured(model, *arguments))
 
 
-@pytest.mark.parametrize("model", ["transformer", "cnn"])
+@pytest.mark.parametrize("model", most_nightly(["transformer", "cnn"]))
 def test_gradients_are_let_go_again(model: str, captured: Captured) -> None:
     same_requests(captured(model, "--keep-gradients").what_if("set_to_none=true"), captured(model))
 
@@ -126,7 +127,8 @@ def frees_sorted(sequence: list[tuple[int, int]]) -> list[list[tuple[int, int]]]
 
 
 @pytest.mark.parametrize(
-    ("loss", "release"), [("cross_entropy", "before_backward"), ("squares", "after_backward")]
+    ("loss", "release"),
+    most_nightly([("cross_entropy", "before_backward"), ("squares", "after_backward")]),
 )
 def test_a_tensor_let_go_makes_the_same_requests(loss: str, release: str, captured: Captured) -> None:
     kept = captured("transformer", "--keep-outputs", "--loss", loss)
@@ -140,11 +142,9 @@ def test_a_tensor_let_go_makes_the_same_requests(loss: str, release: str, captur
 
 @pytest.mark.parametrize(
     ("model", "modules", "paths"),
-    [
-        ("mlp", "Sequential.?", "?"),
-        ("cnn", "Sequential.?", "?"),
-        ("cnn", "Sequential.[01]", "0,1"),
-    ],
+    most_nightly(
+        [("mlp", "Sequential.?", "?"), ("cnn", "Sequential.?", "?"), ("cnn", "Sequential.[01]", "0,1")]
+    ),
 )
 def test_checkpointing_has_the_same_peaks(model: str, modules: str, paths: str, captured: Captured) -> None:
     prediction = run_stages(captured(model).what_if(f"checkpoint={modules}")).unlimited
@@ -153,7 +153,7 @@ def test_checkpointing_has_the_same_peaks(model: str, modules: str, paths: str, 
     assert prediction.peak_reserved.bytes == truth.peak_reserved.bytes
 
 
-@pytest.mark.parametrize("paths", ["blocks.?", "blocks"])
+@pytest.mark.parametrize("paths", most_nightly(["blocks.?", "blocks"]))
 def test_checkpointing_of_attention_is_close(paths: str, captured: Captured) -> None:
     """The policy for attention on the CPU keeps results of a checkpointed forward pass, which CUDA frees; on
     the phantom GPU the peaks of these pairs were equal."""
@@ -181,15 +181,18 @@ def same_requests(predicted: Observation, changed: Observation) -> None:
 
 @pytest.mark.parametrize(
     ("model", "precision", "tolerance"),
-    [
-        ("mlp", "bf16", 0.001),
-        ("transformer", "bf16", 0.001),
-        ("cnn", "bf16", 0.005),  # workspaces of convolutions stay those of float32
-        ("mlp", "bf16-autocast", 0.015),
-        # the CPU's log_softmax copies its half input to float32, which CUDA's does not
-        ("transformer", "bf16-autocast", 0.025),
-        ("cnn", "bf16-autocast", 0.025),
-    ],
+    most_nightly(
+        [
+            ("mlp", "bf16", 0.001),
+            ("mlp", "bf16-autocast", 0.015),
+            ("transformer", "bf16", 0.001),
+            ("cnn", "bf16", 0.005),  # workspaces of convolutions stay those of float32
+            # the CPU's log_softmax copies its half input to float32, which CUDA's does not
+            ("transformer", "bf16-autocast", 0.025),
+            ("cnn", "bf16-autocast", 0.025),
+        ],
+        at_once=2,
+    ),
 )
 def test_half_precision_is_close(model: str, precision: str, tolerance: float, captured: Captured) -> None:
     changed = stages_of(captured(model, "--precision", precision)).unlimited

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from command_line import xmem_fast
+from nightly import most_nightly
 from xmem.capture.front_ends import FOLDER, Training
 from xmem.capture.made_weights import make_weights, with_weights
 from xmem.errors import ConfigError
@@ -80,7 +81,7 @@ def in_hub_cache(tmp_path: Path, name: str) -> Path:
     return model_folder(repository / "snapshots" / "abc123")
 
 
-@pytest.mark.parametrize("place", ["folder", "cache"])
+@pytest.mark.parametrize("place", most_nightly(["folder", "cache"]))
 def test_what_is_made_is_loaded_by_transformers(tmp_path: Path, place: str) -> None:
     python, name = transformers_python(), "org/small-llama"
     where = model_folder(Path(name)) if place == "folder" else in_hub_cache(tmp_path, name)
@@ -149,12 +150,14 @@ def test_without_a_tokenizer_it_is_said_where_to_put_it() -> None:
 
 @pytest.mark.parametrize(
     ("change", "says"),
-    [
-        ({"architectures": ["NoSuchModel"]}, "has no model NoSuchModel; download its weights"),
-        ({"architectures": None}, "no model for a config without architectures"),
-        ({"model_type": "nothing-of-this-name"}, "does not read its config"),
-        ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "it is quantized"),
-    ],
+    most_nightly(
+        [
+            ({"architectures": ["NoSuchModel"]}, "has no model NoSuchModel; download its weights"),
+            ({"architectures": None}, "no model for a config without architectures"),
+            ({"model_type": "nothing-of-this-name"}, "does not read its config"),
+            ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "it is quantized"),
+        ]
+    ),
 )
 def test_a_model_that_cannot_be_made_is_refused(change: dict[str, object], says: str) -> None:
     python = transformers_python()
