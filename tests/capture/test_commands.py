@@ -189,6 +189,15 @@ def test_command_not_found(tmp_path: Path) -> None:
     assert "command not found" in fails(["no-such-command"], tmp_path).message
 
 
+def test_a_script_runs_with_python(tmp_path: Path) -> None:
+    script, outputs = tmp_path / "train.py", tmp_path / "outputs"
+    outputs.mkdir()
+    script.write_text("print('here')")
+    assert "never imported torch" in fails([str(script)], outputs).message
+    script.unlink()
+    assert "exit status 2" in fails([str(script)], outputs).message
+
+
 def test_python_falls_back_to_this_one(tmp_path: Path) -> None:
     with pytest.raises(CaptureError, match="never imported torch"):
         capture(["python", "-c", "pass"], tmp_path / "trace.json", env={"PATH": "/nonexistent"})

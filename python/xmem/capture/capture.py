@@ -327,6 +327,8 @@ def _child_environment(env: Mapping[str, str]) -> dict[str, str]:
 def _resolve(command: Sequence[str], environment: Mapping[str, str]) -> list[str]:
     program = command[0]
     found = shutil.which(program, path=environment.get("PATH"))
+    if found is None and program.endswith(".py"):
+        return _resolve(["python", *command], environment)
     if found is None:
         if program not in ("python", "python3"):
             raise CaptureError(f"{program}: command not found; check its name and PATH")
