@@ -109,9 +109,11 @@ class Phantom:
         return Ran(finished.stdout, finished.stderr, finished.returncode, read_ledger(self.folder / "ledger"))
 
 
-@pytest.fixture(params=PYTHONS or [pytest.param("", marks=pytest.mark.skip("no CUDA build of torch here"))])
+@pytest.fixture(
+    params=NEWEST_FIRST or [pytest.param("", marks=pytest.mark.skip("no CUDA build of torch here"))]
+)
 def phantom(request: pytest.FixtureRequest, tmp_path: Path) -> Phantom:
-    """A machine for one test, with each of the Pythons."""
+    """A machine for one test; with other Pythons than the first each night."""
     return Phantom(request.param, tmp_path)
 
 

@@ -11,7 +11,7 @@ import xmem
 from xmem.capture import PhantomMachine, capture
 from xmem.trace.attribution import Category
 
-from ..conftest import PYTHONS, needs_torch
+from ..conftest import NEWEST_FIRST, PYTHONS, needs_torch
 
 pytestmark = pytest.mark.skipif(not PYTHONS, reason="no CUDA build of torch here")
 
@@ -44,7 +44,7 @@ for _ in range(3):
 """
 
 
-@pytest.mark.parametrize("python", PYTHONS)
+@pytest.mark.parametrize("python", NEWEST_FIRST)
 @pytest.mark.parametrize("way", ["ddp", "fsdp1", "fsdp2"])
 def test_flat_memory_is_parameters_and_gradients(python: str, way: str, tmp_path: Path) -> None:
     if way == "fsdp2":

@@ -10,7 +10,7 @@ import pytest
 import xmem
 from xmem.capture import capture
 
-from ..conftest import PYTHONS
+from ..conftest import NEWEST_FIRST, PYTHONS
 
 JOB = """
 import torch
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.skipif(not PYTHONS, reason="no CUDA build of torch here
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("python", PYTHONS)
+@pytest.mark.parametrize("python", NEWEST_FIRST)
 @pytest.mark.parametrize(
     ("layers", "width"),
     [

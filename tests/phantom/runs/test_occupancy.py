@@ -18,7 +18,7 @@ from xmem.occupancy.launches import Known, Launches
 from xmem.occupancy.recorded import launches_of, of_last_iteration
 from xmem.trace.trace import read_trace
 
-from ..conftest import PYTHONS
+from ..conftest import NEWEST_FIRST, PYTHONS
 
 pytestmark = pytest.mark.skipif(not PYTHONS, reason="no CUDA build of torch here")
 
@@ -108,7 +108,7 @@ for _ in range(3):
 """
 
 
-@pytest.mark.parametrize("python", PYTHONS)
+@pytest.mark.parametrize("python", NEWEST_FIRST)
 def test_a_launch_has_its_operator_its_module_and_its_problem(python, tmp_path):
     _, found = recorded(python, tmp_path, TRAINING)
     rows = [

@@ -8,7 +8,7 @@ import pytest
 import xmem
 from xmem.capture import PhantomMachine, capture
 
-from ..conftest import PYTHONS
+from ..conftest import NEWEST_FIRST
 
 JOB = """
 import torch
@@ -36,7 +36,9 @@ for _ in range(4):
 """
 
 
-@pytest.fixture(params=PYTHONS or [pytest.param("", marks=pytest.mark.skip("no CUDA build of torch here"))])
+@pytest.fixture(
+    params=NEWEST_FIRST or [pytest.param("", marks=pytest.mark.skip("no CUDA build of torch here"))]
+)
 def python(request: pytest.FixtureRequest) -> str:
     return request.param
 

@@ -9,7 +9,7 @@ import xmem
 from xmem.simulation.replay import RequestKind
 from xmem.trace.trace import read_trace
 
-from ..conftest import PYTHONS, run
+from ..conftest import NEWEST_FIRST, PYTHONS, run
 
 pytestmark = pytest.mark.skipif(not PYTHONS, reason="no CUDA build of torch here")
 
@@ -96,7 +96,7 @@ DATA_PARALLEL = """
 """
 
 
-@pytest.fixture(params=PYTHONS)
+@pytest.fixture(params=NEWEST_FIRST)
 def python(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
