@@ -227,6 +227,23 @@ def test_check_says_what_the_verdict_leaves_open(
     assert judged["doubt"] == doubt
 
 
+def test_without_a_gpu_the_answer_says_what_is_open_too(tmp_path: Path) -> None:
+    part, whole = tmp_path / "part.json", tmp_path / "whole.json"
+    part.write_bytes(held_before(300).bytes())
+    whole.write_bytes(two_steps(300).bytes())
+    words = "may need more: the trace shows only a part of the run"
+    for command in (("estimate",), ("check", "--budget", "4GiB")):
+        assert words in " ".join(xmem_fast(*command, part).stdout.split())
+        assert "may need more" not in xmem_fast(*command, whole).stdout
+
+
+def test_the_page_says_what_the_verdict_leaves_open(tmp_path: Path) -> None:
+    trace, page = tmp_path / "trace.json", tmp_path / "page.html"
+    trace.write_bytes(held_before(300).bytes())
+    assert xmem_fast("report", trace, "--gpu", "rtx-3060", "-o", page).exit_code == 0
+    assert "It may not fit: the trace shows only a part of the run." in page.read_text(encoding="utf-8")
+
+
 def test_requests_to_schedulers_and_notebooks_say_what_the_verdict_leaves_open() -> None:
     part = xmem.estimate(held_before(300).bytes(), gpu="rtx-3060")
     whole = xmem.estimate(two_steps(300).bytes(), gpu="rtx-3060")
@@ -306,9 +323,10 @@ def test_processes_that_share_a_device_have_no_interval() -> None:
 def test_a_confidence_without_an_interval_is_refused_with_the_way_out(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     path.write_bytes(held_before(1676).bytes())
-    result = xmem_fast("check", path, "--budget", "4GiB", "--confidence", "0.9")
-    assert result.exit_code == 2
-    assert "leave --confidence out" in result.stderr
+    for command in (("check", path, "--budget", "4GiB"), ("estimate", path, "--format", "slurm")):
+        result = xmem_fast(*command, "--confidence", "0.9")
+        assert result.exit_code == 2
+        assert "leave --confidence out" in result.stderr
 
 
 def on_two_gpus(*, totals: bool) -> TraceBuilder:
