@@ -77,7 +77,7 @@ class CheckedJob(TypedDict):
         upper_bound: Whether the upper bound of the interval is judged.
         bytes: What was compared with budget and GPU.
         estimated_bytes: What is compared with the baseline.
-        doubt: Why a job that fits by the estimate may not.
+        doubt: Why a job may need more than the estimate says.
     """
 
     name: str

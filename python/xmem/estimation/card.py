@@ -35,20 +35,21 @@ def card_parts(trace: Trace, workload: Workload, holders: Holders, verdict: Judg
     for row, size_bytes in zip(workspaces.tolist(), sizes.tolist(), strict=True):
         taken[_library(trace, int(workload.operator[row]), holders.operator_name(row))] += size_bytes
     cached = _cached_bytes(replay, rows, at)
+    fragmentation = replay.peak_reserved.bytes - allocated - cached
+    # Where PyTorch's allocator reserved less than the replay, it had less that was free, segments first.
+    fewer_segments = min(cached, max(-verdict.missed_bytes, 0))
+    fewer_parts = min(fragmentation, max(-verdict.missed_bytes - fewer_segments, 0))
+    missed_bytes = verdict.missed_bytes + fewer_segments + fewer_parts
     parts = (
         ("context", verdict.context_bytes, "CUDA context and loaded kernels"),
         ("tensors", requested - sum(taken.values()), "requested by tensors"),
         *((f"{library}_workspaces", taken[library], words) for library, words in _LIBRARIES.items()),
         ("rounding", allocated - requested, "blocks are multiples of 512 bytes, and some are not split"),
-        (
-            "fragmentation",
-            replay.peak_reserved.bytes - allocated - cached,
-            "free parts of segments that are in use",
-        ),
-        ("cached", cached, "segments that are free, kept for reuse"),
+        ("fragmentation", fragmentation - fewer_parts, "free parts of segments that are in use"),
+        ("cached", cached - fewer_segments, "segments that are free, kept for reuse"),
     )
     beyond = (
-        ("not_replayed", verdict.missed_bytes, "reserved by PyTorch's allocator, but not by the replay"),
+        ("not_replayed", missed_bytes, "reserved by PyTorch's allocator, but not by the replay"),
         ("other_card", verdict.other_card_bytes, "what another, fuller GPU of the job holds more"),
     )
     return (

@@ -488,12 +488,14 @@ class Estimate:
 
     @property
     def doubt(self) -> str | None:
-        """Sentence for a job that fits by the estimate and may not fit by what is open; None for others."""
-        if self.verdict is None or not self.verdict.fits:
+        """Sentence for a job that may need more than the answer says by what is open; None for others."""
+        if self.fits is False:
             return None
-        if self.interval is None:
-            is_part = self.trace.source == "foreign"
-            return "It may not fit: the trace shows only a part of the run" if is_part else None
+        if self.interval is None and self.trace.source == "foreign":
+            worse = "not fit" if self.fits else "need more"
+            return f"It may {worse}: the trace shows only a part of the run"
+        if self.verdict is None or self.interval is None:
+            return None
         if self.interval.high_bytes <= self.verdict.capacity_bytes:
             return None
         return f"It may not fit: the interval reaches {format_bytes(self.interval.high_bytes)}"

@@ -359,7 +359,8 @@ def assumptions(context: Recorded, device: Device | None) -> Iterator[str]:
     if origin.on_cpu:
         yield from notes_on_recurrent_layers(context.operators)
     if device is not None and device.context_basis == "assumed":
-        yield f"the CUDA context of the {device.name} is an assumption, not a measurement"
+        name = device.name if device.name.startswith("a GPU") else f"the {device.name}"
+        yield f"the CUDA context of {name} is an assumption, not a measurement"
 
 
 def rules_of_release(settings: JobSettings, requests: Requests, ran: WithoutLimit) -> Iterator[str]:
@@ -413,10 +414,10 @@ def _one_of_many(recorded: Recorded) -> Iterator[str]:
     rank, processes = recorded.trace.rank, len(_processes(recorded))
     others = _other_gpus(recorded)
     if others:
-        shown = ", ".join(f"{device}: {format_bytes(peak)}" for device, peak in others.items())
+        shown = ", ".join(f"{format_bytes(peak)} on GPU {device}" for device, peak in others.items())
         yield (
             f"the trace holds memory events of {len(others) + 1} GPUs: the answer is about GPU "
-            f"{recorded.traced_device[1]}; at most was in use on the others ({shown})"
+            f"{recorded.traced_device[1]}; in use on the others, at most: {shown}"
         )
     if processes > 1:
         yield (
@@ -437,9 +438,11 @@ def _one_of_many(recorded: Recorded) -> Iterator[str]:
 
 
 def _other_gpus(recorded: Recorded) -> dict[int, int]:
-    """Return the most bytes in use on each GPU that the trace shows beside the one in question."""
+    """Return the most bytes in use on each GPU that the trace shows beside the one in question, also from
+    before the trace where PyTorch's allocator counted them.
+    """
     device_type, traced = recorded.traced_device
-    blocks = recorded.blocks
+    blocks, memory = recorded.blocks, recorded.trace.memory
     peaks: dict[int, int] = {}
     if recorded.origin is not Origin.FOREIGN_GPU:
         return peaks
@@ -451,7 +454,10 @@ def _other_gpus(recorded: Recorded) -> dict[int, int]:
         times = np.concatenate([blocks.free_ns[freed], blocks.alloc_ns[rows]])
         changes = np.concatenate([-blocks.size_bytes[freed], blocks.size_bytes[rows]])
         in_use = np.cumsum(changes[np.argsort(times, kind="stable")])
-        peaks[device] = int(in_use.max(initial=0))
+        counted = memory.total_allocated[
+            (memory.device_type == device_type) & (memory.device_index == device)
+        ]
+        peaks[device] = int(max(in_use.max(initial=0), counted.max(initial=0)))
     return peaks
 
 

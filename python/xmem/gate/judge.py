@@ -108,7 +108,7 @@ class CheckOutcome:
 
     @property
     def doubt(self) -> str | None:
-        """Sentence for a job that passes and may not fit on its GPU; None for others."""
+        """Sentence for a job that may need more than its estimate; None for others."""
         return None if self.estimate is None else self.estimate.doubt
 
     def to_json(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from xmem.errors import ConfigError
-from xmem.estimation.estimate import Estimate
+from xmem.estimation.estimate import Estimate, Interval
 from xmem.text.units import format_bytes, parse_bytes
 
 
@@ -59,23 +59,32 @@ def _larger_ranks(estimate: Estimate, peak: str) -> list[int]:
     return [held for held in peaks if held > own]
 
 
+def interval_of(estimate: Estimate) -> Interval:
+    """Return the interval of an estimate that a confidence was given for.
+
+    Raises:
+        ConfigError: It has none.
+    """
+    if estimate.interval is not None:
+        return estimate.interval
+    if estimate.trace.source == "foreign":
+        raise ConfigError(
+            "a confidence needs an interval, and a trace of this kind has none",
+            "leave --confidence out; the estimate's assumptions say why (docs/foreign_traces.md)",
+        )
+    raise ConfigError(
+        "a confidence needs an interval, and the estimate has none",
+        "write the estimate again with this version",
+    )
+
+
 def _upper_bound(estimate: Estimate, metric: Metric) -> int:
     if metric is Metric.ALLOCATED:
         raise ConfigError(
             "a confidence cannot be combined with the metric allocated",
             "use device_peak or reserved, which have bounds",
         )
-    if estimate.interval is None and estimate.trace.source == "foreign":
-        raise ConfigError(
-            "a confidence needs an interval, and a trace of this kind has none",
-            "leave --confidence out; the estimate's assumptions say why (docs/foreign_traces.md)",
-        )
-    if estimate.interval is None:
-        raise ConfigError(
-            "a confidence needs an interval, and the estimate has none",
-            "write the estimate again with this version",
-        )
-    return estimate.interval.high_bytes
+    return interval_of(estimate).high_bytes
 
 
 @dataclass(frozen=True)

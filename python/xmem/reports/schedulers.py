@@ -22,6 +22,7 @@ from enum import StrEnum
 
 from xmem.devices.gpus import Device, devices
 from xmem.estimation.estimate import Estimate
+from xmem.gate.limits import interval_of
 from xmem.text.units import format_bytes
 
 _MIB = 1 << 20
@@ -109,6 +110,9 @@ def render(estimate: Estimate, scheduler: Scheduler, *, upper: bool = False) -> 
         estimate: Estimate of the job.
         scheduler: Scheduler to write the request for.
         upper: Request the upper bound of the estimate's interval, not the estimate.
+
+    Raises:
+        ConfigError: There is no upper bound.
     """
     request = _request(estimate, upper)
     lines = _reason(estimate, request)
@@ -129,7 +133,7 @@ def _request(estimate: Estimate, upper: bool) -> _Request:
     ]
     if estimate.scaling is not None:
         beside.append(estimate.scaling.peak_reserved_most_bytes + estimate.outside_bytes)
-    interval = estimate.interval if upper else None
+    interval = interval_of(estimate) if upper else None
     if interval is not None:
         beside.append(interval.high_bytes - estimate.context_bytes)
     named = estimate.target.capacity_bytes >= 0

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 
+import numpy as np
+
 from xmem.run.allocator_history import AllocatorHistory, allocator_history
 from xmem.run.inputs import InputsByRow
 from xmem.run.operators import OperatorIndex
@@ -59,7 +61,13 @@ class Recorded:
         """Type and index of the device that the run is about."""
         noted = self.trace.notes.allocator
         busiest = None if noted is None else noted.busiest
-        return traced_device(self.blocks, None if busiest is None else busiest.device)
+        return traced_device(self.blocks, self._fullest_gpu() if busiest is None else busiest.device)
+
+    def _fullest_gpu(self) -> int | None:
+        """Return the GPU on which most was reserved by the totals in memory events, None without totals."""
+        memory = self.trace.memory
+        reserved = np.where(memory.device_type == CPU, 0, memory.total_reserved)
+        return int(memory.device_index[np.argmax(reserved)]) if reserved.max(initial=0) > 0 else None
 
     @cached_property
     def allocator(self) -> AllocatorNotes | None:

@@ -283,6 +283,7 @@ def _difference(
 
 
 _GZIP = b"\x1f\x8b"
+_BEGINNING = 64  # profilers of 2022 and 2023 begin with an empty line
 
 
 class _PlainData(pickle.Unpickler):
@@ -293,7 +294,7 @@ class _PlainData(pickle.Unpickler):
 
 
 def _unpickle(path: str, content: bytes) -> object:
-    if content.startswith((_GZIP, b"{", b"[")):
+    if content[:_BEGINNING].lstrip().startswith((_GZIP, b"{", b"[")):
         message = (
             "this is not a snapshot of the allocator; if it is a profiler's trace, use xmem-fast estimate"
         )

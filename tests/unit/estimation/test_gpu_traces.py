@@ -78,6 +78,11 @@ def test_a_count_of_the_allocator_lowers_the_need_too() -> None:
     estimate = xmem.estimate(two_steps(4).bytes(), gpu="rtx-3060")
     assert estimate.peak_reserved_bytes == 4 * MIB  # a request of 3 MiB would take a segment of 20 MiB
     assert estimate.device_peak_bytes == 4 * MIB + estimate.context_bytes
+    parts = {part.name: part.bytes for part in estimate.card}
+    assert sum(parts.values()) == estimate.device_peak_bytes
+    assert parts["tensors"] == 3 * MIB
+    assert parts["fragmentation"] + parts["cached"] == 1 * MIB  # not the 17 MiB of the replay
+    assert "not_replayed" not in parts
 
 
 def test_the_count_of_a_whole_iteration_is_a_measurement() -> None:
@@ -222,6 +227,23 @@ def test_check_says_what_the_verdict_leaves_open(
     assert judged["doubt"] == doubt
 
 
+def test_without_a_gpu_the_answer_says_what_is_open_too(tmp_path: Path) -> None:
+    part, whole = tmp_path / "part.json", tmp_path / "whole.json"
+    part.write_bytes(held_before(300).bytes())
+    whole.write_bytes(two_steps(300).bytes())
+    words = "may need more: the trace shows only a part of the run"
+    for command in (("estimate",), ("check", "--budget", "4GiB")):
+        assert words in " ".join(xmem_fast(*command, part).stdout.split())
+        assert "may need more" not in xmem_fast(*command, whole).stdout
+
+
+def test_the_page_says_what_the_verdict_leaves_open(tmp_path: Path) -> None:
+    trace, page = tmp_path / "trace.json", tmp_path / "page.html"
+    trace.write_bytes(held_before(300).bytes())
+    assert xmem_fast("report", trace, "--gpu", "rtx-3060", "-o", page).exit_code == 0
+    assert "It may not fit: the trace shows only a part of the run." in page.read_text(encoding="utf-8")
+
+
 def test_requests_to_schedulers_and_notebooks_say_what_the_verdict_leaves_open() -> None:
     part = xmem.estimate(held_before(300).bytes(), gpu="rtx-3060")
     whole = xmem.estimate(two_steps(300).bytes(), gpu="rtx-3060")
@@ -301,18 +323,45 @@ def test_processes_that_share_a_device_have_no_interval() -> None:
 def test_a_confidence_without_an_interval_is_refused_with_the_way_out(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     path.write_bytes(held_before(1676).bytes())
-    result = xmem_fast("check", path, "--budget", "4GiB", "--confidence", "0.9")
-    assert result.exit_code == 2
-    assert "leave --confidence out" in result.stderr
+    for command in (("check", path, "--budget", "4GiB"), ("estimate", path, "--format", "slurm")):
+        result = xmem_fast(*command, "--confidence", "0.9")
+        assert result.exit_code == 2
+        assert "leave --confidence out" in result.stderr
 
 
-def test_other_gpus_of_a_trace_are_named_with_what_was_in_use_on_them() -> None:
-    trace = two_steps(400)
-    for time, size in ((20, 7), (30, -7), (40, 5)):
-        trace.memory(size * MIB, time, address=0x9000, device_type=1, device_index=1, total_reserved=40 * MIB)
-    (said,) = [each for each in xmem.estimate(trace.bytes()).assumptions if "2 GPUs" in each]
-    assert "the answer is about GPU 1" in said
-    assert "0: 3.00 MiB" in said
+def on_two_gpus(*, totals: bool) -> TraceBuilder:
+    """A GPU's trace that also shows GPU 1: more is allocated there, but less reserved."""
+    trace = two_steps(400 if totals else 0)
+    for time, size, total in ((20, 7, 37), (30, -7, 30), (40, 5, 35)):
+        trace.memory(
+            size * MIB,
+            time,
+            address=0x9000,
+            device_type=1,
+            device_index=1,
+            total_allocated=total * MIB if totals else 0,
+            total_reserved=40 * MIB if totals else 0,
+        )
+    return trace
+
+
+def test_the_answer_is_about_the_gpu_on_which_most_was_reserved() -> None:
+    estimate = xmem.estimate(on_two_gpus(totals=True).bytes())
+    assert estimate.measured is not None
+    assert estimate.measured.peak_reserved_bytes == estimate.peak_reserved_bytes == 400 * MIB
+    (said,) = [each for each in estimate.assumptions if "2 GPUs" in each]
+    assert said.endswith("the answer is about GPU 0; in use on the others, at most: 37.00 MiB on GPU 1")
+
+
+def test_a_gpu_of_a_size_is_named_in_plain_words() -> None:
+    said = xmem.estimate(held_before(400).bytes(), capacity="4GiB").assumptions
+    assert "the CUDA context of a GPU of 4.00 GiB is an assumption, not a measurement" in said
+
+
+def test_without_totals_the_answer_is_about_the_gpu_with_the_most_bytes_in_the_trace() -> None:
+    estimate = xmem.estimate(on_two_gpus(totals=False).bytes())
+    (said,) = [each for each in estimate.assumptions if "2 GPUs" in each]
+    assert said.endswith("the answer is about GPU 1; in use on the others, at most: 3.00 MiB on GPU 0")
 
 
 def test_a_process_of_several_that_does_not_say_which_is_told() -> None:

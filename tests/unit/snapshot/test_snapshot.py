@@ -121,7 +121,9 @@ def test_a_file_cut_short_is_named_with_its_length(tmp_path: Path) -> None:
         assert caught.value.byte_offset == length
 
 
-@pytest.mark.parametrize("content", [b'{"traceEvents": []}', b"[{}]", b"\x1f\x8b\x08\x00"])
+@pytest.mark.parametrize(
+    "content", [b'{"traceEvents": []}', b'\n{\n "traceEvents": []}', b"[{}]", b"\x1f\x8b\x08\x00"]
+)
 def test_a_trace_is_sent_to_the_command_for_traces(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "trace.json"
     file.write_bytes(content)

@@ -69,8 +69,8 @@ def facts(outcome: CheckOutcome) -> str:
         parts.append(f"{share:.0%} of the budget of {format_bytes(limits.budget_bytes)}")
     if verdict is not None:
         parts.append("fits" if verdict.fits else "does not fit")
-        if outcome.doubt is not None:
-            parts.append(outcome.doubt[:1].lower() + outcome.doubt[1:])
+    if outcome.doubt is not None:
+        parts.append(outcome.doubt[:1].lower() + outcome.doubt[1:])
     if outcome.baseline is not None:
         change_bytes = outcome.estimated_bytes - outcome.baseline_bytes
         parts.append(f"{format_change(change_bytes)} against {one_line(str(outcome.baseline.path))}")

@@ -152,7 +152,7 @@ def _interval_text(estimate: Estimate) -> str:
     low, high = format_bytes(interval.low_bytes), format_bytes(interval.high_bytes)
     return (
         f"The device peak lies between {low} and {high}, each bound with a confidence of "
-        f"{interval.confidence:.1%}: {interval.basis}." + (f" {estimate.doubt}." if estimate.doubt else "")
+        f"{interval.confidence:.1%}: {interval.basis}."
     )
 
 
