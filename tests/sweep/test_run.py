@@ -295,7 +295,8 @@ def test_a_command_is_captured_once_for_all_sweeps_of_a_folder(write_spec, tmp_p
     assert capture.commands == [("python", str(script), "--batch", size) for size in "23"]
     assert (summary.captures_made, summary.captures_reused) == (1, 1)
 
-    other = swept(write_spec("[grid]\nbatch = [5]", job), tmp_path / "b.jsonl", capture=capture)
+    others = "[grid]\nbatch = [5]\ngpu = ['t4', 'a100-80gb']"
+    other = swept(write_spec(others, job), tmp_path / "b.jsonl", capture=capture)
     assert (other.captures_made, other.captures_reused) == (0, 2)
     assert len(capture.commands) == 2
 

@@ -73,6 +73,17 @@ def test_a_command_of_which_some_ranks_run(write_spec) -> None:
     assert (job.world_size, job.ranks, job.gpus_per_node) == (1024, "0,127", 4)
 
 
+@pytest.mark.parametrize(
+    ("gpus", "seen"),
+    [('["24GiB", "h100", "t4"]', "h100"), ('["24GiB", "8GiB"]', "24GiB"), (None, None)],
+)
+def test_a_command_sees_the_first_gpu_of_the_sweep(write_spec, gpus: str | None, seen: str | None) -> None:
+    table = "[grid]" if gpus is None else f"[grid]\ngpu = {gpus}"
+    spec = read_spec(write_spec(table, 'command = ["python", "train.py"]'))
+    assert isinstance(spec.job, CommandJob)
+    assert spec.job.device == {each.gpu: each.device for each in spec.configurations}.get(seen)
+
+
 def test_a_command_with_the_points_of_its_fit(write_spec) -> None:
     job = COMMAND + "fit = { batch = [2, 3], seq = [64, 96] }\niterations = 2\nmode = 'real'"
     spec = read_spec(write_spec("[grid]\nbatch = 9\nseq = 128", job))

@@ -38,18 +38,21 @@ std::string cards_as_json() {
   return json + "]";
 }
 
+std::size_t copy_out(const std::string& text, char* to, std::size_t room) {
+  if (room > 0) {
+    const std::size_t length = std::min(text.size(), room - 1);
+    std::memcpy(to, text.data(), length);
+    to[length] = '\0';
+  }
+  return text.size();
+}
+
 }  // namespace xmem::phantom
 
 // For the Python side of a capture (capture/child/xmem_child/records/card_record.py). Writes as much as there is room
 // for, and returns how much there is, both without the zero at the end.
 PHANTOM_EXPORT std::size_t xmem_phantom_cards(char* text, std::size_t room) {
-  const std::string json = xmem::phantom::cards_as_json();
-  if (room > 0) {
-    const std::size_t length = std::min(json.size(), room - 1);
-    std::memcpy(text, json.data(), length);
-    text[length] = '\0';
-  }
-  return json.size();
+  return xmem::phantom::copy_out(xmem::phantom::cards_as_json(), text, room);
 }
 
 // Kernels that the other live processes of the run have launched: whether they still do something.

@@ -1,6 +1,7 @@
 // What the run has held so far, for the process that is captured: it writes this down when its recording ends.
 #pragma once
 
+#include <cstddef>
 #include <string>
 
 namespace xmem::phantom {
@@ -14,5 +15,9 @@ namespace xmem::phantom {
 //   managed_bytes, managed_largest_bytes  managed memory of all processes at its most, and its largest allocation; none
 //                    of it is in peak_bytes
 std::string cards_as_json();
+
+// Writes a text for the Python side as far as there is room, with a zero at the end, and returns how long it is
+// without.
+std::size_t copy_out(const std::string& text, char* to, std::size_t room);
 
 }  // namespace xmem::phantom

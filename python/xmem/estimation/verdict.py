@@ -205,7 +205,8 @@ def unreplayed_of(run: Recorded, replayed: Replay) -> Unreplayed:
 
 
 def with_nccl(unreplayed: Unreplayed, notes: NcclNotes, device: Device | None) -> Unreplayed:
-    """Add NCCL's buffers of a run on the CPU, which depend on the device; a phantom GPU shows them."""
+    """Count NCCL's buffers on a device: what they take there in place of what they took, which on the CPU is
+    nothing and on a phantom GPU what NCCL takes on such a card."""
     if device is None or device.compute_capability is None or not notes.communicators:
         return unreplayed
     major, minor = device.compute_capability
@@ -224,9 +225,13 @@ def with_nccl(unreplayed: Unreplayed, notes: NcclNotes, device: Device | None) -
         )
         for made in notes.communicators
     )
-    if total_bytes == 0:
+    seen_bytes = sum(part.bytes for part in unreplayed.outside if part.name == "nccl")
+    taken_bytes = sum(made.taken_bytes for made in notes.communicators)
+    here_bytes = max(seen_bytes - taken_bytes + total_bytes, 0)
+    if here_bytes == seen_bytes:
         return unreplayed
-    return replace(unreplayed, outside=(*unreplayed.outside, CardPart("nccl", total_bytes, _OF_NCCL)))
+    others = (part for part in unreplayed.outside if part.name != "nccl")
+    return replace(unreplayed, outside=(CardPart("nccl", here_bytes, _OF_NCCL), *others))
 
 
 def _full_bytes(card: CardNote) -> int:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from xmem import __version__
+from xmem.devices.gpus import Device
 from xmem.files.cache import make_private
 from xmem.scaling import write_model
 from xmem.scaling.dimensions import substitute
@@ -31,6 +32,7 @@ class CommandJob:
         world_size: Number of ranks of a job of which only some run.
         ranks: Those that run, as ``--ranks`` takes them.
         gpus_per_node: GPUs of each of its nodes.
+        device: GPU that its script sees, None for the default.
     """
 
     command: tuple[str, ...]
@@ -41,6 +43,7 @@ class CommandJob:
     world_size: int | None = None
     ranks: str | None = None
     gpus_per_node: int | None = None
+    device: Device | None = None
 
     @property
     def dimensions(self) -> tuple[str, ...]:
@@ -114,6 +117,7 @@ def _digest(job: CommandJob, command: Sequence[str]) -> str:
         "iterations": job.iterations,
         "mode": job.mode,
         "world": [job.world_size, job.ranks, job.gpus_per_node],
+        "device": repr(job.device),
         "xmem": __version__,
     }
     return _sha256(json.dumps(content, sort_keys=True).encode())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -86,6 +86,8 @@ class _SweepFile:
                 "set the same in both",
             )
         configurations = self._configurations(rows, dimensions, layouts)
+        if isinstance(job, CommandJob):
+            job = replace(job, device=_seen_by_script(configurations))
         return Spec(self.path, job, layouts, dimensions, configurations)
 
     def _layouts(self, table: Mapping[str, Any], job: Path | CommandJob) -> tuple[Layout, ...]:
@@ -289,6 +291,13 @@ class _SweepFile:
 
     def _refuse(self, problem: str, hint: str = "") -> NoReturn:
         raise ConfigError(f"{self.path}: {problem}", hint)
+
+
+def _seen_by_script(configurations: Sequence[Configuration]) -> Device | None:
+    """Return the GPU that a command sees: the first whose architecture is known, else the first."""
+    named = [each.device for each in configurations if each.device is not None]
+    known = (device for device in named if device.compute_capability is not None)
+    return next(known, named[0] if named else None)
 
 
 def _expanded(gpu: object) -> list[object]:

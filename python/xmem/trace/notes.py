@@ -238,7 +238,7 @@ class StreamNotes:
 
 @dataclass(frozen=True)
 class CommunicatorNote:
-    """A communicator of NCCL, and what it would have connected on a GPU.
+    """A communicator of NCCL, and what it connected on a phantom GPU, or would have connected on one.
 
     Attributes:
         ranks: Number of its ranks.
@@ -247,6 +247,7 @@ class CommunicatorNote:
         tree: Whether there were reductions for all.
         near_peers: Number of ranks on the same server that this one sent to or received from.
         far_peers: Whether there were others.
+        taken_bytes: What it took on the phantom GPU; 0 on the CPU.
     """
 
     ranks: int
@@ -255,11 +256,12 @@ class CommunicatorNote:
     tree: bool = False
     near_peers: int = 0
     far_peers: bool = False
+    taken_bytes: int = 0
 
 
 @dataclass(frozen=True)
 class NcclNotes:
-    """What NCCL would have connected for a run on the CPU.
+    """What NCCL connected, or would have connected for a run on the CPU.
 
     Attributes:
         settings: NCCL_BUFFSIZE, NCCL_MIN_NCHANNELS and NCCL_MAX_NCHANNELS of its environment, 0 if not set.
@@ -316,7 +318,7 @@ class CaptureNotes:
         script_ended: Whether it was recorded to its end.
         values: Reads of values that were not known, of a run on the CPU that computed nothing.
         streams: The CUDA streams of a run on the CPU.
-        nccl: What NCCL would have connected for it.
+        nccl: What NCCL connected for it, or would have connected on a GPU.
         phantom: Notes of a run on a phantom GPU.
         measured: Notes of PyTorch's allocator on a real GPU.
         launches: What was launched on the phantom GPU, where that was asked for.
@@ -419,6 +421,8 @@ def _require_nccl(nccl: NcclNotes) -> None:
     for made in nccl.communicators:
         if not (1 <= made.here <= made.ranks <= _MOST_RANKS and 0 <= made.near_peers < made.ranks):
             raise ValueError("nccl.communicators holds one whose ranks do not fit together")
+        if not 0 <= made.taken_bytes < 1 << 50:
+            raise ValueError("nccl.communicators holds one that takes more than 50 bits of bytes")
 
 
 _NUMBERS_OF_KERNEL = 11

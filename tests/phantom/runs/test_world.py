@@ -10,8 +10,10 @@ import pytest
 from tests.phantom.conftest import PYTHONS, needs_torch
 
 import one_rank
+import xmem
 from one_rank import EXAMPLES
-from xmem.capture import World
+from xmem.capture import PhantomMachine, World, capture
+from xmem.devices.gpus import find_device
 from xmem.errors import CaptureError
 
 pytestmark = pytest.mark.skipif(not PYTHONS, reason="no CUDA build of torch here")
@@ -205,6 +207,23 @@ def test_nccl_takes_memory_by_what_a_group_does_and_where_its_ranks_are(tmp_path
         "send near": 32 * 12,
         "send far": 4 * 2 * 2,
     }
+
+
+def test_nccl_takes_on_another_gpu_what_it_takes_there(tmp_path) -> None:
+    script = tmp_path / "buffers.py"
+    script.write_text(BUFFERS)
+    traces = {gpu: tmp_path / f"{gpu}.json" for gpu in ("h100", "rtx-3060")}
+    for gpu, trace in traces.items():
+        machine = PhantomMachine(device=find_device(gpu))
+        command = [NEWEST, str(script)]
+        capture(command, trace, mode="phantom", machine=machine, world=World(32, (0,), 8), stdout=2)
+    nccl = {
+        (seen, asked): sum(part.bytes for part in xmem.estimate(trace, gpu=asked).card if part.name == "nccl")
+        for seen, trace in traces.items()
+        for asked in traces
+    }
+    assert nccl["h100", "h100"] == nccl["rtx-3060", "h100"] > 3 << 30
+    assert nccl["h100", "rtx-3060"] == nccl["rtx-3060", "rtx-3060"] == 0
 
 
 ROUTES = """

@@ -1,11 +1,14 @@
 #include "libraries/nccl/communicator.hpp"
 
+#include <algorithm>
 #include <cstdlib>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "machine/calls.hpp"
 #include "machine/machine.hpp"
+#include "machine/report.hpp"
 #include "memory/device_memory.hpp"
 
 namespace xmem::phantom {
@@ -16,6 +19,16 @@ struct Told {
   std::unordered_map<std::string, int> ranks_here;
   std::unordered_map<int, Place> places;
 };
+
+struct Living {
+  std::mutex mutex;
+  std::vector<Communicator*> communicators;  // in the order in which they were made
+};
+
+Living& living() {
+  static Living all;
+  return all;
+}
 
 Told& told() {
   static Told facts;
@@ -37,6 +50,27 @@ std::string key_of(const unsigned char* id) {
 }
 
 }  // namespace
+
+Communicator::Communicator(const UniqueId& its_id, int its_rank, NcclRanks its_ranks, int its_device)
+    : id(its_id), rank(its_rank), size(its_ranks.all), device(its_device), ranks(its_ranks) {
+  const std::lock_guard lock(living().mutex);
+  living().communicators.push_back(this);
+}
+
+Communicator::~Communicator() {
+  const std::lock_guard lock(living().mutex);
+  auto& all = living().communicators;
+  all.erase(std::find(all.begin(), all.end(), this));
+}
+
+std::string Communicator::as_json() {
+  const std::lock_guard lock(mutex_);
+  const auto flag = [this](NcclPart part) { return parts_.count(part) > 0 ? "true" : "false"; };
+  return "{\"ranks\": " + std::to_string(ranks.all) + ", \"here\": " + std::to_string(ranks.here) +
+         ", \"ring\": " + flag(NcclPart::ring) + ", \"tree\": " + flag(NcclPart::tree) +
+         ", \"near_peers\": " + std::to_string(near_peers_.size()) + ", \"far_peers\": " + flag(NcclPart::far_peers) +
+         ", \"taken_bytes\": " + std::to_string(buffer_bytes.load()) + "}";
+}
 
 bool Communicator::connect(NcclPart part) {
   const std::lock_guard lock(mutex_);
@@ -77,6 +111,17 @@ std::optional<Place> place_of_color(int color) {
 }  // namespace xmem::phantom
 
 using namespace xmem::phantom;  // NOLINT: what follows is C
+
+// For xmem_child: a JSON list of the communicators of this process. Writes as much as there is room for, and returns
+// how much there is, both without the zero at the end.
+PHANTOM_EXPORT std::size_t xmem_phantom_communicators(char* text, std::size_t room) {
+  std::string json = "[";
+  {
+    const std::lock_guard lock(living().mutex);
+    for (Communicator* each : living().communicators) json += (json.size() > 1 ? ", " : "") + each->as_json();
+  }
+  return copy_out(json + "]", text, room);
+}
 
 // For xmem_child, before PyTorch makes a communicator from this id: how many of its ranks are on this server.
 PHANTOM_EXPORT void xmem_phantom_group_of_id(const unsigned char* id, int here) {

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <string>
 
 #include "nccl/nccl_buffers.hpp"
 
@@ -27,14 +28,19 @@ struct Communicator {
   std::atomic<std::uint64_t> buffer_bytes{0};
   std::atomic<unsigned> splits{0};
 
-  Communicator(const UniqueId& its_id, int its_rank, NcclRanks its_ranks, int its_device)
-      : id(its_id), rank(its_rank), size(its_ranks.all), device(its_device), ranks(its_ranks) {}
+  Communicator(const UniqueId& its_id, int its_rank, NcclRanks its_ranks, int its_device);
+  ~Communicator();
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
 
   // Takes the memory of a part, once. False where the card has no more.
   bool connect(NcclPart part);
   // The same for sending to a rank, or receiving from it.
   bool connect_peer(int peer);
   void disconnect();
+
+  // What it has connected: a JSON object with the fields of CommunicatorNote (python/xmem/trace/notes.py).
+  std::string as_json();
 
  private:
   bool take(NcclPart part);

@@ -160,6 +160,7 @@ def _parameter(text: str) -> tuple[str, str | int]:
 
 def _capture(command: Sequence[str], trace: Path, job: CommandJob) -> None:
     from xmem.capture import Extent
+    from xmem.estimation.question import Question
 
     settings = CaptureSettings(
         mode=CaptureMode(job.mode),
@@ -171,7 +172,7 @@ def _capture(command: Sequence[str], trace: Path, job: CommandJob) -> None:
     )
     output.note(f"capturing {' '.join(command)}")
     # The script must not print into the results.
-    capture_noting(list(command), trace, settings, options.question(), as_json=True)
+    capture_noting(list(command), trace, settings, Question(job.device), as_json=True)
 
 
 @contextmanager

@@ -21,7 +21,8 @@ from .on_phantom.peers import rank_here, stands_for, wait_for_peers, world_size
 from .records import failures, launches
 from .records.allocator_history import Requests
 from .records.allocator_record import AllocatorRecord, allocator_settings
-from .records.card_record import card_of, cards
+from .records.card_record import card_of, cards, communicators
+from .records.nccl_record import nccl_notes
 from .records.profiler import Profiler
 from .records.progress import Progress
 from .records.recording_size import RecordingSize
@@ -458,7 +459,10 @@ class Session(RunNotes):
         ran = (
             self._cpu_metadata(base_ns)
             if self.allocator is None
-            else {"phantom": self._phantom_metadata([] if self.values is None else self.values.rows())}
+            else {
+                "phantom": self._phantom_metadata([] if self.values is None else self.values.rows()),
+                "nccl": nccl_notes(communicators()),
+            }
         )
         notes = self.metadata(self.settings.mode, self.settings.xmem_version, iterations, base_ns)
         notes["script_ended"] = script_ended

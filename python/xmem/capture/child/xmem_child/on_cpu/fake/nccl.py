@@ -6,7 +6,6 @@ As ``csrc/phantom/libraries/nccl`` connects for what PyTorch calls (``ProcessGro
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +14,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from ...absent.groups import ranks_here
 from ...absent.objects import members
+from ...records.nccl_record import nccl_notes
 from ...watching.device_memory import is_on_host
 from .operators import tensors_in
 
@@ -22,7 +22,6 @@ _TREES = frozenset({"allreduce_", "allreduce_coalesced_", "barrier"})
 _TO_ALL = frozenset({"alltoall_", "alltoall_base_"})
 _WITH_ROOT = {"gather_": "root_rank", "scatter_": "root_rank"}
 _TO_ONE = {"send": "dst", "recv_": "src"}
-_SETTINGS = ("NCCL_BUFFSIZE", "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS")
 
 
 @dataclass
@@ -75,9 +74,8 @@ class Connections:
 
     def rows(self) -> dict[str, Any]:
         """Return the communicators (``NcclNotes`` of ``xmem.trace.notes``)."""
-        return {
-            "settings": [_setting(name) for name in _SETTINGS],
-            "communicators": [
+        return nccl_notes(
+            [
                 {
                     "ranks": made.ranks,
                     "here": made.here,
@@ -87,8 +85,8 @@ class Connections:
                     "far_peers": made.far,
                 }
                 for made in self._made.values()
-            ],
-        }
+            ]
+        )
 
     def _note_transfer(self, group: Any, peer: int) -> None:
         """Note that something is sent to a rank or received from it: by the group's own communicator among
@@ -131,8 +129,3 @@ def is_on_gpu(group: Any, args: Any) -> bool:
     if "nccl" not in backend:
         return False
     return "gloo" not in backend or not all(map(is_on_host, tensors_in(args)))
-
-
-def _setting(name: str) -> int:
-    told = os.environ.get(name, "")
-    return int(told) if told.isdecimal() else 0
