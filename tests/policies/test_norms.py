@@ -54,3 +54,36 @@ def test_without_a_weight_the_normalised_input_is_the_result() -> None:
 
 def test_before_2_8_cuda_runs_the_composite_too() -> None:
     assert applied(FuseRmsNorm(), rms_norm(), target=target((2, 7)))[1].blocks_changed == 0
+
+
+def test_in_half_precision_the_input_is_kept_and_the_result_is_cast_back() -> None:
+    trace = (
+        TraceBuilder()
+        .operator("aten::add", 0, 9)
+        .alloc(0x10, X, 1)
+        .operator("aten::rms_norm", 10, 100, sequence_number=5)
+        .operator("aten::to", 11, 19, sequence_number=5)
+        .alloc(0x20, 2 * X, 12)
+        .operator("aten::rsqrt", 20, 29, sequence_number=6)
+        .alloc(0x30, ROWS, 21)
+        .operator("aten::mul", 30, 39, sequence_number=7)
+        .alloc(0x40, 2 * X, 31)
+        .operator("aten::type_as", 40, 49, sequence_number=8)
+        .alloc(0x50, X, 41)
+        .free(0x40, 45)
+        .free(0x10, 150)
+        .backward("ToCopyBackward0", 200, 249, sequence_number=8)
+        .operator("aten::to", 201, 210)
+        .alloc(0x60, 2 * X, 202)
+        .backward("ToCopyBackward0", 250, 299, sequence_number=5)
+        .operator("aten::to", 251, 260)
+        .alloc(0x70, X, 252)
+        .free(0x60, 270)
+        .free(0x20, 280)
+        .free(0x30, 281)
+        .free(0x70, 290)  # into the gradient of what else takes the input
+        .free(0x50, 500)
+    )
+    after, _ = applied(FuseRmsNorm(), trace, target=target((2, 12)))
+    # input, result, roots; the gradient of the input is made while all are there
+    assert sequence(after)[:4] == [X, X, ROWS, X]

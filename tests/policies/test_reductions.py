@@ -56,9 +56,35 @@ def test_leading_axes_are_summed_as_one() -> None:
     assert reduction_of(summed([20, 512, 768], "[0, 1]")) == reduction_of(summed([10_240, 768], "[0]"))
 
 
+def test_the_axes_of_a_norm_come_after_its_order() -> None:
+    norm = Inputs([[20_000, 512], [], []], [[512, 1], [], []], ["", "2", "[-2]"])
+    reduction = reduction_of(norm, 2)
+    assert reduction is not None
+    assert staging_bytes(reduction, 82, 1536)[0] == 64_487_424  # 2.12.0, an RTX 3090
+
+
 @pytest.mark.parametrize("shape", [[], [0, 4]])
 def test_nothing_to_sum(shape: list[int]) -> None:
     assert reduction_of(summed(shape, "[0]") if shape else Inputs([[]], [[]], [])) is None
+
+
+def test_a_mean_takes_buffers_as_a_sum_does() -> None:
+    mean = (
+        TraceBuilder()
+        .operator(
+            "aten::mean",
+            110,
+            150,
+            input_types=["float", "ScalarList", "Scalar"],
+            input_dims=[[4096, 1024], [], []],
+            input_strides=[[1024, 1], [], []],
+            concrete_inputs=["", "[0]", "False"],
+        )
+        .alloc(0x20, 4096, 120)
+    )
+    rtx_3060 = replace(AMPERE, gpu="rtx-3060", device=find_device("rtx-3060"))
+    after, _ = applied(AddReductionBuffers(), mean, target=rtx_3060)
+    assert sequence(after)[:3] == [4096, 22_020_096, 32]
 
 
 def bias_gradient(rows: int = 4096) -> TraceBuilder:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from xmem.orchestration.recurrent.cudnn_layers import FUSED_CELLS, recurrent_calls, unmodelled_calls
+from xmem.orchestration.recurrent.cudnn_layers import cells_by_steps, recurrent_calls, unmodelled_calls
 from xmem.orchestration.recurrent.recurrent_spaces import reserve_bytes, work_bytes
 from xmem.run.operators import OperatorIndex
 from xmem.run.recorded import Recorded
@@ -27,7 +27,7 @@ def open_of_recurrent_layers(
         return 0, 0
     operators, peak = recorded.operators, replay.peak_allocated.request
     rows = np.array([row for row, call in recurrent_calls(operators).items() if call is None], np.int32)
-    rows = np.concatenate([rows, np.flatnonzero(operators.rows_named(FUSED_CELLS)).astype(np.int32)])
+    rows = np.concatenate([rows, cells_by_steps(operators)])
     if len(rows) == 0 or peak < 0:
         return 0, 0
     at_ns = requests.time_ns[peak]
@@ -44,7 +44,7 @@ def open_of_recurrent_layers(
 
 def notes_on_recurrent_layers(operators: OperatorIndex) -> Iterator[str]:
     """Describe the uncertainty of recurrent layers for a run on the CPU."""
-    if operators.rows_named(FUSED_CELLS).any():
+    if len(cells_by_steps(operators)):
         yield "cells of LSTMs and GRUs are counted as on the CPU; CUDA's differ, which widens the interval"
     known = [call is not None for call in recurrent_calls(operators).values()]
     if any(known):

@@ -183,6 +183,11 @@ def test_the_workspace_of_the_memory_efficient_backward(
     assert efficient_workspace_bytes(call, target) == expected
 
 
+def test_heads_whose_elements_do_not_lie_side_by_side_are_computed_from_scores() -> None:
+    assert kernel_of(replace(FLOAT, scattered=True), A100) is Kernel.MATH
+    assert kernel_of(replace(BFLOAT, scattered=True), H100) is Kernel.MATH
+
+
 def test_the_layout_of_the_result_is_the_querys_but_for_the_memory_efficient_kernel() -> None:
     by_head = replace(BFLOAT, by_position=False)
     assert lies_by_position(by_head, Kernel.EFFICIENT)

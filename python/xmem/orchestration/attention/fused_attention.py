@@ -164,7 +164,13 @@ def _call(context: Context, row: int) -> AttentionCall | None:
         bool_mask=len(types) > 3 and types[3] == _BOOL,
         causal=inputs.value(5) == "True",
         dropout=float(inputs.value(4) or 0) != 0,
+        scattered=any(_scattered(dims[position], inputs.stride(position)) for position in range(3)),
     )
+
+
+def _scattered(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Return whether the elements of a head do not lie side by side."""
+    return bool(strides) and shape[-1] > 1 and strides[-1] != 1
 
 
 def _by_position(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
@@ -208,7 +214,8 @@ def _replace(
         ends_ns=dict.fromkeys(forward.saved, saved_until_ns),
         categories=dict.fromkeys(forward.saved, Category.ACTIVATION),
     )
-    if lies_by_position(call, kernel):
+    # What the CPU's flash kernel returns in a capture lies as on CUDA: copies after it are CUDA's too.
+    if lies_by_position(call, kernel) and (recorded.from_scores or not context.is_captured):
         after = int(np.searchsorted(workload.alloc_ns, end_ns))
         _leave_out_copy(rewriting, result, after, context, copies)
     if len(recorded.nodes) == 0:

@@ -45,6 +45,7 @@ class AttentionCall:
         bool_mask: Whether the mask marks positions that count, rather than what is added to them.
         causal: Whether the call asks for the causal mask without giving a mask.
         dropout: Whether some attention weights are dropped.
+        scattered: Whether the elements of a head do not lie side by side, which no fused kernel reads.
     """
 
     item_bytes: int
@@ -61,6 +62,7 @@ class AttentionCall:
     bool_mask: bool = False
     causal: bool = False
     dropout: bool = False
+    scattered: bool = False
 
     @property
     def query_bytes(self) -> int:
@@ -94,6 +96,8 @@ def kernel_of(call: AttentionCall, target: Target) -> Kernel:
     Source: `aten/src/ATen/native/transformers/cuda/sdp_utils.cpp`, `select_sdp_backend` (2.6, 2.12). cuDNN
     comes first on compute capability 9 and 10 where PyTorch ships cuDNN newer than 9.15, seen in 2.12.
     """
+    if call.scattered:
+        return Kernel.MATH
     half = call.item_bytes == 2
     major, _ = target.compute_capability
     grouped = call.key_heads != call.heads

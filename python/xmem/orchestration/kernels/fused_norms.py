@@ -31,7 +31,7 @@ class FuseRmsNorm:
         if len(norms) == 0:
             return workload
         forward = operators.rows_owned_by(workload.operator, norms)
-        result = _last_of_each(_made_by(operators, workload, "aten::mul", forward))
+        result = _last_of_each(forward)  # in half precision it is cast back from float32
         roots = _last_of_each(_made_by(operators, workload, "aten::rsqrt", forward))
         drop = forward >= 0
         drop[[*result.values(), *roots.values()]] = False
@@ -44,11 +44,19 @@ class FuseRmsNorm:
         in_backward = np.flatnonzero(of_norm >= 0)
         ends_ns = _backward_ends_ns(operators, norms)
         drop[in_backward] |= workload.free_ns[in_backward] <= ends_ns[of_norm[in_backward]]
+        # What is added to another gradient at once ends with the nodes, and is made by the kernel too.
+        sized = of_norm.copy()
+        sized[in_backward] = [
+            norm if workload.size_bytes[row] == workload.size_bytes[result[norm]] else -1
+            for row, norm in zip(in_backward.tolist(), of_norm[in_backward].tolist(), strict=True)
+        ]
+        drop[list(_last_of_each(sized).values())] = False
+        free_ns = _until_the_backward(workload, result, forward, ends_ns)
         gradients = np.where(drop, -1, of_norm)
         first, last = _first_of_each(gradients), _last_of_each(gradients)
         for norm in first:  # the gradient of the input, the last to be made, comes first
             alloc_ns[last[norm]] = workload.alloc_ns[first[norm]] - 1
-        kept = workload.with_columns(alloc_ns=alloc_ns).select(~drop)
+        kept = workload.with_columns(alloc_ns=alloc_ns, free_ns=free_ns).select(~drop)
         return kept.select(np.argsort(kept.alloc_ns, kind="stable"))
 
 
@@ -57,6 +65,24 @@ def fused_norms(context: Context) -> NDArray[np.int32]:
     if context.target.torch_version < _FUSED_FROM:
         return np.zeros(0, np.int32)
     return np.flatnonzero(context.operators.rows_named({"aten::rms_norm"})).astype(np.int32)
+
+
+def _until_the_backward(
+    workload: Workload, result: dict[int, int], owner: NDArray[np.int32], ends_ns: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return the ends of blocks, with inputs in half precision kept for the backward: the composite keeps
+    them as it casts them to float32.
+    """
+    free_ns = workload.free_ns.copy()
+    size_bytes, alloc_ns = workload.size_bytes, workload.alloc_ns
+    for norm, first in _first_of_each(owner).items():
+        wanted = size_bytes[result[norm]]
+        if size_bytes[first] == 2 * wanted:
+            alive = (size_bytes[:first] == wanted) & (workload.free_ns[:first] > alloc_ns[first])
+            if alive.any():
+                held = np.flatnonzero(alive)[-1]
+                free_ns[held] = max(free_ns[held], ends_ns[norm])
+    return free_ns
 
 
 def _made_by(

@@ -17,7 +17,8 @@ from xmem.run.operators import HOST, covered
 from xmem.run.recorded import Context
 from xmem.run.workload import Workload
 
-_SUM = "aten::sum"
+# Where their axes stand among the arguments. All of them run the same kernel, on float32.
+_AXES_AT = {"aten::sum": 1, "aten::mean": 1, "aten::linalg_vector_norm": 2}
 _MOST_THREADS = 512
 _WARP = 32
 _VECTOR = 4
@@ -95,18 +96,18 @@ class AddReductionBuffers:
     """A sum that a whole GPU works on keeps partial sums of every block in global memory, while it runs.
 
     Above all the gradients of biases: summing 16,384 rows of 768 takes 21 MiB on an RTX 3060 and 96 MiB on an
-    A100, after the result (seen with 2.6.0 and 2.12.0; `staging_bytes` gives the same). Means, norms
-    and variances, whose results on the CPU are not made by the sum itself, are left out.
+    A100, after the result (seen with 2.6.0 and 2.12.0; `staging_bytes` gives the same). So do means and norms
+    of vectors, such as Adafactor takes of its gradients. Variances and extremes are left out.
     """
 
     name = "add_reduction_buffers"
-    inputs_of = frozenset({_SUM})
+    inputs_of = frozenset(_AXES_AT)
     description = "sums over few outputs keep partial sums of all blocks of the GPU while they run"
 
     def __call__(self, workload: Workload, context: Context) -> Workload:
         """Add the buffers after the result of each sum of floating-point numbers."""
         operators, events = context.operators, context.trace.events
-        rows = np.flatnonzero(operators.rows_named({_SUM}) & (events.inputs >= 0)).astype(np.int32)
+        rows = np.flatnonzero(operators.rows_named(self.inputs_of) & (events.inputs >= 0)).astype(np.int32)
         hosts = np.flatnonzero(events.kind == HOST)
         rows = rows[~covered(events.begin_ns[rows], events.begin_ns[hosts], events.end_ns[hosts])]
         forward = operators.forward_of(rows)
@@ -122,7 +123,7 @@ class AddReductionBuffers:
             inputs = operators.inputs(int(row))
             if result < 0 or inputs is None or item not in _SUMMED:
                 continue
-            reduction = reduction_of(inputs)
+            reduction = reduction_of(inputs, _AXES_AT[context.trace.names[events.name[row]]])
             if reduction is None:
                 continue
             partial, semaphores = staging_bytes(reduction, multiprocessors, threads)
@@ -132,10 +133,12 @@ class AddReductionBuffers:
         return blocks.added()
 
 
-def reduction_of(inputs: Inputs) -> Reduction | None:
-    """Return what a call of `aten::sum` sums; None if the trace does not say, or there is nothing to sum."""
+def reduction_of(inputs: Inputs, axes_at: int = 1) -> Reduction | None:
+    """Return what a call sums, with its axes at a place of the arguments; None if the trace does not say, or
+    there is nothing to sum.
+    """
     shape, strides = inputs.shape(0), inputs.stride(0)
-    text = inputs.value(1)
+    text = inputs.value(axes_at)
     named = ast.literal_eval(text) if text.startswith("[") else []
     summed = {axis % len(shape) for axis in named} if shape else set()
     summed = summed or set(range(len(shape)))

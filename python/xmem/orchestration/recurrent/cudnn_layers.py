@@ -32,8 +32,8 @@ _OF_CUDNN = frozenset({"float", "double", "c10::Half"})
 _BFLOAT16 = "c10::BFloat16"
 _SEED_BYTES = 8
 _STACK = "aten::stack"
-FUSED_CELLS = frozenset({"aten::lstm_cell", "aten::gru_cell"})
-"""Single steps that CUDA computes in one kernel, and the CPU operator by operator."""
+_CELLS = frozenset({"aten::lstm_cell", "aten::gru_cell"})
+_FUSED = frozenset({"aten::_thnn_fused_lstm_cell", "aten::_thnn_fused_gru_cell"})
 
 
 class ReplaceRecurrentLayers:
@@ -102,6 +102,15 @@ class _RecordedCall:
     ungiven_bytes: tuple[int, ...]
     nodes: NDArray[np.intp]
     made_backward: NDArray[np.intp]
+
+
+def cells_by_steps(operators: OperatorIndex) -> NDArray[np.int32]:
+    """Return the rows of single steps that ran operator by operator, where CUDA has one kernel."""
+    cells = operators.rows_named(_CELLS)
+    fused = np.flatnonzero(operators.rows_named(_FUSED)).astype(np.int32)
+    is_open = cells.copy()
+    is_open[operators.enclosing(fused, cells)] = False
+    return np.flatnonzero(is_open & cells).astype(np.int32)
 
 
 def recurrent_calls(operators: OperatorIndex) -> dict[int, RecurrentCall | None]:

@@ -15,13 +15,17 @@ from torch.library import Library
 from ..patches import Patches
 from ..records.run_notes import RunNotes
 from ..watching.device_memory import usage
+from .attention_kernels import computes_scores, result_strides
 
 _SAVED_MASK = "F.dropout keeps a bool mask, as CUDA does, instead of noise in the input's dtype"
 _FUSED_ATTENTION = (
     "attention dropout is left out, so that the CPU uses its flash kernel and saves what CUDA saves"
 )
 _FLASH_FOR_EFFICIENT = "the CPU's flash kernel replaces CUDA's memory-efficient one, which the script selects"
-_ATTENTION_LAYOUT = "fused attention lays out its result as CUDA's kernels do: by position, then by head"
+_ATTENTION_LAYOUT = (
+    "fused attention lays out its result as CUDA's kernels do: as the query, or by position, then by head"
+)
+_SCORES = "attention that no fused kernel of CUDA takes is computed from scores, which are kept"
 _FLAT_WEIGHTS = "recurrent layers on the GPU keep their weights in one block, as cuDNN needs them"
 _ATTENTION_OF_DTENSORS = (
     "the work areas of the backward kernel of fused attention over DTensors were left out (--mode phantom "
@@ -71,23 +75,26 @@ class Alignments:
         is_causal: bool = False,
         **options: Any,
     ) -> torch.Tensor:
-        if dropout_p > 0:
-            self._run.align("attention_dropout", _FUSED_ATTENTION)
         if hasattr(query, "_local_tensor"):
             self._run.assume(_ATTENTION_OF_DTENSORS)
             return _attention_of_dtensors(query, key, value, attn_mask, is_causal, options.get("scale"))
+        from_scores = computes_scores(query, key, value, attn_mask, is_causal)
         backends = torch.backends.cuda
-        borrow_flash = backends.mem_efficient_sdp_enabled() and not backends.flash_sdp_enabled()
+        had_flash = backends.flash_sdp_enabled()
+        if from_scores:
+            self._run.align("attention_scores", _SCORES)
+        elif dropout_p > 0:
+            self._run.align("attention_dropout", _FUSED_ATTENTION)
+        borrow_flash = backends.mem_efficient_sdp_enabled() and not had_flash and not from_scores
         if borrow_flash:
             self._run.align("flash_for_efficient_attention", _FLASH_FOR_EFFICIENT)
-            backends.enable_flash_sdp(True)
+        backends.enable_flash_sdp((had_flash or borrow_flash) and not from_scores)
         try:
             return _aten.scaled_dot_product_attention.default.decompose(
-                query, key, value, attn_mask, 0.0, is_causal, **options
+                query, key, value, attn_mask, dropout_p if from_scores else 0.0, is_causal, **options
             )
         finally:
-            if borrow_flash:
-                backends.enable_flash_sdp(False)
+            backends.enable_flash_sdp(had_flash)
 
     def _flash_attention(
         self,
@@ -98,17 +105,15 @@ class Alignments:
         is_causal: bool = False,
         **options: Any,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Give the result CUDA's strides: those of a tensor (batch, length, heads, width), so that the usual
-        transposition and `contiguous` copy nothing. The CPU's kernel gives it the strides of the query.
-        """
+        """Give the result CUDA's strides, so that what the script does with it copies as much as on CUDA."""
         kernel = getattr(_aten, _FLASH).default
-        batch, heads, length, _ = query.shape
-        by_position = query.new_empty((batch, length, heads, value.size(-1))).transpose(1, 2)
+        strides = result_strides(query, key, value, options.get("attn_mask"), is_causal)
         result, log_sums = kernel.redispatch(_CPU_KERNEL, query, key, value, dropout_p, is_causal, **options)
-        if result.stride() == by_position.stride():
+        if result.stride() == strides:
             return result, log_sums
         self._run.align("attention_layout", _ATTENTION_LAYOUT)
-        return by_position.copy_(result), log_sums
+        laid_out = torch.empty_strided(result.shape, strides, dtype=result.dtype, device=result.device)
+        return laid_out.copy_(result), log_sums
 
 
 def _attention_of_dtensors(

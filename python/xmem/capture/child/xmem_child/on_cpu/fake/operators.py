@@ -12,6 +12,7 @@ import torch
 from ...unseen import Aside, Unseen
 from ...values.contents import storage_of
 from ...values.operators import CPU_KEYS, Operator, calls, is_arithmetic, unfollowed
+from ..attention_kernels import result_strides
 from .contents import FakeContents, zero
 from .results import GIVEN, NEW, SEVERAL, NoResultError, Results
 
@@ -21,6 +22,10 @@ _OVERWRITING = frozenset(
     bernoulli_.Tensor exponential_ log_normal_ cauchy_ geometric_ _fill_mem_eff_dropout_mask_""".split()  # noqa: SIM905
 )
 _LISTS = ("_foreach_", "_fused_")
+# Losses whose result keeps the memory of all elements, though it is one number (``resize_({})`` in the
+# ``TORCH_META_FUNC`` of Loss.cpp, ``resize_as_`` in cuda/Loss.cu), and those that take as much meanwhile.
+_KEPT_LOSSES = ("mse_loss", "smooth_l1_loss", "binary_cross_entropy")
+_STAGED_LOSSES = ("mse_loss", "smooth_l1_loss", "huber_loss")
 _COPIES = frozenset({"_to_copy", "lift_fresh_copy"})
 
 Args = tuple[Any, ...]
@@ -66,6 +71,7 @@ class Maker:
             ),
             "_scaled_dot_product_flash_attention_for_cpu": self._attention,
             "native_dropout": self._dropout,
+            **dict.fromkeys((*_KEPT_LOSSES, *_STAGED_LOSSES), self._loss),
             "embedding_dense_backward": self._embedded,
             "_amp_foreach_non_finite_check_and_unscale_": self._unscaled,
         }
@@ -250,9 +256,22 @@ class Maker:
         """Make the mask first, as the kernels do."""
         tensor = args[0]
         with unfollowed():
-            size, strides = tuple(tensor.size()), _dense(tensor)
+            size, strides = tuple(tensor.size()), dense_strides(tensor)
             mask = self.new(size, strides, torch.bool)
             return self.new(size, strides, tensor.dtype), mask
+
+    def _loss(self, operator: FakeOperator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
+        """Make the losses of all elements, which are reduced to one number afterwards."""
+        if operator.given("reduction", args, kwargs) == 0:
+            return self._make(operator, keys, args, kwargs)
+        with unfollowed():
+            size = tuple(torch.broadcast_shapes(args[0].size(), args[1].size()))
+            dtype = torch.result_type(args[0], args[1])
+            kept = self.new(size, _contiguous(size), dtype) if operator.name in _KEPT_LOSSES else None
+            staged = self.new(size, _contiguous(size), dtype) if operator.name in _STAGED_LOSSES else None
+            result = self.new((), (), dtype) if kept is None else kept.resize_(())
+            del staged
+        return result
 
     def _embedded(self, operator: FakeOperator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
         """Make a contiguous copy of the gradient first, as the kernels do; it ends with the call."""
@@ -264,15 +283,15 @@ class Maker:
         del copied
         return result
 
-    def _attention(self, _operator: Any, _keys: Any, args: Args, _kwargs: Kwargs) -> Any:
+    def _attention(self, operator: FakeOperator, _keys: Any, args: Args, kwargs: Kwargs) -> Any:
         """Make the result with CUDA's strides (see ``alignments``)."""
-        query, value = args[0], args[2]
+        query, key, value = args[:3]
         batch, heads, length, _ = query.shape
-        width = value.size(-1)
+        mask, is_causal = (operator.given(name, args, kwargs) for name in ("attn_mask", "is_causal"))
         with unfollowed():
-            strides = (length * heads * width, width, heads * width, 1)
+            strides = result_strides(query, key, value, mask, is_causal)
             return (
-                self.new((batch, heads, length, width), strides, query.dtype),
+                self.new((batch, heads, length, value.size(-1)), strides, query.dtype),
                 self.new((batch, heads, length), (length * heads, 1, heads), torch.float32),
             )
 
@@ -323,7 +342,7 @@ def tensors_in(values: Any) -> Iterator[torch.Tensor]:
             yield from tensors_in(value)
 
 
-def _dense(tensor: torch.Tensor) -> tuple[int, ...]:
+def dense_strides(tensor: torch.Tensor) -> tuple[int, ...]:
     """Return the strides that a result has which keeps the layout of a tensor."""
     return tuple(torch.empty_like(tensor, device="meta").stride())
 

@@ -39,6 +39,8 @@ from .flex_attention import follow_flex_attention
 from .gpu_kernels import MissingKernels, skip_launches
 from .nccl import Connections
 from .operators import Args, FakeOperator, Kwargs, Maker, tensors_in
+from .recurrent_cells import RecurrentCells
+from .sync_norms import SyncNorms
 
 _C = torch._C
 
@@ -91,7 +93,7 @@ class FakeValues(KnownValues):
         self._registry = _Registry(rules, engine, maker, self._contents, unseen, passed, self._kernel_failed)
         self._registry.register()
         self._registry.follow_libraries()
-        self._missing = MissingKernels(maker)
+        self._kernels = MissingKernels(maker), RecurrentCells(maker), SyncNorms(maker)
         skip_launches(self._contents, assume)
         follow_flex_attention(self._contents.lose, assume)
         follow_inside()
@@ -124,7 +126,8 @@ class FakeValues(KnownValues):
         """Let operators compute again; call this in each thread that was followed."""
         _C._dispatch_tls_set_dispatch_key_included(KEY, False)
         self._registry.end()
-        self._missing.end()
+        for kernels in self._kernels:
+            kernels.end()
 
     def _in_fork(self) -> None:
         """Compute in a fork, which is a worker that loads data."""

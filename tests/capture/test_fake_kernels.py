@@ -1,0 +1,73 @@
+"""Operators for which a GPU has a kernel of its own: in mode fake they return what that returns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .conftest import needs_torch
+from .test_fake import printed
+
+pytestmark = needs_torch
+
+KERNELS = """
+import torch, torch.nn.functional as F
+attention = F.scaled_dot_product_attention
+def heads(dtype, width=64, by_position=True):
+    shape = (2, 128, 4, width) if by_position else (2, 4, 128, width)
+    made = torch.randn(shape, dtype=dtype, device="cuda", requires_grad=True)
+    return made.transpose(1, 2) if by_position else made
+def by_position(result):
+    return result.transpose(1, 2).is_contiguous()
+def fused(result):
+    return "DotProduct" in type(result.grad_fn).__name__
+half, whole = torch.bfloat16, torch.float32
+for query in (heads(half), heads(half, by_position=False), heads(whole, by_position=False)):
+    result = attention(query, query, query)
+    print(fused(result), by_position(result))
+few = heads(whole)[:, :2]
+scattered = heads(whole).transpose(2, 3)
+for query, key, options in (
+    (heads(whole), few, {"enable_gqa": True}),
+    (heads(half), heads(half)[:, :2], {"enable_gqa": True}),
+    (heads(whole, 30), heads(whole, 30), {}),
+    (scattered, scattered, {}),
+    (heads(torch.float64), heads(torch.float64), {}),
+):
+    print(fused(attention(query, key, key, **options)))
+ones = torch.ones(100, device="cuda")
+for loss in (F.mse_loss, F.smooth_l1_loss, F.huber_loss, F.binary_cross_entropy):
+    print(loss(ones.requires_grad_(), torch.zeros_like(ones)).untyped_storage().nbytes())
+x, h = torch.randn(4, 8, device="cuda"), torch.randn(4, 16, device="cuda")
+lstm, gru = torch.nn.LSTMCell(8, 16).cuda(), torch.nn.GRUCell(8, 16, bias=False).cuda()
+output, state = lstm(x, (h, h))
+print(type(output.grad_fn).__name__, type(gru(x, h).grad_fn).__name__)
+(output.sum() + gru(x, h).sum()).backward()
+image = torch.randn(2, 8, 4, 4, device="cuda", dtype=torch.half)
+scale = torch.ones(8, device="cuda")
+mean, invstd = torch.batch_norm_stats(image, 1e-5)
+sums = torch.batch_norm_backward_reduce(image, image, mean, invstd, scale, True, True, False)
+count = torch.ones(1, dtype=torch.int, device="cuda")
+gradient = torch.batch_norm_backward_elemt(image, image, mean, invstd, scale, sums[0], sums[1], count)
+print(mean.dtype, [s if s is None else tuple(s.shape) for s in sums], gradient.shape == image.shape)
+print([tuple(p.grad.shape) for p in (*lstm.parameters(), *gru.parameters())])
+"""
+TRAIN = """
+model = torch.nn.Linear(8, 8).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(2):
+    optimizer.zero_grad()
+    model(x).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_kernels_of_the_gpu_return_what_they_return_there(tmp_path: Path) -> None:
+    lines = printed(tmp_path, KERNELS + TRAIN)
+    # flash lays its result out as the query, the memory-efficient kernel by position
+    assert lines[:3] == ["True True", "True False", "True True"]
+    # grouped heads of float32, odd widths, scattered heads and float64 have no fused kernel
+    assert lines[3:8] == ["False", "True", "False", "False", "False"]
+    assert lines[8:12] == ["400", "400", "4", "400"]
+    assert lines[12] == "ThnnFusedLstmCellBackward0 ThnnFusedGruCellBackward0"
+    assert lines[13] == "torch.float32 [(8,), (8,), (8,), None] True"
+    assert lines[14] == str([(64, 8), (64, 16), (64,), (64,), (48, 8), (48, 16)])
