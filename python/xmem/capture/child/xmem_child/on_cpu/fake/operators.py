@@ -97,9 +97,10 @@ class Maker:
         special = self._special.get(operator.name)
         if special is not None:
             return special(operator, keys, args, kwargs)
-        return self._make(operator, keys, args, kwargs)
+        return self.make_plainly(operator, keys, args, kwargs)
 
-    def _make(self, operator: FakeOperator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
+    def make_plainly(self, operator: FakeOperator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
+        """Return what a call would return, by PyTorch's description, or computed where there is none."""
         try:
             return self.make_described(operator, args, kwargs)
         except NoResultError:
@@ -236,7 +237,7 @@ class Maker:
                 indices += torch.ops.aten.nonzero.default(index).unbind(1)
             else:
                 indices.append(index)
-        return self._make(operator, keys, (args[0], indices, *args[2:]), kwargs)
+        return self.make_plainly(operator, keys, (args[0], indices, *args[2:]), kwargs)
 
     def _convolve(self, _operator: Any, _keys: Any, args: Args, kwargs: Kwargs) -> Any:
         """Call the operator inside, as PyTorch does: its arguments say what cuDNN may do."""
@@ -245,7 +246,7 @@ class Maker:
         return torch.ops.aten._convolution.default(*args, *settings, **kwargs)
 
     def _convolved(self, _operator: Any, keys: Any, args: Args, _kwargs: Kwargs) -> Any:
-        return self._make(self._convolution, keys, args[: len(self._convolution.arguments)], {})
+        return self.make_plainly(self._convolution, keys, args[: len(self._convolution.arguments)], {})
 
     def _unscaled(self, _operator: Any, _keys: Any, args: Args, _kwargs: Kwargs) -> None:
         """Lose the gradients; that one of them is infinite is not found."""
@@ -263,7 +264,7 @@ class Maker:
     def _loss(self, operator: FakeOperator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
         """Make the losses of all elements, which are reduced to one number afterwards."""
         if operator.given("reduction", args, kwargs) == 0:
-            return self._make(operator, keys, args, kwargs)
+            return self.make_plainly(operator, keys, args, kwargs)
         with unfollowed():
             size = tuple(torch.broadcast_shapes(args[0].size(), args[1].size()))
             dtype = torch.result_type(args[0], args[1])
@@ -279,7 +280,7 @@ class Maker:
         with unfollowed():
             size = tuple(gradient.size())
             copied = None if gradient.is_contiguous() else self.new(size, _contiguous(size), gradient.dtype)
-        result = self._make(operator, keys, args, kwargs)
+        result = self.make_plainly(operator, keys, args, kwargs)
         del copied
         return result
 

@@ -41,6 +41,7 @@ from .nccl import Connections
 from .operators import Args, FakeOperator, Kwargs, Maker, tensors_in
 from .recurrent_cells import RecurrentCells
 from .sync_norms import SyncNorms
+from .transforms import follow_transforms
 
 _C = torch._C
 
@@ -95,6 +96,7 @@ class FakeValues(KnownValues):
         self._registry.follow_libraries()
         self._kernels = MissingKernels(maker), RecurrentCells(maker), SyncNorms(maker)
         skip_launches(self._contents, assume)
+        follow_transforms(maker, assume)
         follow_flex_attention(self._contents.lose, assume)
         follow_inside()
         after_fork(self._in_fork)
