@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
-from .conftest import needs_torch
+from .conftest import needs_torch, run_capture
 from .test_fake import printed
 
 pytestmark = needs_torch
@@ -71,3 +72,16 @@ def test_kernels_of_the_gpu_return_what_they_return_there(tmp_path: Path) -> Non
     assert lines[12] == "ThnnFusedLstmCellBackward0 ThnnFusedGruCellBackward0"
     assert lines[13] == "torch.float32 [(8,), (8,), (8,), None] True"
     assert lines[14] == str([(64, 8), (64, 16), (64,), (64,), (48, 8), (48, 16)])
+
+
+def test_an_estimate_says_that_graphs_of_gradients_run_in_another_order_on_a_gpu(tmp_path: Path) -> None:
+    path, out = tmp_path / "train.py", tmp_path / "out"
+    out.mkdir()
+    path.write_text(
+        "import torch\n"
+        "x = torch.randn(4, 8, device='cuda', requires_grad=True)\n"
+        "slope = torch.autograd.grad((x**3).sum(), x, create_graph=True)[0]\n"
+        "slope.sum().backward()\n" + TRAIN
+    )
+    noted = run_capture(out, [sys.executable, str(path)], mode="fake").xmem
+    assert any("create_graph=True" in said for said in noted["assumptions"])

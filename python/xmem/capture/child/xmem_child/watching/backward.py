@@ -1,4 +1,4 @@
-"""Backward passes as events, which count iterations where no optimizer steps."""
+"""Backward passes: as events, which count iterations where no optimizer steps; those that make a graph."""
 
 from __future__ import annotations
 
@@ -22,3 +22,33 @@ def follow_backward(on_end: Callable[[], None]) -> None:
             on_end()
 
     torch.autograd.backward = backward_followed
+
+
+_CREATE_GRAPH_AT = {"backward": 3, "grad": 4}
+_ANOTHER_ORDER = (
+    "a backward pass that makes a graph (create_graph=True) numbers its nodes in a thread of its own on a "
+    "GPU, and on the CPU not: the backward of that graph runs in another order, and its peak may be some "
+    "gradients higher or lower (--mode phantom has the order)"
+)
+
+
+def note_graphs_of_gradients(assume: Callable[[str], None]) -> None:
+    """Say of backward passes on the CPU what differs where they make a graph; for the life of the process.
+
+    Autograd's engine runs nodes by their sequence numbers, which each thread counts by itself
+    (``torch/csrc/autograd/function.h``); those of a GPU have a thread, those of the CPU the caller's.
+    """
+
+    def follow(name: str) -> None:
+        run, place = getattr(torch.autograd, name), _CREATE_GRAPH_AT[name]
+
+        @functools.wraps(run)
+        def run_noted(*args: Any, **kwargs: Any) -> Any:
+            if kwargs.get("create_graph", len(args) > place and args[place]):
+                assume(_ANOTHER_ORDER)
+            return run(*args, **kwargs)
+
+        setattr(torch.autograd, name, run_noted)
+
+    for name in _CREATE_GRAPH_AT:
+        follow(name)

@@ -70,7 +70,7 @@ def _work_bytes(spectrum: Tensor, lengths: list[int]) -> int:
         spectrum: The complex side.
         lengths: Of the signal, along the axes that are transformed.
     """
-    item, elements = spectrum.element_size(), spectrum.numel()
+    item, elements = int(spectrum.element_size()), int(spectrum.numel())
     odd = [length for length in lengths if _largest_prime_factor(length) > _LARGEST_RADIX]
     if odd:
         return max(2 * item * (elements // length) * _power_above(2 * length - 1) for length in odd)
