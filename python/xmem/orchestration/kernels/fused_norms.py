@@ -10,6 +10,7 @@ from xmem.run.recorded import Context
 from xmem.run.workload import Workload
 
 _FUSED_FROM = (2, 8)
+_NEAR = 64  # blocks of a size among which the input of a norm is looked for
 
 
 class FuseRmsNorm:
@@ -45,13 +46,13 @@ class FuseRmsNorm:
         ends_ns = _backward_ends_ns(operators, norms)
         drop[in_backward] |= workload.free_ns[in_backward] <= ends_ns[of_norm[in_backward]]
         # What is added to another gradient at once ends with the nodes, and is made by the kernel too.
-        sized = of_norm.copy()
-        sized[in_backward] = [
-            norm if workload.size_bytes[row] == workload.size_bytes[result[norm]] else -1
-            for row, norm in zip(in_backward.tolist(), of_norm[in_backward].tolist(), strict=True)
-        ]
+        result_bytes = np.full(len(norms), -1, np.int64)
+        result_bytes[list(result)] = workload.size_bytes[list(result.values())]
+        is_sized = workload.size_bytes[in_backward] == result_bytes[of_norm[in_backward]]
+        sized = np.full_like(of_norm, -1)
+        sized[in_backward[is_sized]] = of_norm[in_backward[is_sized]]
         drop[list(_last_of_each(sized).values())] = False
-        free_ns = _until_the_backward(workload, result, forward, ends_ns)
+        free_ns = _until_the_backward(workload, result_bytes, first, ends_ns)
         gradients = np.where(drop, -1, of_norm)
         first, last = _first_of_each(gradients), _last_of_each(gradients)
         for norm in first:  # the gradient of the input, the last to be made, comes first
@@ -68,20 +69,31 @@ def fused_norms(context: Context) -> NDArray[np.int32]:
 
 
 def _until_the_backward(
-    workload: Workload, result: dict[int, int], owner: NDArray[np.int32], ends_ns: NDArray[np.int64]
+    workload: Workload, result_bytes: NDArray[np.int64], first: dict[int, int], ends_ns: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """Return the ends of blocks, with inputs in half precision kept for the backward: the composite keeps
     them as it casts them to float32.
+
+    Args:
+        workload: The blocks.
+        result_bytes: Size of each norm's result, which is that of its input.
+        first: The first block of each norm: the input in float32, if the input is in half precision.
+        ends_ns: End of each norm's backward.
     """
     free_ns = workload.free_ns.copy()
-    size_bytes, alloc_ns = workload.size_bytes, workload.alloc_ns
-    for norm, first in _first_of_each(owner).items():
-        wanted = size_bytes[result[norm]]
-        if size_bytes[first] == 2 * wanted:
-            alive = (size_bytes[:first] == wanted) & (workload.free_ns[:first] > alloc_ns[first])
-            if alive.any():
-                held = np.flatnonzero(alive)[-1]
-                free_ns[held] = max(free_ns[held], ends_ns[norm])
+    rows_of_size: dict[int, NDArray[np.intp]] = {}
+    for norm, cast in first.items():
+        wanted = int(result_bytes[norm])
+        if workload.size_bytes[cast] != 2 * wanted:
+            continue
+        if wanted not in rows_of_size:
+            rows_of_size[wanted] = np.flatnonzero(workload.size_bytes == wanted)
+        rows = rows_of_size[wanted]
+        before = int(np.searchsorted(rows, cast))
+        near = rows[max(before - _NEAR, 0) : before]
+        alive = near[workload.free_ns[near] > workload.alloc_ns[cast]]
+        if len(alive) > 0:
+            free_ns[alive[-1]] = max(free_ns[alive[-1]], ends_ns[norm])
     return free_ns
 
 
