@@ -166,7 +166,7 @@ def test_the_first_try_is_the_largest_batch(phantom: Phantom, script: str) -> No
     assert len(train(phantom, script, "search", largest + 1)["tries"]) > 1, "one more does not fit"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_lightning_trains_at_once_with_the_largest_batch(phantom: Phantom) -> None:
     found = train(phantom, LIGHTNING, "xmem")

@@ -44,15 +44,10 @@ def python(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(params=PYTHONS)
-def each_python(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 @pytest.mark.parametrize("name", TRAINING)
-def test_every_target_runs_and_the_replay_equals_the_real_allocator(each_python, name, tmp_path, monkeypatch):
+def test_every_target_runs_and_the_replay_equals_the_real_allocator(python, name, tmp_path, monkeypatch):
     monkeypatch.chdir(TARGETS)
-    result, estimate = run(each_python, tmp_path, TARGETS / name)
+    result, estimate = run(python, tmp_path, TARGETS / name)
     assert result.iterations >= 2
     assert estimate.measured is not None
     assert estimate.measured.replay_agrees

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import xmem
+from nightly import most_nightly
 from xmem.capture import capture
 from xmem.errors import TraceError
 from xmem.estimation.calibration import is_calibrated
@@ -71,7 +72,7 @@ def cuts(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize("mode", ["phantom", "real"])
+@pytest.mark.parametrize("mode", most_nightly(["phantom", "real"]))
 @pytest.mark.parametrize(
     ("script", "kind"), [(TRANSFORMER, "other"), (IMAGES, "convolutional")], ids=["transformer", "images"]
 )

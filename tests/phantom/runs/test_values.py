@@ -38,11 +38,6 @@ def python(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(params=PYTHONS)
-def each_python(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 @pytest.fixture(params=["phantom", "fake"])
 def mode(request: pytest.FixtureRequest) -> str:
     """Where nothing is computed: on the phantom GPU, or on the CPU."""
@@ -82,10 +77,10 @@ def printed(
     return output.read_text().splitlines(), estimate
 
 
-def test_sizes_that_depend_on_data_are_those_of_the_cpu(each_python, tmp_path, mode):
-    lines, estimate = printed(each_python, tmp_path, PROGRAMS, "cuda", mode=mode)
+def test_sizes_that_depend_on_data_are_those_of_the_cpu(python, tmp_path, mode):
+    lines, estimate = printed(python, tmp_path, PROGRAMS, "cuda", mode=mode)
     on_cpu = subprocess.run(
-        [each_python, str(PROGRAMS), "cpu"],
+        [python, str(PROGRAMS), "cpu"],
         capture_output=True,
         text=True,
         check=True,
@@ -95,22 +90,22 @@ def test_sizes_that_depend_on_data_are_those_of_the_cpu(each_python, tmp_path, m
     assert not any("GPU value" in line for line in estimate.assumptions), "nothing unknown was read"
 
 
-def test_kernels_of_triton_give_what_they_compute(each_python, tmp_path):
-    needs_torch(each_python, (2, 6), "Triton 3.1 does not compile some of them")
-    lines, _ = printed(each_python, tmp_path, Path(__file__).parents[1] / "triton_programs.py")
+def test_kernels_of_triton_give_what_they_compute(python, tmp_path):
+    needs_torch(python, (2, 6), "Triton 3.1 does not compile some of them")
+    lines, _ = printed(python, tmp_path, Path(__file__).parents[1] / "triton_programs.py")
     for line in lines:
         name, given, expected = json.loads(line)
         assert given == expected, name
 
 
 @pytest.mark.parametrize("name", ["encoder_workers.py", "amp_scaler.py"])
-def test_nothing_else_is_allocated(each_python, name, tmp_path, monkeypatch):
+def test_nothing_else_is_allocated(python, name, tmp_path, monkeypatch):
     monkeypatch.chdir(HERE)
 
     def sizes(known_elements: int) -> list[int]:
         with Path(os.devnull).open("w") as quiet:
             result = capture(
-                [each_python, name],
+                [python, name],
                 tmp_path / "trace.json",
                 mode="phantom",
                 machine=PhantomMachine(known_elements=known_elements),

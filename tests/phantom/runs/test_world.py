@@ -288,6 +288,7 @@ def test_a_world_of_thousands_starts_at_once(tmp_path) -> None:
     assert notes["iterations"] == 3
 
 
+@nightly
 def test_a_chosen_world_runs_the_stages_that_differ(tmp_path) -> None:
     command = [str(EXAMPLES / "pipeline.py"), "--pipeline", "2"]
     notes = traced(command, tmp_path / "run", None, World(4, (0, 3), 4, is_chosen=True))
