@@ -129,6 +129,32 @@ def test_recurrent_layers_ask_for_what_they_ask_for_on_a_gpu(
     assert requests(PYTHONS[0], script, "fake") == requests(PYTHONS[0], script, "phantom")
 
 
+TRANSFORMS = """
+    import torch
+    from torch import nn
+
+    model = nn.Linear(512, 512).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+    for _ in range(4):
+        optimizer.zero_grad()
+        signal = model(torch.randn(4096, 512).cuda())
+        waves = torch.fft.irfft(torch.fft.rfft(signal))
+        planes = torch.fft.rfft2(waves.view(8, 512, 512)).abs()
+        odd = torch.fft.fft(signal[:, :263])
+        (planes.mean() + odd.real.square().mean()).backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.nightly
+def test_transforms_take_the_work_areas_that_they_take_on_a_gpu(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(textwrap.dedent(TRANSFORMS))
+    made, on_gpu = (requests(PYTHONS[0], script, mode) for mode in ("fake", "phantom"))
+    assert sorted(made[0]) == sorted(on_gpu[0])
+    assert made[1] == on_gpu[1]
+
+
 TRITON = """
     import torch, triton, triton.language as tl
     from torch import nn

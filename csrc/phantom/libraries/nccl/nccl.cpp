@@ -4,9 +4,7 @@
 // is therefore its own contribution, for which it is assumed that all ranks contribute alike: a broadcast keeps what is
 // in the buffer, a sum is what one rank put in, a gather finds it once for every rank. This holds for the small facts
 // that PyTorch compares across ranks (parameter shapes, the order of DDP's buckets); see memory/contents.hpp.
-#include <dlfcn.h>
 #include <fcntl.h>
-#include <link.h>
 #include <sys/random.h>
 #include <unistd.h>
 
@@ -24,6 +22,7 @@
 #include <vector>
 
 #include "libraries/nccl/communicator.hpp"
+#include "libraries/nccl/loaded_version.hpp"
 #include "machine/calls.hpp"
 #include "machine/machine.hpp"
 #include "memory/contents.hpp"
@@ -65,26 +64,6 @@ UniqueId random_id() {
     filled += static_cast<std::size_t>(got);
   }
   return id;
-}
-
-int find_nccl(dl_phdr_info* info, std::size_t, void* path) {
-  if (std::strstr(info->dlpi_name, "libnccl.so") == nullptr) return 0;
-  *static_cast<const char**>(path) = info->dlpi_name;
-  return 1;
-}
-
-// What the NCCL that this process has loaded says of itself; it needs no GPU for that.
-int version_of_loaded_nccl() {
-  constexpr int kOldest = 22105;
-  const char* path = nullptr;
-  dl_iterate_phdr(find_nccl, &path);
-  void* library = path == nullptr ? nullptr : dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
-  if (library == nullptr) return kOldest;
-  using GetVersion = int (*)(int*);
-  int version = kOldest;
-  if (auto get = reinterpret_cast<GetVersion>(dlsym(library, "ncclGetVersion"))) get(&version);
-  dlclose(library);
-  return version;
 }
 
 constexpr int kConnectsLater = 22203;  // the first version that does

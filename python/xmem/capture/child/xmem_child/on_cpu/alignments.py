@@ -78,7 +78,7 @@ class Alignments:
         if hasattr(query, "_local_tensor"):
             self._run.assume(_ATTENTION_OF_DTENSORS)
             return _attention_of_dtensors(query, key, value, attn_mask, is_causal, options.get("scale"))
-        from_scores = computes_scores(query, key, value, attn_mask, is_causal)
+        from_scores = computes_scores(query, key, value, attn_mask, is_causal, dropout_p)
         backends = torch.backends.cuda
         had_flash = backends.flash_sdp_enabled()
         if from_scores:

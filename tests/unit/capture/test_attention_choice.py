@@ -1,0 +1,68 @@
+"""What a capture takes CUDA to do with a call of attention is what the estimate takes it to do."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import xmem.capture
+from xmem.orchestration.attention.fused_kernels import AttentionCall, Kernel, kernel_of
+from xmem.run.target import Target
+
+torch = pytest.importorskip("torch")
+
+RELEASE = (2, 12)
+
+
+@pytest.fixture
+def chooser(monkeypatch: pytest.MonkeyPatch) -> Any:
+    path = Path(xmem.capture.__file__).parent / "child/xmem_child/on_cpu/attention_kernels.py"
+    spec = importlib.util.spec_from_file_location("attention_kernels_under_test", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(torch, "__version__", "{}.{}.0".format(*RELEASE))
+    return module
+
+
+def heads(dtype: Any, number: int, length: int, width: int) -> Any:
+    return torch.empty(2, number, length, width, dtype=dtype, device="meta")
+
+
+@pytest.mark.parametrize("capability", [(7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0)])
+def test_scores_are_kept_where_no_fused_kernel_takes_the_call(
+    chooser: Any, capability: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    differ = []
+    for dtype, width, value_width, key_heads, key_length, masked, causal, dropout in itertools.product(
+        (torch.float16, torch.bfloat16, torch.float32, torch.float64),
+        (30, 64, 200, 256, 320),
+        (64, 200, 256),
+        (4, 2),
+        (100, 60),
+        (False, True),
+        (False, True),
+        (0.0, 0.1),
+    ):
+        query, key = heads(dtype, 4, 100, width), heads(dtype, key_heads, key_length, width)
+        value = heads(dtype, key_heads, key_length, value_width)
+        mask = torch.empty(2, 1, 100, key_length, dtype=dtype, device="meta") if masked else None
+        call = AttentionCall(
+            query.element_size(),
+            dtype is torch.bfloat16,
+            *(2, 4, key_heads, 100, key_length, width, value_width),
+            by_position=False,
+            mask_elements=0 if mask is None else mask.numel(),
+            causal=causal and not masked,
+            dropout=dropout > 0,
+        )
+        kept = chooser.computes_scores(query, key, value, mask, causal and not masked, dropout)
+        if kept != (kernel_of(call, Target(capability, RELEASE)) is Kernel.MATH):
+            differ.append(call)
+    assert differ == []
