@@ -85,3 +85,34 @@ def test_an_estimate_says_that_graphs_of_gradients_run_in_another_order_on_a_gpu
     )
     noted = run_capture(out, [sys.executable, str(path)], mode="fake").xmem
     assert any("create_graph=True" in said for said in noted["assumptions"])
+    assert noted["graphs_of_gradients"]
+
+
+CHOICES = """
+import torch, torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+x = torch.randn(2, 4, 64, 64, device="cuda", requires_grad=True)
+def attend(*kernels, **options):
+    with sdpa_kernel(list(kernels), **options):
+        return F.scaled_dot_product_attention(x, x, x)
+F.scaled_dot_product_attention(x, x, x)
+attend(SDPBackend.EFFICIENT_ATTENTION)
+attend(SDPBackend.MATH, SDPBackend.EFFICIENT_ATTENTION, set_priority=True)
+try:
+    attend(SDPBackend.FLASH_ATTENTION)
+except RuntimeError as error:
+    assert str(error) == "No available kernel. Aborting execution."
+else:
+    raise SystemExit("a kernel that takes no float32 ran")
+x = torch.randn(4, 8, device="cuda")
+"""
+
+
+def test_what_a_script_allows_attention_is_noted_and_holds(tmp_path: Path) -> None:
+    path, out = tmp_path / "train.py", tmp_path / "out"
+    out.mkdir()
+    path.write_text(CHOICES + TRAIN)
+    run = run_capture(out, [sys.executable, str(path)], mode="fake")
+    assert run.xmem["attention"]["kernels"] == ["memory-efficient", "math,memory-efficient"]
+    assert run.xmem["attention"]["in_order"] == [0, 1]
+    assert run.xmem["attention"]["time_ns"] == sorted(run.xmem["attention"]["time_ns"])

@@ -237,6 +237,21 @@ class StreamNotes:
 
 
 @dataclass(frozen=True)
+class AttentionNotes:
+    """Calls of attention for which the script left CUDA another choice of kernels than the default.
+
+    Attributes:
+        time_ns: A time within the call, on the clock of the trace.
+        kernels: The kernels that are allowed, by priority, with commas between.
+        in_order: 1 where that priority counts, rather than CUDA's own; else 0.
+    """
+
+    time_ns: list[int] = field(default_factory=list)
+    kernels: list[str] = field(default_factory=list)
+    in_order: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
 class CommunicatorNote:
     """A communicator of NCCL, and what it connected on a phantom GPU, or would have connected on one.
 
@@ -318,6 +333,8 @@ class CaptureNotes:
         script_ended: Whether it was recorded to its end.
         values: Reads of values that were not known, of a run on the CPU that computed nothing.
         streams: The CUDA streams of a run on the CPU.
+        attention: Calls of attention that may not take every kernel.
+        graphs_of_gradients: Whether a backward pass on the CPU made a graph: a GPU runs it otherwise.
         nccl: What NCCL connected for it, or would have connected on a GPU.
         phantom: Notes of a run on a phantom GPU.
         measured: Notes of PyTorch's allocator on a real GPU.
@@ -337,6 +354,8 @@ class CaptureNotes:
     script_ended: bool = False
     values: tuple[ValueRead, ...] = ()
     streams: StreamNotes = field(default_factory=StreamNotes)
+    attention: AttentionNotes = field(default_factory=AttentionNotes)
+    graphs_of_gradients: bool = False
     nccl: NcclNotes = field(default_factory=NcclNotes)
     phantom: PhantomNotes | None = None
     measured: AllocatorNotes | None = None
@@ -367,6 +386,7 @@ def parse_notes(noted: Mapping[str, Any]) -> CaptureNotes:
     notes: CaptureNotes = decode(CaptureNotes, noted, skip_unknown=True)
     _require_columns(notes.tensors)
     _require_streams(notes.streams)
+    _require_attention(notes.attention)
     _require_nccl(notes.nccl)
     for requests in notes.phantom.requests if notes.phantom else ():
         _require_history(requests)
@@ -404,6 +424,16 @@ def _require_streams(streams: StreamNotes) -> None:
         raise ValueError("streams.stream must have as many rows as streams.time_ns")
     if not len(streams.used_address) == len(streams.used_ns) == len(streams.used_on):
         raise ValueError("streams.used_address, used_ns and used_on must have as many rows as each other")
+
+
+def _require_attention(attention: AttentionNotes) -> None:
+    """Check that the columns have the same length.
+
+    Raises:
+        ValueError: They have not.
+    """
+    if not len(attention.time_ns) == len(attention.kernels) == len(attention.in_order):
+        raise ValueError("attention.kernels and in_order must have as many rows as attention.time_ns")
 
 
 _MOST_RANKS = 1 << 24

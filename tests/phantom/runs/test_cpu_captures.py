@@ -155,6 +155,53 @@ def test_transforms_take_the_work_areas_that_they_take_on_a_gpu(tmp_path: Path) 
     assert made[1] == on_gpu[1]
 
 
+CHOSEN_ATTENTION = """
+    import torch, torch.nn.functional as F
+    from torch import nn
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.heads, self.out = nn.Linear(256, 768), nn.Linear(256, 256)
+
+        def forward(self, x):
+            query, key, value = self.heads(x).view(2, 256, 3, 4, 64).permute(2, 0, 3, 1, 4)
+            result = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+            return x + self.out(result.transpose(1, 2).reshape(2, 256, 256))
+
+    model = nn.Sequential(Block(), Block()).cuda().to(torch.{dtype})
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+    for _ in range(4):
+        optimizer.zero_grad()
+        with sdpa_kernel([getattr(SDPBackend, name) for name in {kernels}]{options}):
+            loss = model(torch.randn(2, 256, 256, dtype=torch.{dtype}).cuda()).square().mean()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kernels", "options"),
+    most_nightly(
+        [
+            ("float32", ["MATH"], ""),
+            ("bfloat16", ["MATH"], ""),
+            ("bfloat16", ["CUDNN_ATTENTION"], ""),
+            ("bfloat16", ["EFFICIENT_ATTENTION", "MATH"], ""),
+            ("bfloat16", ["EFFICIENT_ATTENTION", "FLASH_ATTENTION"], ", set_priority=True"),
+        ]
+    ),
+)
+def test_attention_takes_the_kernels_that_the_script_allows(
+    dtype: str, kernels: list[str], options: str, tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    filled = CHOSEN_ATTENTION.format(dtype=dtype, kernels=kernels, options=options)
+    script.write_text(textwrap.dedent(filled))
+    assert requests(PYTHONS[0], script, "fake") == requests(PYTHONS[0], script, "phantom")
+
+
 TRITON = """
     import torch, triton, triton.language as tl
     from torch import nn

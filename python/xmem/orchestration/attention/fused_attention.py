@@ -5,7 +5,7 @@ of its own.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -112,6 +112,7 @@ def _recorded_calls(workload: Workload, context: Context) -> Iterator[_RecordedC
         owner[of_call] = True
     made_by_node = rows_by_event(operators.enclosing(workload.operator, owner))
     previous_ns = -1
+    choices = _Choices(context)
     for row, of_call in zip(calls.tolist(), nodes, strict=True):
         end_ns = int(events.end_ns[row])
         call = _call(context, row)
@@ -123,7 +124,7 @@ def _recorded_calls(workload: Workload, context: Context) -> Iterator[_RecordedC
             if len(lasting):
                 of_nodes = [made_by_node[node] for node in of_call.tolist() if node in made_by_node]
                 yield _RecordedCall(
-                    call=call,
+                    call=choices.of(call, int(events.begin_ns[row]), end_ns),
                     row=row,
                     made=inside,
                     result=int(lasting[-1]),
@@ -133,6 +134,26 @@ def _recorded_calls(workload: Workload, context: Context) -> Iterator[_RecordedC
                     made_backward=np.sort(np.concatenate(of_nodes)) if of_nodes else np.empty(0, np.intp),
                 )
         previous_ns = end_ns
+
+
+class _Choices:
+    """The kernels that a script allows its calls, where those are not all of them."""
+
+    def __init__(self, context: Context) -> None:
+        noted = context.notes.attention
+        by_name = {kernel.value: kernel for kernel in Kernel}
+        self._time_ns = np.array(noted.time_ns, np.int64)
+        self._allowed = [
+            tuple(by_name[name] for name in names.split(",") if name in by_name) for names in noted.kernels
+        ]
+        self._in_order = noted.in_order
+
+    def of(self, call: AttentionCall, begin_ns: int, end_ns: int) -> AttentionCall:
+        """Return the call with its choice."""
+        noted = int(np.searchsorted(self._time_ns, begin_ns))
+        if noted == len(self._time_ns) or self._time_ns[noted] > end_ns:
+            return call
+        return replace(call, allowed=self._allowed[noted], in_order=self._in_order[noted] != 0)
 
 
 def _call(context: Context, row: int) -> AttentionCall | None:

@@ -26,6 +26,10 @@ class Kernel(Enum):
     MATH = "math"
 
 
+# `at::Context::sdp_priority_order` (2.6 to 2.13).
+DEFAULT_ORDER = (Kernel.FLASH, Kernel.EFFICIENT, Kernel.MATH, Kernel.CUDNN)
+
+
 @dataclass(frozen=True)
 class AttentionCall:
     """One call of `scaled_dot_product_attention`.
@@ -46,6 +50,8 @@ class AttentionCall:
         causal: Whether the call asks for the causal mask without giving a mask.
         dropout: Whether some attention weights are dropped.
         scattered: Whether the elements of a head do not lie side by side, which no fused kernel reads.
+        allowed: Kernels that the script allows, by priority.
+        in_order: Whether that priority counts, rather than CUDA's own.
     """
 
     item_bytes: int
@@ -63,6 +69,8 @@ class AttentionCall:
     causal: bool = False
     dropout: bool = False
     scattered: bool = False
+    allowed: tuple[Kernel, ...] = DEFAULT_ORDER
+    in_order: bool = False
 
     @property
     def query_bytes(self) -> int:
@@ -91,33 +99,42 @@ class AttentionCall:
 
 
 def kernel_of(call: AttentionCall, target: Target) -> Kernel:
-    """Return the kernel that CUDA takes in training with all of them allowed, which is the default.
+    """Return the kernel that CUDA takes in training: the first that takes the call, of those allowed.
 
     Source: `aten/src/ATen/native/transformers/cuda/sdp_utils.cpp`, `select_sdp_backend` (2.6, 2.12). cuDNN
     comes first on compute capability 9 and 10 where PyTorch ships cuDNN newer than 9.15, seen in 2.12.
     """
+    tried = call.allowed
+    major, _ = target.compute_capability
+    if Kernel.CUDNN in tried and not call.in_order and major in (9, 10) and target.torch_version >= (2, 12):
+        tried = (Kernel.CUDNN, *tried)
+    for kernel in tried:
+        if _takes(kernel, call, target):
+            return kernel
+    return Kernel.MATH  # on a GPU, the script would fail
+
+
+def _takes(kernel: Kernel, call: AttentionCall, target: Target) -> bool:
+    if kernel is Kernel.MATH:
+        return True
     if call.scattered:
-        return Kernel.MATH
+        return False
     half = call.item_bytes == 2
     major, _ = target.compute_capability
-    grouped = call.key_heads != call.heads
-    same_width = call.width == call.value_width
-    masked = call.mask_elements > 0
-    if half and major in (9, 10) and target.torch_version >= (2, 12) and not call.dropout:
+    if kernel is Kernel.CUDNN:
         widest = 256 if major == 9 else 128
-        if call.width % 8 == 0 and call.value_width % 8 == 0 and call.width <= widest:
-            return Kernel.CUDNN
-    if half and major >= 8 and not masked and same_width and call.width <= 256:
+        eights = call.width % 8 == 0 and call.value_width % 8 == 0
+        return half and major >= 8 and not call.dropout and eights and call.width <= widest
+    if kernel is Kernel.FLASH:
         little_shared_memory = _little_shared_memory(target)
         too_wide = little_shared_memory and (192 < call.width <= 224 or (call.width > 224 and call.dropout))
         uneven = call.causal and call.length != call.key_length
-        if not too_wide and not uneven:
-            return Kernel.FLASH
+        fits = call.width == call.value_width and call.width <= 256
+        return half and major >= 8 and call.mask_elements == 0 and fits and not too_wide and not uneven
     multiple = 8 if half else 4
     fits = call.width % multiple == 0 and call.value_width % multiple == 0
-    if call.item_bytes <= _FLOAT and fits and not grouped and (major >= 8 or not call.bfloat16):
-        return Kernel.EFFICIENT
-    return Kernel.MATH
+    whole = major >= 8 or not call.bfloat16
+    return call.item_bytes <= _FLOAT and fits and whole and call.key_heads == call.heads
 
 
 def lies_by_position(call: AttentionCall, kernel: Kernel) -> bool:
@@ -205,9 +222,12 @@ def write_backward(tape: Tape, call: AttentionCall, kernel: Kernel, target: Targ
     )
     sums_bytes = call.rows * _FLOAT
     if kernel is Kernel.CUDNN:
-        accumulator = call.rows * call.width * _FLOAT + sums_bytes
+        accumulated = call.rows * call.width * _FLOAT
+        accumulator = accumulated + sums_bytes
         if target.compute_capability[0] == 9:
             accumulator += 256
+        if target.compute_capability[0] in (8, 12):  # only where the script selects it
+            accumulator += accumulated + 128
         if call.key_heads != call.heads:
             accumulator += (call.key_bytes + call.value_bytes) * call.heads // call.key_heads
         tape.flash(accumulator)

@@ -97,10 +97,10 @@ def _install_on_cpu(settings: Settings) -> None:
     from .on_cpu.slow_dtypes import SlowDtypes
     from .patches import Patches
     from .session import Session
-    from .watching.backward import note_graphs_of_gradients
+    from .watching.backward import follow_graphs_of_gradients
 
     session, patches = Session(settings), Patches()
-    note_graphs_of_gradients(session.assume)
+    follow_graphs_of_gradients(session.note_graph_of_gradients)
     cuda_answers.install(session)
     autocast, alignments = CudaAutocast(), Alignments(session)
     autocast.install()

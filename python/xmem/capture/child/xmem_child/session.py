@@ -482,7 +482,7 @@ class Session(RunNotes):
 
 
 _LARGE = "the recording of operators ended early, because it would take most of the host's memory"
-_NOT_PUBLISHED = ("tensors", "lines", "launches", "streams")  # as long as the run
+_NOT_PUBLISHED = ("tensors", "lines", "launches", "streams", "attention")  # as long as the run
 _COUNTING = (State.RECORDING, State.PEER)
 
 

@@ -15,13 +15,13 @@ from torch.library import Library
 from ..patches import Patches
 from ..records.run_notes import RunNotes
 from ..watching.device_memory import usage
-from .attention_kernels import computes_scores, result_strides
+from .attention_kernels import computes_scores, other_choice, result_strides
 
 _SAVED_MASK = "F.dropout keeps a bool mask, as CUDA does, instead of noise in the input's dtype"
 _FUSED_ATTENTION = (
     "attention dropout is left out, so that the CPU uses its flash kernel and saves what CUDA saves"
 )
-_FLASH_FOR_EFFICIENT = "the CPU's flash kernel replaces CUDA's memory-efficient one, which the script selects"
+_FLASH_FOR_OTHERS = "the CPU's flash kernel stands for the fused one of CUDA that the script selects"
 _ATTENTION_LAYOUT = (
     "fused attention lays out its result as CUDA's kernels do: as the query, or by position, then by head"
 )
@@ -79,16 +79,17 @@ class Alignments:
             self._run.assume(_ATTENTION_OF_DTENSORS)
             return _attention_of_dtensors(query, key, value, attn_mask, is_causal, options.get("scale"))
         from_scores = computes_scores(query, key, value, attn_mask, is_causal, dropout_p)
+        if (choice := other_choice()) is not None:
+            self._run.attention.note(*choice)
         backends = torch.backends.cuda
         had_flash = backends.flash_sdp_enabled()
         if from_scores:
             self._run.align("attention_scores", _SCORES)
         elif dropout_p > 0:
             self._run.align("attention_dropout", _FUSED_ATTENTION)
-        borrow_flash = backends.mem_efficient_sdp_enabled() and not had_flash and not from_scores
-        if borrow_flash:
-            self._run.align("flash_for_efficient_attention", _FLASH_FOR_EFFICIENT)
-        backends.enable_flash_sdp((had_flash or borrow_flash) and not from_scores)
+        if not (had_flash or from_scores):
+            self._run.align("flash_for_other_attention", _FLASH_FOR_OTHERS)
+        backends.enable_flash_sdp(not from_scores)
         try:
             return _aten.scaled_dot_product_attention.default.decompose(
                 query, key, value, attn_mask, dropout_p if from_scores else 0.0, is_causal, **options

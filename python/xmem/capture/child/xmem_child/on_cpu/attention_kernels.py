@@ -8,6 +8,7 @@ and how its result lies.
 
 from __future__ import annotations
 
+import os
 from enum import Enum
 
 import torch
@@ -19,18 +20,40 @@ _LITTLE_SHARED_MEMORY = ((8, 6), (8, 7), (8, 9))
 
 
 class _Kernel(Enum):
-    CUDNN = "cuDNN"
+    MATH = "math"
     FLASH = "flash"
     EFFICIENT = "memory-efficient"
+    CUDNN = "cuDNN"
+
+
+# By their numbers in `torch.nn.attention.SDPBackend`.
+_KERNELS = (_Kernel.MATH, _Kernel.FLASH, _Kernel.EFFICIENT, _Kernel.CUDNN)
+_DEFAULT_ORDER = (_Kernel.FLASH, _Kernel.EFFICIENT, _Kernel.MATH, _Kernel.CUDNN)
+
+
+def other_choice() -> tuple[list[str], bool] | None:
+    """Return the kernels that the script allows, and whether it decides where cuDNN comes among them; None
+    where it leaves CUDA its default."""
+    allowed, is_ordered = _allowed(), _is_ordered()
+    if not is_ordered and len(allowed) == len(_KERNELS):
+        return None
+    return [kernel.value for kernel in allowed], is_ordered
 
 
 def computes_scores(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool, dropout: float
 ) -> bool:
-    """Return whether no fused kernel of CUDA takes a call, so that scores are computed and kept."""
+    """Return whether no fused kernel of CUDA takes a call, so that scores are computed and kept.
+
+    Raises:
+        RuntimeError: Nor may they be computed: the script allows no kernel that takes the call. It is CUDA's.
+    """
     if query.dim() != 4 or 0 in query.shape or 0 in key.shape:
         return False
-    return _kernel_of(query, key, value, mask, is_causal, dropout) is None
+    kernel = _kernel_of(query, key, value, mask, is_causal, dropout)
+    if kernel is None:
+        raise RuntimeError("No available kernel. Aborting execution.")
+    return kernel is _Kernel.MATH
 
 
 def result_strides(
@@ -65,25 +88,76 @@ def _laid_out_as(query: Tensor, width: int) -> tuple[int, ...]:
 def _kernel_of(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool, dropout: float
 ) -> _Kernel | None:
+    """Return the first kernel of those that CUDA tries that takes a call."""
+    for kernel in _tried():
+        if _takes(kernel, query, key, value, mask, is_causal, dropout):
+            return kernel
+    return None
+
+
+def _takes(
+    kernel: _Kernel,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    is_causal: bool,
+    dropout: float,
+) -> bool:
+    if kernel is _Kernel.MATH:
+        return True
     if any(tensor.size(-1) > 1 and tensor.stride(-1) != 1 for tensor in (query, key, value)):
-        return None
+        return False
     capability, item = torch.cuda.get_device_capability(), query.element_size()
     major, width, value_width = capability[0], query.size(-1), value.size(-1)
-    if item == 2 and major in (9, 10) and _release() >= _CUDNN_FIRST and dropout == 0:
+    if kernel is _Kernel.CUDNN:
         widest = 256 if major == 9 else 128
-        if width % 8 == 0 and value_width % 8 == 0 and width <= widest:
-            return _Kernel.CUDNN
-    if item == 2 and major >= 8 and mask is None and width == value_width and width <= _WIDEST:
+        eights = width % 8 == 0 and value_width % 8 == 0
+        return item == 2 and major >= 8 and dropout == 0 and eights and width <= widest
+    if kernel is _Kernel.FLASH:
         little = capability in _LITTLE_SHARED_MEMORY or major == 12
         too_wide = little and (192 < width <= 224 or (width > 224 and dropout > 0))
-        if not too_wide and not (is_causal and query.size(-2) != key.size(-2)):
-            return _Kernel.FLASH
+        uneven = is_causal and query.size(-2) != key.size(-2)
+        fits = width == value_width and width <= _WIDEST
+        return item == 2 and major >= 8 and mask is None and fits and not too_wide and not uneven
     multiple = 8 if item == 2 else 4
     fits = width % multiple == 0 and value_width % multiple == 0
-    whole = major >= 8 or query.dtype != torch.bfloat16
-    if item <= 4 and fits and whole and query.size(1) == key.size(1):
-        return _Kernel.EFFICIENT
-    return None
+    if query.dtype == torch.bfloat16 and major < 8:
+        return False
+    return bool(item <= 4 and fits and query.size(1) == key.size(1))
+
+
+def _tried() -> tuple[_Kernel, ...]:
+    """Return the kernels in the order in which CUDA tries them."""
+    allowed = _allowed()
+    major, _ = torch.cuda.get_device_capability()
+    if _Kernel.CUDNN in allowed and not _is_ordered() and major in (9, 10) and _release() >= _CUDNN_FIRST:
+        return (_Kernel.CUDNN, *(kernel for kernel in allowed if kernel is not _Kernel.CUDNN))
+    return allowed
+
+
+def _allowed() -> tuple[_Kernel, ...]:
+    """Return the kernels that the script allows, by its priorities (``torch.nn.attention.sdpa_kernel``)."""
+    backends = torch.backends.cuda
+    is_on = {
+        _Kernel.MATH: backends.math_sdp_enabled(),
+        _Kernel.FLASH: backends.flash_sdp_enabled(),
+        _Kernel.EFFICIENT: backends.mem_efficient_sdp_enabled(),
+        _Kernel.CUDNN: backends.cudnn_sdp_enabled(),
+    }
+    return tuple(kernel for kernel in _order() if is_on[kernel])
+
+
+def _is_ordered() -> bool:
+    """Return whether the script decides where cuDNN comes."""
+    return _order() != _DEFAULT_ORDER or "TORCH_CUDNN_SDPA_DEPRIORITIZED" in os.environ
+
+
+def _order() -> tuple[_Kernel, ...]:
+    if not hasattr(torch._C, "_get_sdp_priority_order"):  # before torch 2.6
+        return _DEFAULT_ORDER
+    # Before torch 2.7, the last number is not set.
+    return tuple(_KERNELS[number] for number in torch._C._get_sdp_priority_order()[: len(_KERNELS)])
 
 
 def _release() -> tuple[int, ...]:

@@ -14,6 +14,13 @@ from ..watching.iterations import Iterations
 from ..watching.script_settings import ScriptSettings
 from ..watching.spans import Span, SpanRecorder
 from ..watching.tensor_names import TensorNames
+from .attention_choices import AttentionChoices
+
+_ANOTHER_ORDER = (
+    "a backward pass that makes a graph (create_graph=True) numbers its nodes in a thread of its own on a "
+    "GPU, and on the CPU not: the backward of that graph runs in another order, and its peak may be some "
+    "gradients higher or lower, which widens the interval (--mode phantom has the order)"
+)
 
 
 class RunNotes:
@@ -24,6 +31,8 @@ class RunNotes:
         names: Names of tensors.
         script_settings: Settings of torch that the script changed.
         iterations: Counts of iterations.
+        attention: Calls of attention that may not take every kernel.
+        graphs_of_gradients: Whether a backward pass made a graph, which a GPU would run in another order.
         thread: The recorded thread, 0 before the recording.
     """
 
@@ -32,6 +41,8 @@ class RunNotes:
         self.names = TensorNames()
         self.script_settings = ScriptSettings()
         self.iterations = Iterations()
+        self.attention = AttentionChoices()
+        self.graphs_of_gradients = False
         self.thread = 0
         self._argv = masked_arguments(sys.argv)
         self._first_iteration_ns = -1
@@ -46,6 +57,11 @@ class RunNotes:
     def assume(self, text: str) -> None:
         """Remember an assumption for the metadata."""
         self._assumptions[text] = None
+
+    def note_graph_of_gradients(self) -> None:
+        """Note that a backward pass on the CPU made a graph."""
+        self.graphs_of_gradients = True
+        self.assume(_ANOTHER_ORDER)
 
     def note_training(self, time_ns: int) -> None:
         """Note training; the first iteration begins with the first such note."""
@@ -81,6 +97,8 @@ class RunNotes:
                 for name, (count, note) in self._alignments.items()
             ],
             "assumptions": list(self._assumptions),
+            "graphs_of_gradients": self.graphs_of_gradients,
+            "attention": self.attention.columns(base_ns),
             "lines": self.spans.lines(),
             "modules": self.names.modules,
             "tensors": self.names.columns(base_ns),

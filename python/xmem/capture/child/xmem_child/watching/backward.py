@@ -25,18 +25,14 @@ def follow_backward(on_end: Callable[[], None]) -> None:
 
 
 _CREATE_GRAPH_AT = {"backward": 3, "grad": 4}
-_ANOTHER_ORDER = (
-    "a backward pass that makes a graph (create_graph=True) numbers its nodes in a thread of its own on a "
-    "GPU, and on the CPU not: the backward of that graph runs in another order, and its peak may be some "
-    "gradients higher or lower (--mode phantom has the order)"
-)
 
 
-def note_graphs_of_gradients(assume: Callable[[str], None]) -> None:
-    """Say of backward passes on the CPU what differs where they make a graph; for the life of the process.
+def follow_graphs_of_gradients(on_graph: Callable[[], None]) -> None:
+    """Call ``on_graph`` before every backward pass that makes a graph; for the life of the process.
 
     Autograd's engine runs nodes by their sequence numbers, which each thread counts by itself
-    (``torch/csrc/autograd/function.h``); those of a GPU have a thread, those of the CPU the caller's.
+    (``torch/csrc/autograd/function.h``); those of a GPU have a thread, those of the CPU the caller's. So the
+    backward of such a graph runs in another order on the CPU.
     """
 
     def follow(name: str) -> None:
@@ -45,7 +41,7 @@ def note_graphs_of_gradients(assume: Callable[[str], None]) -> None:
         @functools.wraps(run)
         def run_noted(*args: Any, **kwargs: Any) -> Any:
             if kwargs.get("create_graph", len(args) > place and args[place]):
-                assume(_ANOTHER_ORDER)
+                on_graph()
             return run(*args, **kwargs)
 
         setattr(torch.autograd, name, run_noted)
