@@ -85,7 +85,7 @@ def test_an_estimate_says_that_graphs_of_gradients_run_in_another_order_on_a_gpu
     )
     noted = run_capture(out, [sys.executable, str(path)], mode="fake").xmem
     assert any("create_graph=True" in said for said in noted["assumptions"])
-    assert noted["graphs_of_gradients"]
+    assert noted["doubts"] == ["graphs_of_gradients"]
 
 
 CHOICES = """
@@ -116,3 +116,17 @@ def test_what_a_script_allows_attention_is_noted_and_holds(tmp_path: Path) -> No
     assert run.xmem["attention"]["kernels"] == ["memory-efficient", "math,memory-efficient"]
     assert run.xmem["attention"]["in_order"] == [0, 1]
     assert run.xmem["attention"]["time_ns"] == sorted(run.xmem["attention"]["time_ns"])
+
+
+def test_an_estimate_says_that_transforms_hold_memory_longer_than_on_a_gpu(tmp_path: Path) -> None:
+    path, out = tmp_path / "train.py", tmp_path / "out"
+    out.mkdir()
+    path.write_text(
+        "import torch\n"
+        "from torch.func import grad, vmap\n"
+        "x = torch.randn(4, 8, device='cuda')\n"
+        "vmap(grad(lambda row: (row**2).sum()))(x)\n" + TRAIN
+    )
+    noted = run_capture(out, [sys.executable, str(path)], mode="fake").xmem
+    assert noted["doubts"] == ["transforms"]
+    assert any("torch.func's transforms" in said for said in noted["assumptions"])

@@ -12,7 +12,7 @@ from xmem.estimation.open_sizes import left_open
 from xmem.estimation.verdict import Judged
 from xmem.run.job_settings import job_settings
 from xmem.run.recorded import Origin
-from xmem.trace.notes import Mode
+from xmem.trace.notes import Doubt, Mode
 
 # What a log or a measurement of a real machine showed was between half and all of what the model says.
 _UNKNOWN_SHARE_OF_NCCL = 0.5
@@ -21,9 +21,13 @@ _UNKNOWN_SHARE_OF_NCCL = 0.5
 # kLargeBuffer (torch 2.13, CUDACachingAllocator.cpp) more or less.
 _SEGMENT_BYTES = 20 << 20
 
-# By how much estimates of runs on the CPU that make graphs of gradients were off, at most, where nothing else
-# was: 8 scripts (physics-informed networks, gradient penalties, meta-learning, Hessians, forces), torch 2.12.
-_UNKNOWN_SHARE_OF_ANOTHER_ORDER = 0.06
+# By what share the truth may lie below and above estimates of runs on the CPU with a doubt, as it did at most
+# for scripts where nothing else was off, torch 2.12: 8 with graphs of gradients (physics-informed networks,
+# gradient penalties, meta-learning, Hessians, forces), 3 with transforms (gradients of single samples).
+_SHARES_OF_DOUBTS: dict[Doubt, tuple[float, float]] = {
+    "graphs_of_gradients": (0.06, 0.06),
+    "transforms": (0.7, 0.0),
+}
 
 _MEASURED = "counted by PyTorch's own allocator while the trace was recorded"
 _AND_A_SEGMENT = ", and one segment more for the rest of the run"
@@ -120,10 +124,9 @@ def left_open_by(
     if stages.recorded.origin is Origin.FOREIGN_CPU:
         least_bytes = max(bounds.perfect_reuse_bytes, (least_bytes or reserved_bytes) - _SEGMENT_BYTES)
         most_bytes = max(most_bytes or 0, reserved_bytes) + _SEGMENT_BYTES
-    if stages.recorded.notes.graphs_of_gradients:
-        unknown_bytes = int(_UNKNOWN_SHARE_OF_ANOTHER_ORDER * reserved_bytes)
-        least_bytes = min(least_bytes or reserved_bytes, reserved_bytes) - unknown_bytes
-        most_bytes = max(most_bytes or 0, reserved_bytes) + unknown_bytes
+    for less, more in map(_SHARES_OF_DOUBTS.__getitem__, stages.recorded.notes.doubts):
+        least_bytes = int(min(least_bytes or reserved_bytes, reserved_bytes) - less * reserved_bytes)
+        most_bytes = int(max(most_bytes or 0, reserved_bytes) + more * reserved_bytes)
     if stages.warm is not None:
         opened = stages.warm.open(stages.workload, stages.settings.options)
         least_bytes, most_bytes = opened.least_bytes, opened.most_bytes

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from xmem.files.decoding import decode
 
@@ -314,6 +314,9 @@ class LaunchNotes:
     multiprocessors: int = -1
 
 
+Doubt = Literal["graphs_of_gradients", "transforms"]
+
+
 @dataclass(frozen=True)
 class CaptureNotes:
     """What a capture noted about its run.
@@ -334,7 +337,7 @@ class CaptureNotes:
         values: Reads of values that were not known, of a run on the CPU that computed nothing.
         streams: The CUDA streams of a run on the CPU.
         attention: Calls of attention that may not take every kernel.
-        graphs_of_gradients: Whether a backward pass on the CPU made a graph: a GPU runs it otherwise.
+        doubts: What a run on the CPU did that cannot be followed exactly there.
         nccl: What NCCL connected for it, or would have connected on a GPU.
         phantom: Notes of a run on a phantom GPU.
         measured: Notes of PyTorch's allocator on a real GPU.
@@ -355,7 +358,7 @@ class CaptureNotes:
     values: tuple[ValueRead, ...] = ()
     streams: StreamNotes = field(default_factory=StreamNotes)
     attention: AttentionNotes = field(default_factory=AttentionNotes)
-    graphs_of_gradients: bool = False
+    doubts: tuple[Doubt, ...] = ()
     nccl: NcclNotes = field(default_factory=NcclNotes)
     phantom: PhantomNotes | None = None
     measured: AllocatorNotes | None = None

@@ -100,7 +100,7 @@ def _install_on_cpu(settings: Settings) -> None:
     from .watching.backward import follow_graphs_of_gradients
 
     session, patches = Session(settings), Patches()
-    follow_graphs_of_gradients(session.note_graph_of_gradients)
+    follow_graphs_of_gradients(lambda: session.doubt("graphs_of_gradients"))
     cuda_answers.install(session)
     autocast, alignments = CudaAutocast(), Alignments(session)
     autocast.install()

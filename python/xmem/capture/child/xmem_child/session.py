@@ -428,6 +428,8 @@ class Session(RunNotes):
         }
 
     def _cpu_metadata(self, base_ns: int) -> dict[str, Any]:
+        if usage.transforms:
+            self.doubt("transforms")
         streams = {} if self.streams is None else self.streams(self.thread, base_ns)
         notes = {"values": []} if self.values is None else self.values.notes()
         return {**self._world(), "streams": streams, **notes}

@@ -16,11 +16,19 @@ from ..watching.spans import Span, SpanRecorder
 from ..watching.tensor_names import TensorNames
 from .attention_choices import AttentionChoices
 
-_ANOTHER_ORDER = (
-    "a backward pass that makes a graph (create_graph=True) numbers its nodes in a thread of its own on a "
-    "GPU, and on the CPU not: the backward of that graph runs in another order, and its peak may be some "
-    "gradients higher or lower, which widens the interval (--mode phantom has the order)"
-)
+# What cannot be followed exactly on the CPU; the estimate knows by how much (``xmem.estimation.interval``).
+_DOUBTS = {
+    "graphs_of_gradients": (
+        "a backward pass that makes a graph (create_graph=True) numbers its nodes in a thread of its own on "
+        "a GPU, and on the CPU not: the backward of that graph runs in another order, and its peak may be some "
+        "gradients higher or lower, which widens the interval (--mode phantom has the order)"
+    ),
+    "transforms": (
+        "while it records shapes, as it must on the CPU, the profiler keeps memory of torch.func's transforms "
+        "(vmap, grad) that a GPU lets go: the estimate may be far too high, which widens the interval "
+        "(--mode phantom records no shapes)"
+    ),
+}
 
 
 class RunNotes:
@@ -32,7 +40,6 @@ class RunNotes:
         script_settings: Settings of torch that the script changed.
         iterations: Counts of iterations.
         attention: Calls of attention that may not take every kernel.
-        graphs_of_gradients: Whether a backward pass made a graph, which a GPU would run in another order.
         thread: The recorded thread, 0 before the recording.
     """
 
@@ -42,7 +49,7 @@ class RunNotes:
         self.script_settings = ScriptSettings()
         self.iterations = Iterations()
         self.attention = AttentionChoices()
-        self.graphs_of_gradients = False
+        self._doubts: dict[str, None] = {}
         self.thread = 0
         self._argv = masked_arguments(sys.argv)
         self._first_iteration_ns = -1
@@ -58,10 +65,10 @@ class RunNotes:
         """Remember an assumption for the metadata."""
         self._assumptions[text] = None
 
-    def note_graph_of_gradients(self) -> None:
-        """Note that a backward pass on the CPU made a graph."""
-        self.graphs_of_gradients = True
-        self.assume(_ANOTHER_ORDER)
+    def doubt(self, name: str) -> None:
+        """Remember that the run on the CPU did what cannot be followed exactly there."""
+        self._doubts[name] = None
+        self.assume(_DOUBTS[name])
 
     def note_training(self, time_ns: int) -> None:
         """Note training; the first iteration begins with the first such note."""
@@ -97,7 +104,7 @@ class RunNotes:
                 for name, (count, note) in self._alignments.items()
             ],
             "assumptions": list(self._assumptions),
-            "graphs_of_gradients": self.graphs_of_gradients,
+            "doubts": list(self._doubts),
             "attention": self.attention.columns(base_ns),
             "lines": self.spans.lines(),
             "modules": self.names.modules,

@@ -40,7 +40,9 @@ def follow_graphs_of_gradients(on_graph: Callable[[], None]) -> None:
 
         @functools.wraps(run)
         def run_noted(*args: Any, **kwargs: Any) -> Any:
-            if kwargs.get("create_graph", len(args) > place and args[place]):
+            makes_graph = kwargs.get("create_graph", len(args) > place and args[place])
+            # `torch.func.grad` always does, whether or not anything is done with it.
+            if makes_graph and torch._C._functorch.peek_interpreter_stack() is None:
                 on_graph()
             return run(*args, **kwargs)
 

@@ -47,9 +47,15 @@ running = _CallState()
 
 
 class _Usage:
-    """The number of times the script asked for the GPU; at 0 it may still turn out to train on the CPU."""
+    """What the script did.
+
+    Attributes:
+        requests: How often it asked for the GPU; at 0 it may still turn out to train on the CPU.
+        transforms: Whether it computes inside of ``torch.func``'s transforms.
+    """
 
     requests = 0
+    transforms = False
 
 
 usage = _Usage()
@@ -74,6 +80,7 @@ def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
         return _storage_of(tensor)
     except (RuntimeError, NotImplementedError):
         if _functorch.is_functorch_wrapped_tensor(tensor):
+            usage.transforms = True
             return storage_of(_functorch.get_unwrapped(tensor))
         if tensor.layout is torch.sparse_coo:
             return _storage_of(tensor._values())
