@@ -20,13 +20,13 @@ from .attention_choices import AttentionChoices
 _DOUBTS = {
     "graphs_of_gradients": (
         "a backward pass that makes a graph (create_graph=True) numbers its nodes in a thread of its own on "
-        "a GPU, and on the CPU not: the backward of that graph runs in another order, and its peak may be some "
-        "gradients higher or lower, which widens the interval (--mode phantom has the order)"
+        "a GPU, and on the CPU not: the backward of that graph runs in another order, and its peak may be "
+        "some gradients higher or lower, which widens the interval (--mode phantom has the order)"
     ),
     "transforms": (
-        "while it records shapes, as it must on the CPU, the profiler keeps memory of torch.func's transforms "
-        "(vmap, grad) that a GPU lets go: the estimate may be far too high, which widens the interval "
-        "(--mode phantom records no shapes)"
+        "while it records shapes, as it must on the CPU, the profiler keeps memory of torch.func's "
+        "transforms (vmap, grad) that a GPU lets go: the estimate may be far too high, which widens the "
+        "interval (--mode phantom records no shapes)"
     ),
 }
 
