@@ -131,7 +131,7 @@ test-stacks: $(STAMPS)/xmem $(STAMPS)/develop  ## Run popular training stacks, o
 	$(if $(STACKS),,cd tests && python -m stacks.page)
 	XMEM_STACKS='$(STACKS)' pytest -q tests/stacks
 
-test-nightly: test-stacks $(STAMPS)/xmem $(STAMPS)/develop .venv-cuda13/ready .venv-cuda12/ready .venv-oldest/ready  ## Stacks, fuzzing, and long runs of the allocator's tests
+test-nightly: test-cpp test-stacks $(STAMPS)/xmem $(STAMPS)/develop .venv-cuda13/ready .venv-cuda12/ready .venv-oldest/ready  ## Stacks, fuzzing, and long runs of the allocator's tests
 	$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=1200
 	$(PHANTOM_PYTEST) -m nightly
 	XMEM_PHANTOM_CUDNN=$(CURDIR)/.venv-cuda12/cudnn/nvidia/cudnn/lib/libcudnn.so.9 \
