@@ -1,6 +1,8 @@
 """Questions that scripts ask torch.cuda, and the moves between host and GPU that they make."""
 
 import io
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -92,6 +94,13 @@ with torch.autocast("cpu", dtype=torch.bfloat16):
     assert (
         not torch.is_autocast_enabled("cuda") and torch.softmax(moved.bfloat16(), -1).dtype == torch.bfloat16
     )
+
+with torch.profiler.profile() as warm_up, tempfile.TemporaryDirectory() as folder:
+    moved.sum()
+    for file in (Path(folder, "trace.json"), Path(folder, "trace.json.gz")):
+        warm_up.export_chrome_trace(str(file))
+        assert file.exists()
+    assert list(warm_up.events()) == list(warm_up.key_averages()) == [] and not warm_up.key_averages().table()
 
 optimizer = torch.optim.AdamW(model.parameters(), fused=True)
 with torch.profiler.profile() as profiler:
