@@ -2,6 +2,7 @@
 
 import csv
 import json
+import struct
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +15,8 @@ from scoreboard.__main__ import _is_open, in_turns
 from scoreboard.answers import AnswerFolder, Answers
 from scoreboard.laboratory import HERE, Laboratory
 from scoreboard.page import write_page
-from scoreboard.projects import liger, megatron, peft, timm, torchtitan
-from scoreboard.rows import Row
+from scoreboard.projects import liger, megatron, modded_nanogpt, peft, timm, torchtitan
+from scoreboard.rows import MIB, Row
 from scoreboard.score import score
 from xmem.errors import TraceError
 
@@ -167,6 +168,72 @@ def test_a_recipe_of_megatron_keeps_everything_but_its_files_and_apex():
     }  # fmt: skip
     kept = ["--save-interval", "10000", "--bf16", "--lr", "0.00015"]
     assert megatron.arguments(recipe) == [*kept, "--no-persist-layer-norm", "--no-masked-softmax-fusion"]
+
+
+def test_rows_of_modded_nanogpt_share_a_job_where_they_share_a_script(tmp_path):
+    def line(log: str, release: str, metric: str, value: str) -> tuple[str, ...]:
+        path = f"records/{log}.txt"
+        config = "the whole script is at the head of the log file"
+        return (
+            "KellerJordan/modded-nanogpt@f4",
+            path,
+            "GPT-2",
+            config,
+            "8x H100",
+            release,
+            metric,
+            value,
+            "",
+        )
+
+    aligned = "track_1_short/2025-07-12_BosAlign"
+    early, late = (f"2.{minor}.0.dev2025{day}+cu126" for minor, day in ((8, "0524"), (9, "0713")))
+    data = figures(
+        tmp_path,
+        modded_nanogpt.FILE,
+        line(f"{aligned}/a", early, "max_memory_allocated (MiB, rank 0)", "300 MiB"),
+        line(f"{aligned}/b", early, "max_memory_reserved (MiB, rank 0)", "400 MiB"),
+        line(f"{aligned}/c", late, "max_memory_reserved (MiB, rank 0)", "500 MiB"),
+        line("track_1_short/2025-07-13_OfAnotherDay/d", late, "max_memory_reserved (MiB, rank 0)", "600 MiB"),
+        line("track_2_medium/2025-09-17_UpdateSmoothing/e", "2.8.0+cu128", "max_memory_reserved", "700 MiB"),
+    )
+    first, second, third, last = modded_nanogpt.rows(data)
+    assert first.job == second.job != third.job
+    assert [row.item for row in (first, second, third, last)] == ["allocated", *["reserved"] * 3]
+    assert (second.truth, second.quantity, second.gpu) == (400.0 * MIB, "reserved", "h100")
+    assert [row.is_rebuilt for row in (first, third, last)] == [False, False, True]
+
+
+def test_jobs_of_modded_nanogpt_have_an_environment_and_a_name_of_their_own():
+    jobs = modded_nanogpt._jobs().values()
+    assert all((HERE / "environments" / f"{job.environment}.txt").exists() for job in jobs)
+    assert len({job.name for job in jobs}) == len(jobs)
+
+
+def test_scripts_of_modded_nanogpt_repeat_less_often():
+    early = "    num_iterations : int = 1480 # number\n    val_loss_every : int = 125 # steps\n"
+    late = "    num_iterations = 5590  # number\n    val_loss_every = (\n        125  # steps\n    )\n"
+    used = "x = step / args.num_iterations\n"
+    assert modded_nanogpt.shortened(early + used) == early.replace("1480", "20").replace("125", "10") + used
+    assert modded_nanogpt.shortened(late + used) == late.replace("5590", "20").replace("125", "10") + used
+
+
+def test_figures_of_modded_nanogpt_are_the_last_line_of_its_script():
+    assert modded_nanogpt.peaks("step:1\npeak memory consumption: 3 MiB\n") == {"allocated": 3.0 * MIB}
+    both = modded_nanogpt.peaks("peak memory allocated: 3 MiB reserved: 4 MiB\n")
+    assert both == {"allocated": 3.0 * MIB, "reserved": 4.0 * MIB}
+    assert modded_nanogpt.peaks("Traceback") == {}
+
+
+def test_tokens_of_modded_nanogpt_are_as_its_scripts_read_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(modded_nanogpt, "_TOKENS", 3000)
+    modded_nanogpt.write_tokens(tmp_path / "data")
+    files = sorted((tmp_path / "data").glob("fineweb_*_*.bin"))
+    assert [file.name.split("_")[1] for file in files] == ["train", "val"]
+    raw = files[0].read_bytes()
+    assert struct.unpack("<4i", raw[:16]) == (20240520, 1, 3000, 0)
+    tokens = struct.unpack("<3000H", raw[1024:])
+    assert [place for place, token in enumerate(tokens) if token == 50256] == [0, 1000, 2000]
 
 
 def test_rows_of_peft_and_which_of_them_are_run(tmp_path):

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from scoreboard.answers import Answers
 from scoreboard.laboratory import Laboratory
-from scoreboard.projects import fakegpu, liger, megatron, peft, timm, torchtitan
+from scoreboard.projects import fakegpu, liger, megatron, modded_nanogpt, peft, timm, torchtitan
 from scoreboard.rows import Row
 
 
@@ -31,5 +31,5 @@ class Project(Protocol):
 
 
 PROJECTS: dict[str, Project] = {
-    module.NAME: module for module in (fakegpu, liger, megatron, peft, timm, torchtitan)
+    module.NAME: module for module in (fakegpu, liger, megatron, modded_nanogpt, peft, timm, torchtitan)
 }
