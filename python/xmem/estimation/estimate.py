@@ -487,6 +487,16 @@ class Estimate:
         return None if self.verdict is None else self.verdict.fits
 
     @property
+    def fits_in_words(self) -> str | None:
+        """ "fits", "probably fits" where `doubt` says why it may not, or "does not fit"; None when no GPU was
+        named."""
+        if self.verdict is None:
+            return None
+        if not self.verdict.fits:
+            return "does not fit"
+        return "fits" if self.doubt is None else "probably fits"
+
+    @property
     def doubt(self) -> str | None:
         """Sentence for a job that may need more than the answer says by what is open; None for others."""
         if self.fits is False:
@@ -538,8 +548,8 @@ class Estimate:
             ("Peak in", f"iteration {self.peak.iteration}, {self.peak.phase}"),
         ]
         if self.verdict is not None:
-            answer = "fits" if self.verdict.fits else "does not fit"
-            rows.insert(0, (self.verdict.gpu, f"{answer}, margin {format_bytes(self.verdict.margin_bytes)}"))
+            margin = format_bytes(self.verdict.margin_bytes)
+            rows.insert(0, (self.verdict.gpu, f"{self.fits_in_words}, margin {margin}"))
         if self.doubt is not None:
             rows.insert(1, ("", self.doubt))
         cells = "".join(

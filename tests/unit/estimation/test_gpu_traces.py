@@ -223,6 +223,7 @@ def test_check_says_what_the_verdict_leaves_open(
     result = xmem_fast("check", path, "--gpu", "rtx-3060")
     assert result.exit_code == 0
     assert ("may not fit" in result.stdout) == (doubt is not None)
+    assert ("probably fits" in result.stdout) == (doubt is not None)
     (judged,) = json.loads(xmem_fast("check", path, "--gpu", "rtx-3060", "--json").stdout)["checks"]
     assert judged["doubt"] == doubt
 
@@ -241,7 +242,10 @@ def test_the_page_says_what_the_verdict_leaves_open(tmp_path: Path) -> None:
     trace, page = tmp_path / "trace.json", tmp_path / "page.html"
     trace.write_bytes(held_before(300).bytes())
     assert xmem_fast("report", trace, "--gpu", "rtx-3060", "-o", page).exit_code == 0
-    assert "It may not fit: the trace shows only a part of the run." in page.read_text(encoding="utf-8")
+    text = page.read_text(encoding="utf-8")
+    assert "It may not fit: the trace shows only a part of the run." in text
+    assert "Probably fits on RTX 3060" in text
+    assert xmem_fast("estimate", trace, "--gpu", "rtx-3060").stdout.startswith("Probably fits on RTX 3060")
 
 
 def test_requests_to_schedulers_and_notebooks_say_what_the_verdict_leaves_open() -> None:

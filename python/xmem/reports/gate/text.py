@@ -68,7 +68,7 @@ def facts(outcome: CheckOutcome) -> str:
         share = outcome.bytes / limits.budget_bytes
         parts.append(f"{share:.0%} of the budget of {format_bytes(limits.budget_bytes)}")
     if verdict is not None:
-        parts.append("fits" if verdict.fits else "does not fit")
+        parts.append(str(outcome.estimate.fits_in_words))
     if outcome.doubt is not None:
         parts.append(outcome.doubt[:1].lower() + outcome.doubt[1:])
     if outcome.baseline is not None:

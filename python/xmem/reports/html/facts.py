@@ -74,7 +74,7 @@ def _headline(estimate: Estimate) -> str:
     verdict = estimate.verdict
     if verdict is None:
         return f"Needs {format_bytes(estimate.device_peak_bytes)}"
-    return f"{'Fits' if verdict.fits else 'Does not fit'} on {verdict.gpu}"
+    return f"{str(estimate.fits_in_words).capitalize()} on {verdict.gpu}"
 
 
 def _lead(estimate: Estimate) -> str:

@@ -89,7 +89,9 @@ def _headline(estimate: Estimate) -> Text:
     of_capacity = f"needs {need} of {format_bytes(verdict.capacity_bytes)}"
     if verdict.fits:
         spare = format_bytes(verdict.margin_bytes)
-        return Text.assemble((f"Fits on {verdict.gpu}", "bold green"), f": {of_capacity}, {spare} to spare")
+        words = str(estimate.fits_in_words).capitalize()
+        style = "bold green" if estimate.doubt is None else "bold yellow"
+        return Text.assemble((f"{words} on {verdict.gpu}", style), f": {of_capacity}, {spare} to spare")
     short = f"short by {format_bytes(-verdict.margin_bytes)}"
     oom = estimate.simulation.oom
     failure = "" if oom is None else f", fails {_place(oom)}"
