@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from nightly import most_nightly
 from oracle.comparison import first_difference
 from oracle.real_allocator import CONTEXT_BYTES, Setting, TorchError, run_torch, version_of
 from oracle.recordings import requests_of
@@ -39,7 +40,7 @@ def run_and_compare(python, folder, setting, requests):
 
 
 @pytest.mark.parametrize("python", PYTHONS)
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", most_nightly(range(5), at_once=2))
 def test_random_requests(python, seed, tmp_path):
     release = release_of(version_of(python))
     setting = random_setting(seed, release, expandable=seed % 2 == 1)
@@ -107,7 +108,7 @@ torch.cuda.memory._dump_snapshot(sys.argv[1])
 
 
 @pytest.mark.parametrize("python", PYTHONS)
-@pytest.mark.parametrize("conf", ["", "expandable_segments:True", "max_split_size_mb:32"])
+@pytest.mark.parametrize("conf", most_nightly(["expandable_segments:True", "", "max_split_size_mb:32"]))
 def test_a_recording_of_pools_and_graphs_is_replayed(python, conf, tmp_path):
     prepare(tmp_path, [find_device("rtx-3060")])
     environment = phantom_environment(tmp_path, os.environ) | {"PYTORCH_CUDA_ALLOC_CONF": conf}

@@ -151,12 +151,11 @@ def train(phantom: Phantom, script: str, how: str, asked: int = 0) -> Any:
     return ran.result
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("phantom", NEWEST_FIRST, indirect=True)
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    "script", [TRAINER, pytest.param(ACCELERATE, marks=pytest.mark.nightly)], ids=["trainer", "accelerate"]
-)
+@pytest.mark.parametrize("script", [TRAINER, ACCELERATE], ids=["trainer", "accelerate"])
 def test_the_first_try_is_the_largest_batch(phantom: Phantom, script: str) -> None:
     (largest,) = train(phantom, script, "xmem")["tries"]
     # By halves in older releases, by tenths in newer ones.

@@ -454,6 +454,7 @@ COMPILED = """
 """
 
 
+@pytest.mark.nightly
 def test_a_compiled_model_is_not_changed_by_being_watched(python, tmp_path):
     bare = Phantom(python, tmp_path).run(COMPILED)
     assert bare.returncode == 0, bare.stderr[-2000:]

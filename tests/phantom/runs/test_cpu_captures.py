@@ -72,7 +72,7 @@ def requests(python: str, script: Path, mode: str) -> tuple[list[tuple[str, int]
 
 @pytest.mark.parametrize(
     "optimizer",
-    most_nightly(["SGD", "AdamW", "Adam", "RMSprop", "Adagrad", "Adadelta", "NAdam"], at_once=2),
+    most_nightly(["AdamW", "SGD", "Adam", "RMSprop", "Adagrad", "Adadelta", "NAdam"]),
 )
 def test_eager_attention_asks_for_what_it_asks_for_on_a_gpu(tmp_path: Path, optimizer: str) -> None:
     script = tmp_path / "train.py"

@@ -75,15 +75,13 @@ def both(folder: Path, **choices: str) -> list[tuple[list[tuple[int, int]], int]
     return [requests(script, mode) for mode in ("fake", "phantom")]
 
 
-NIGHTLY = pytest.mark.nightly
-
-
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "choices",
     [
         {"mask": MASK, "score_mod": "relative", "sizes": TRAINED},
-        pytest.param({"mask": "None", "score_mod": "None", "sizes": "(2, 4, 4, 1000, 64)"}, marks=NIGHTLY),
-        pytest.param({"mask": "None", "score_mod": "None", "sizes": "(2, 4, 2, 96, 64)"}, marks=NIGHTLY),
+        {"mask": "None", "score_mod": "None", "sizes": "(2, 4, 4, 1000, 64)"},
+        {"mask": "None", "score_mod": "None", "sizes": "(2, 4, 2, 96, 64)"},
     ],
     ids=["masked", "unmasked", "short"],
 )
@@ -92,7 +90,7 @@ def test_compiled_it_asks_for_what_its_kernels_take_on_a_gpu(tmp_path: Path, cho
     assert made == on_gpu
 
 
-@NIGHTLY
+@pytest.mark.nightly
 def test_a_gradient_of_what_it_captured_is_added_up_in_float32(tmp_path: Path) -> None:
     (made, _), (on_gpu, _) = both(tmp_path, mask=MASK, score_mod="learned", sizes=TRAINED, **COMPILED)
     # Compiled code frees some small blocks a few requests earlier.

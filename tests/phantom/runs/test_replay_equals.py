@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import xmem
+from nightly import most_nightly
 from xmem.simulation.replay import RequestKind
 from xmem.trace.trace import read_trace
 
@@ -119,7 +120,7 @@ def test_memory_of_every_thread_counts_and_has_its_line(python, tmp_path):
     assert len(np.unique(memory.thread[memory.device_type == 1])) > 5
 
 
-@pytest.mark.parametrize("settings", ["", "expandable_segments:True", "max_split_size_mb:32"])
+@pytest.mark.parametrize("settings", most_nightly(["expandable_segments:True", "", "max_split_size_mb:32"]))
 def test_caches_that_cpp_empties_are_emptied(python, tmp_path, monkeypatch, settings):
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", settings)
     result, estimate = run(python, tmp_path, BENCHMARK)

@@ -30,14 +30,14 @@ def traced(command: list[str], folder: Path, rank: int | None, world: World | No
     ("size", "rank", "running", "script"),
     [
         (2, 1, (1,), "data_parallel.py --style ddp"),
-        (2, 1, (1,), "data_parallel.py --style fsdp2 --offload"),
+        pytest.param(2, 1, (1,), "data_parallel.py --style fsdp2 --offload", marks=nightly),
         (2, 1, (1,), "tensor_parallel.py --sequence"),
-        (4, 3, (3,), "data_parallel.py --style hsdp --bind"),
+        pytest.param(4, 3, (3,), "data_parallel.py --style hsdp --bind", marks=nightly),
         (2, 0, (0, 1), "pipeline.py --schedule 1f1b"),
         pytest.param(2, 0, (0,), "data_parallel.py --style fsdp1", marks=nightly),
         pytest.param(2, 1, (1,), "data_parallel.py --style fsdp1 --bfloat16", marks=nightly),
         pytest.param(2, 1, (1,), "data_parallel.py --style fsdp1 --offload", marks=nightly),
-        pytest.param(2, 0, (0,), "data_parallel.py --style fsdp2", marks=nightly),
+        (2, 0, (0,), "data_parallel.py --style fsdp2"),
         pytest.param(2, 1, (1,), "data_parallel.py --style fsdp2 --checkpoint --bfloat16", marks=nightly),
         pytest.param(4, 3, (3,), "data_parallel.py --style hsdp", marks=nightly),
         pytest.param(4, 0, (0,), "tensor_parallel.py", marks=nightly),
@@ -72,6 +72,7 @@ for _ in range(3):
 """
 
 
+@nightly
 def test_a_rank_that_says_nothing_is_named(tmp_path) -> None:
     script = tmp_path / "leaves.py"
     script.write_text(LEAVES)
