@@ -97,6 +97,10 @@ def attend(*kernels, **options):
         return F.scaled_dot_product_attention(x, x, x)
 F.scaled_dot_product_attention(x, x, x)
 attend(SDPBackend.EFFICIENT_ATTENTION)
+x = torch.randn(2, 4, 64, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+assert attend(SDPBackend.FLASH_ATTENTION).is_contiguous()  # as the query
+assert attend(SDPBackend.EFFICIENT_ATTENTION).transpose(1, 2).is_contiguous()  # by position
+x = x.detach().float()
 attend(SDPBackend.MATH, SDPBackend.EFFICIENT_ATTENTION, set_priority=True)
 try:
     attend(SDPBackend.FLASH_ATTENTION)
@@ -113,8 +117,9 @@ def test_what_a_script_allows_attention_is_noted_and_holds(tmp_path: Path) -> No
     out.mkdir()
     path.write_text(CHOICES + TRAIN)
     run = run_capture(out, [sys.executable, str(path)], mode="fake")
-    assert run.xmem["attention"]["kernels"] == ["memory-efficient", "math,memory-efficient"]
-    assert run.xmem["attention"]["in_order"] == [0, 1]
+    fused = ["memory-efficient", "flash", "memory-efficient"]
+    assert run.xmem["attention"]["kernels"] == [*fused, "math,memory-efficient"]
+    assert run.xmem["attention"]["in_order"] == [0, 0, 0, 1]
     assert run.xmem["attention"]["time_ns"] == sorted(run.xmem["attention"]["time_ns"])
 
 

@@ -15,7 +15,7 @@ from torch.library import Library
 from ..patches import Patches
 from ..records.run_notes import RunNotes
 from ..watching.device_memory import usage
-from .attention_kernels import computes_scores, other_choice, result_strides
+from .attention_kernels import computes_scores, flash_of_the_cpu, other_choice, result_strides
 
 _SAVED_MASK = "F.dropout keeps a bool mask, as CUDA does, instead of noise in the input's dtype"
 _FUSED_ATTENTION = (
@@ -81,21 +81,16 @@ class Alignments:
         from_scores = computes_scores(query, key, value, attn_mask, is_causal, dropout_p)
         if (choice := other_choice()) is not None:
             self._run.attention.note(*choice)
-        backends = torch.backends.cuda
-        had_flash = backends.flash_sdp_enabled()
         if from_scores:
             self._run.align("attention_scores", _SCORES)
         elif dropout_p > 0:
             self._run.align("attention_dropout", _FUSED_ATTENTION)
-        if not (had_flash or from_scores):
+        if not (from_scores or torch.backends.cuda.flash_sdp_enabled()):
             self._run.align("flash_for_other_attention", _FLASH_FOR_OTHERS)
-        backends.enable_flash_sdp(not from_scores)
-        try:
+        with flash_of_the_cpu(not from_scores):
             return _aten.scaled_dot_product_attention.default.decompose(
                 query, key, value, attn_mask, dropout_p if from_scores else 0.0, is_causal, **options
             )
-        finally:
-            backends.enable_flash_sdp(had_flash)
 
     def _flash_attention(
         self,

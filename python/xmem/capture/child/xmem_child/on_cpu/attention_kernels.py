@@ -9,6 +9,9 @@ and how its result lies.
 from __future__ import annotations
 
 import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import Enum
 
 import torch
@@ -29,6 +32,30 @@ class _Kernel(Enum):
 # By their numbers in `torch.nn.attention.SDPBackend`.
 _KERNELS = (_Kernel.MATH, _Kernel.FLASH, _Kernel.EFFICIENT, _Kernel.CUDNN)
 _DEFAULT_ORDER = (_Kernel.FLASH, _Kernel.EFFICIENT, _Kernel.MATH, _Kernel.CUDNN)
+
+
+class _Switch(threading.local):
+    """Whether the script allows flash, while a call switches it for the CPU."""
+
+    script_allows_flash: bool | None = None
+
+
+_switch = _Switch()
+
+
+@contextmanager
+def flash_of_the_cpu(is_on: bool) -> Iterator[None]:
+    """Switch the CPU's flash kernel, which stands for every fused one of CUDA; what the script allows of
+    CUDA's stays known here."""
+    backends, outer = torch.backends.cuda, _switch.script_allows_flash
+    had_flash = backends.flash_sdp_enabled()
+    _switch.script_allows_flash = had_flash if outer is None else outer
+    backends.enable_flash_sdp(is_on)
+    try:
+        yield
+    finally:
+        backends.enable_flash_sdp(had_flash)
+        _switch.script_allows_flash = outer
 
 
 def other_choice() -> tuple[list[str], bool] | None:
@@ -138,10 +165,10 @@ def _tried() -> tuple[_Kernel, ...]:
 
 def _allowed() -> tuple[_Kernel, ...]:
     """Return the kernels that the script allows, by its priorities (``torch.nn.attention.sdpa_kernel``)."""
-    backends = torch.backends.cuda
+    backends, allows_flash = torch.backends.cuda, _switch.script_allows_flash
     is_on = {
         _Kernel.MATH: backends.math_sdp_enabled(),
-        _Kernel.FLASH: backends.flash_sdp_enabled(),
+        _Kernel.FLASH: backends.flash_sdp_enabled() if allows_flash is None else allows_flash,
         _Kernel.EFFICIENT: backends.mem_efficient_sdp_enabled(),
         _Kernel.CUDNN: backends.cudnn_sdp_enabled(),
     }
