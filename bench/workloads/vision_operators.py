@@ -6,8 +6,6 @@ two operators that it defines.
 
 from __future__ import annotations
 
-import re
-
 import torch
 
 _KEPT: list[torch.library.Library] = []  # what a library defines goes with it
@@ -15,7 +13,8 @@ _KEPT: list[torch.library.Library] = []  # what a library defines goes with it
 
 def define_vision_operators() -> None:
     """Declare the operators where they are missing; nothing implements them."""
-    if _KEPT or re.search("USE_CUDA=(ON|1|TRUE)", torch.__config__.show()):
+    # How torch was built, which does not ask for devices: that would start CUDA, and end forking.
+    if _KEPT or torch._C._has_cuda:
         return
     library = torch.library.Library("torchvision", "DEF")
     library.define("nms(Tensor boxes, Tensor scores, float threshold) -> Tensor")

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workloads.job import Job
+from workloads.program_names import PROGRAM_NAMES
 from xmem_measure import plan, processes, visit
 from xmem_measure.parts import least_memory
 from xmem_measure.store import Store, folder_name
@@ -45,6 +46,15 @@ def test_all_places_precisions_and_layouts_are_planned() -> None:
     assert {config.get("channels_last") for config in configs} == {True, False, None}
     # Every configuration is one that a job can be made of again.
     assert all(Job(**config).to_json() == config for config in configs)
+
+
+def test_programs_are_planned_by_the_names_that_they_have() -> None:
+    pytest.importorskip("torch")
+    from workloads.programs import PROGRAMS
+
+    assert list(PROGRAMS) == list(PROGRAM_NAMES)
+    planned = [run.config["program"] for run in plan.plan() if run.part == "programs"]
+    assert planned == list(PROGRAM_NAMES)
 
 
 def test_a_key_is_of_configuration_and_environment() -> None:

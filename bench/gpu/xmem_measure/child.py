@@ -14,6 +14,8 @@ from xmem_measure.parts import (
     least_memory,
     occupancy,
     operators,
+    programs,
+    samples,
     training,
 )
 from xmem_measure.session import Session
@@ -28,6 +30,8 @@ _RUNS = {
     "operators": operators.run,
     "convolutions": convolutions.run,
     "occupancy": occupancy.run,
+    "programs": programs.run,
+    "samples": samples.run,
 }
 
 

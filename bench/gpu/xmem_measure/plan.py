@@ -10,8 +10,19 @@ from itertools import chain, zip_longest
 from typing import Any, Literal
 
 from workloads.job import Job, Precision
+from workloads.program_names import PROGRAM_NAMES
 
-Part = Literal["device", "training", "least_memory", "operators", "convolutions", "occupancy", "nsight"]
+Part = Literal[
+    "device",
+    "training",
+    "least_memory",
+    "operators",
+    "convolutions",
+    "occupancy",
+    "programs",
+    "samples",
+    "nsight",
+]
 
 PARTS: dict[Part, str] = {
     "device": "the device as CUDA, cuDNN and the driver see it",
@@ -19,9 +30,14 @@ PARTS: dict[Part, str] = {
     "least_memory": "the least memory under which a job finishes",
     "operators": "what each operator allocates",
     "convolutions": "workspaces of convolutions, each alone",
-    "occupancy": "launches of forward passes",
+    "occupancy": "launches of forward passes and training steps",
+    "programs": "peaks and allocator history of programs that use one thing each",
+    "samples": "what every operator of PyTorch requests, on PyTorch's own samples",
     "nsight": "what the hardware counted during them",
 }
+
+# How many runs of a part share the device: no neighbour changes what they ask the allocator for.
+TOGETHER: dict[Part, int] = {"programs": 6, "samples": 8}
 
 # Part of every key: raised when a run of a part no longer means what it meant.
 _REVISION: dict[Part, int] = dict.fromkeys(PARTS, 1)
@@ -34,6 +50,8 @@ _SECONDS: dict[Part, float] = {
     "operators": 4,
     "convolutions": 4,
     "occupancy": 3,
+    "programs": 2,
+    "samples": 20,
     "nsight": 30,
 }
 
@@ -107,7 +125,7 @@ class Run:
     Attributes:
         part: Which part of the kit.
         config: What the part is asked for; JSON values.
-        needs: Packages without which it cannot run.
+        needs: Packages without which it cannot run; ``gpu`` where a dry run has nothing to show, ``ncu``.
     """
 
     part: Part
@@ -149,6 +167,8 @@ def plan() -> list[Run]:
             (list(_operators())[6:], 1),
             (list(_occupancy()), 2),
         ),
+        _programs(),
+        _samples(),
         _nsight(),
     )
     # Rounds of the design may meet again.
@@ -258,6 +278,55 @@ def _occupancy() -> Iterator[Run]:
     for batch, length in ((64, 128), (16, 32), (128, 512)):
         for model in _CLASSIFIERS:
             yield _forward_pass("occupancy", model, batch, length)
+
+    for job in _profiled_jobs():
+        yield Run("occupancy", job.to_json(), _needs(job))
+    for name in PROGRAM_NAMES:
+        if name.startswith(("attention-", "layer-", "decoder-", "loss-", "fp8", "grouped")):
+            yield Run("occupancy", {"program": name}, ("gpu",))
+
+
+def _profiled_jobs() -> Iterator[Job]:
+    """Training steps: their backward passes launch kernels of their own."""
+    precisions: tuple[Precision, ...] = ("default", "bf16")
+    for precision in precisions:
+        for model in ("VGG16", "ResNet101", "MobileNetV2", "ConvNeXtTiny", "RegNetY400MF"):
+            for channels_last in (False, True):
+                yield Job(
+                    "cnn",
+                    model,
+                    "AdamW",
+                    200,
+                    precision=precision,
+                    channels_last=channels_last,
+                    iterations=3,
+                )
+        for model in ("openai-community/gpt2", "T5-small", "facebook/opt-125m", "Qwen/Qwen3-0.6B"):
+            yield Job("transformer", model, "AdamW", 10, precision=precision, iterations=3)
+
+
+def _programs() -> Iterator[Run]:
+    for name in PROGRAM_NAMES:
+        needs = {"lora": ("peft", "transformers"), "timm-vit": ("timm",)}.get(name, ())
+        if name in ("mixture-of-experts", "generation", "trainer"):
+            needs = ("transformers",)
+        yield Run("programs", {"program": name}, ("gpu", *needs))
+
+
+_SAMPLE_SHARES = 8
+
+
+def _samples() -> Iterator[Run]:
+    for dtype, sides in (
+        ("float32", "large"),
+        ("bfloat16", "large"),
+        ("int64", "large"),
+        ("float32", "small"),
+        ("complex64", "small"),
+    ):
+        for share in range(_SAMPLE_SHARES):
+            config = {"dtype": dtype, "sides": sides, "share": share, "shares": _SAMPLE_SHARES}
+            yield Run("samples", config, ("gpu",))
 
 
 def _nsight() -> Iterator[Run]:

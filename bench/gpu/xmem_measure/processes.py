@@ -193,6 +193,8 @@ class Zygote:
             raise RuntimeError("torch could not be imported; see above")
         self.versions: dict[str, str] = imported["versions"]
         self.missing: dict[str, str] = imported["missing"]
+        if dry_run:
+            self.missing["gpu"] = "a dry run has none"
         if dry_run or not nsight.installed():
             self.missing["ncu"] = "Nsight Compute is not on the PATH"
 

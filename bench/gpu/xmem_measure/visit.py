@@ -17,7 +17,7 @@ from xmem_measure import summary
 from xmem_measure.describe import describe
 from xmem_measure.nvml import DeviceMemory, HostMemory, Nvml, NvmlError
 from xmem_measure.parts import least_memory, nsight
-from xmem_measure.plan import PARTS, Run, plan
+from xmem_measure.plan import PARTS, TOGETHER, Run, plan
 from xmem_measure.processes import Child, Zygote, environment, finish_together
 from xmem_measure.store import Store, folder_name
 
@@ -82,7 +82,8 @@ class Visit:
 
     def measure(self, runs: Sequence[Run]) -> None:
         """As many of these, in order, as the time allows; each is kept as soon as it is over."""
-        left = deque(run for run in runs if run.part != "nsight")
+        left = deque(run for run in runs if run.part != "nsight" and run.part not in TOGETHER)
+        shared = deque(run for run in runs if run.part in TOGETHER)
         counted = deque(run for run in runs if run.part == "nsight")
         ahead: deque[Child] = deque()
         while True:
@@ -91,7 +92,11 @@ class Visit:
             if not ahead:
                 break
             child = ahead.popleft()
-            self._keep(child.run, self._measured(child), len(left) + len(ahead) + len(counted))
+            later = len(left) + len(ahead) + len(shared) + len(counted)
+            self._keep(child.run, self._measured(child), later)
+        while together := self._next_that_share(shared):
+            for run, result in zip(together, self._shared(together), strict=True):
+                self._keep(run, result, len(shared) + len(counted))
         while run := self._next_that_fits(counted):
             self._keep(run, self._counted(run), len(counted))
 
@@ -103,6 +108,17 @@ class Visit:
                 left.remove(run)
                 return run
         return None
+
+    def _next_that_share(self, left: deque[Run]) -> list[Run]:
+        """Take the next runs of one part, as many as may have the device at once."""
+        together: list[Run] = []
+        while (not together or (left and left[0].part == together[0].part)) and (
+            run := self._next_that_fits(left)
+        ):
+            together.append(run)
+            if len(together) == TOGETHER[run.part]:
+                break
+        return together
 
     @staticmethod
     def _first_config(run: Run) -> dict[str, Any]:
@@ -118,6 +134,17 @@ class Visit:
         seconds = time.monotonic() - began
         self._learn(child.run, seconds)
         return {"started": started, "seconds": round(seconds, 3), **result}
+
+    def _shared(self, runs: list[Run]) -> list[dict[str, Any]]:
+        """Runs that have the device at once; the device's memory says nothing about any of them."""
+        began = time.monotonic()
+        started = datetime.now(UTC).isoformat(timespec="seconds")
+        children = [Child(self._zygote, run, dict(run.config)) for run in runs]
+        results = finish_together(children, max(self._timeout(run) for run in runs))
+        seconds = time.monotonic() - began
+        for run in runs:
+            self._learn(run, seconds)
+        return [{"started": started, "seconds": round(seconds, 3), **result} for result in results]
 
     def _counted(self, run: Run) -> dict[str, Any]:
         """A run under Nsight Compute, which starts the process that it watches itself."""
@@ -211,7 +238,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     zygote: Zygote | None = None
     visit: Visit | None = None
     try:
-        packages = {name for run in runs for name in run.needs} - {"ncu"}
+        packages = {name for run in runs for name in run.needs} - {"gpu", "ncu"}
         zygote = Zygote(sorted(packages), dry_run=options.dry_run)
         visit = Visit(zygote, options.output, deadline, dry_run=options.dry_run)
         todo = visit.remaining(runs)

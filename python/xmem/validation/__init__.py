@@ -12,6 +12,10 @@ from xmem.validation.measurements import (
     Measurement,
     OperatorRequests,
     OperatorTable,
+    ProgramPeak,
+    Recorded,
+    Sample,
+    SampleTable,
     TrainingPeak,
 )
 from xmem.validation.recordings import replay_history
@@ -28,6 +32,10 @@ __all__ = [
     "Measurement",
     "OperatorRequests",
     "OperatorTable",
+    "ProgramPeak",
+    "Recorded",
+    "Sample",
+    "SampleTable",
     "TrainingPeak",
     "load_measurements",
     "replay_history",

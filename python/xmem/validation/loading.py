@@ -24,6 +24,9 @@ from xmem.validation.measurements import (
     OperatorRequests,
     OperatorTable,
     Outcome,
+    ProgramPeak,
+    Sample,
+    SampleTable,
     TrainingPeak,
 )
 
@@ -94,7 +97,8 @@ class _Record:
             part = common["part"]
             if part not in _PARTS:
                 self._refuse(f"part must be one of {', '.join(_PARTS)}, not {part!r}")
-            holds_result = common["outcome"] == "done" or "iterations" in self._fields
+            outcome = common["outcome"]
+            holds_result = outcome == "done" or (outcome == "out_of_memory" and "history" in self._fields)
             return _PARTS[part](common, self._fields) if holds_result else Measurement(**common)
         except KeyError as error:
             self._refuse(f"the key {error.args[0]!r} is missing")
@@ -141,10 +145,9 @@ def _device(common: dict[str, Any], fields: _Fields) -> Measurement:
 
 def _training(common: dict[str, Any], fields: _Fields) -> Measurement:
     iterations = _mapping(fields["iterations"])
-    measurement = TrainingPeak(
+    return TrainingPeak(
         **common,
-        peak_allocated_bytes=_count(fields["peak_allocated_bytes"]),
-        peak_reserved_bytes=_count(fields["peak_reserved_bytes"]),
+        **_recorded(fields),
         iterations=IterationUsage(
             seconds=np.array(iterations["seconds"], np.float64),
             max_allocated_bytes=_numbers(iterations["max_allocated_bytes"]),
@@ -153,11 +156,27 @@ def _training(common: dict[str, Any], fields: _Fields) -> Measurement:
             reserved_bytes=_numbers(iterations["reserved_bytes"]),
         ),
         parameters=_count(fields["parameters"]),
-        packed_history=_mapping(fields["history"]),
     )
+
+
+def _program(common: dict[str, Any], fields: _Fields) -> Measurement:
+    return ProgramPeak(
+        **common,
+        **_recorded(fields),
+        allocated_bytes=_count(fields["allocated_bytes"]),
+        reserved_bytes=_count(fields["reserved_bytes"]),
+    )
+
+
+def _recorded(fields: _Fields) -> dict[str, Any]:
+    history = _mapping(fields["history"])
     for name in ("complete", "actions", "events", "subjects"):
-        measurement.packed_history[name]
-    return measurement
+        history[name]
+    return {
+        "peak_allocated_bytes": _count(fields["peak_allocated_bytes"]),
+        "peak_reserved_bytes": _count(fields["peak_reserved_bytes"]),
+        "packed_history": history,
+    }
 
 
 def _least_memory(common: dict[str, Any], fields: _Fields) -> Measurement:
@@ -203,6 +222,26 @@ def _convolutions(common: dict[str, Any], fields: _Fields) -> Measurement:
     )
 
 
+def _samples(common: dict[str, Any], fields: _Fields) -> Measurement:
+    def requests(value: Any) -> Int64 | str | None:
+        return value if value is None or isinstance(value, str) else _numbers(value)
+
+    return SampleTable(
+        **common,
+        flags=_mapping(fields["flags"]),
+        samples=tuple(
+            Sample(
+                operator=_text(row["name"]),
+                number=_count(row["sample"]),
+                inputs=_text(row["inputs"]),
+                forward=cast(Int64 | str, requests(row["forward"])),
+                backward=requests(row.get("backward")),
+            )
+            for row in fields["samples"]
+        ),
+    )
+
+
 def _launches(common: dict[str, Any], fields: _Fields) -> Measurement:
     return Launches(
         **common,
@@ -219,6 +258,8 @@ _PARTS: Mapping[str, Callable[[dict[str, Any], _Fields], Measurement]] = {
     "operators": _operators,
     "convolutions": _convolutions,
     "occupancy": _launches,
+    "programs": _program,
+    "samples": _samples,
     "nsight": _launches,
 }
 

@@ -74,9 +74,8 @@ class Measurement:
     @property
     def title(self) -> str:
         """Title of the run, for people."""
-        return " ".join(
-            str(self.config[name]) for name in ("model", "optimizer", "batch") if name in self.config
-        )
+        named = ("program", "model", "optimizer", "batch", "dtype", "sides", "share")
+        return " ".join(str(self.config[name]) for name in named if name in self.config)
 
     def _unpacked(self, packed: Mapping[str, Any]) -> dict[str, Int64]:
         try:
@@ -122,21 +121,17 @@ class IterationUsage:
 
 
 @dataclass(frozen=True)
-class TrainingPeak(Measurement):
-    """Memory that a training job needed; for one that ran out of memory, what it had until then.
+class Recorded(Measurement):
+    """A run with everything that its allocator did; for one that ran out of memory, until then.
 
     Attributes:
         peak_allocated_bytes: ``max_memory_allocated`` of the run.
         peak_reserved_bytes: ``max_memory_reserved`` of the run.
-        iterations: One row for each; a run that ran out of memory has one more, for the rest.
-        parameters: Number of elements of the model's parameters.
         packed_history: History as in the file; see ``history``.
     """
 
     peak_allocated_bytes: int
     peak_reserved_bytes: int
-    iterations: IterationUsage
-    parameters: int
     packed_history: Mapping[str, Any]
 
     @property
@@ -163,9 +158,35 @@ class TrainingPeak(Measurement):
             address=subjects["address"][own],
             size_bytes=subjects["size"][own],
             stream=subjects["stream"][own],
-            mempool=np.zeros(len(rows), np.int32),  # the jobs have no private pools
+            mempool=np.zeros(len(rows), np.int32),  # the kit does not note private pools
             time_us=events["time_us"],
         )
+
+
+@dataclass(frozen=True)
+class TrainingPeak(Recorded):
+    """Memory that a training job needed.
+
+    Attributes:
+        iterations: One row for each; a run that ran out of memory has one more, for the rest.
+        parameters: Number of elements of the model's parameters.
+    """
+
+    iterations: IterationUsage
+    parameters: int
+
+
+@dataclass(frozen=True)
+class ProgramPeak(Recorded):
+    """Memory that a program of ``bench/workloads/programs.py`` needed.
+
+    Attributes:
+        allocated_bytes: Allocated bytes at its end, when its own tensors are gone.
+        reserved_bytes: Reserved bytes at its end.
+    """
+
+    allocated_bytes: int
+    reserved_bytes: int
 
 
 @dataclass(frozen=True)
@@ -250,8 +271,41 @@ class MeasuredWorkspaces(Measurement):
 
 
 @dataclass(frozen=True)
+class Sample:
+    """A call of an operator with one of the samples that PyTorch tests it with.
+
+    Attributes:
+        operator: Name in ``op_db``, with its variant.
+        number: Number of the sample, from 0, in PyTorch's order.
+        inputs: The sample in PyTorch's words, cut after 300 characters.
+        forward: int64, its requests as in ``OperatorRequests``, in requested bytes; the error message if it
+            failed.
+        backward: The same for the gradient of its first result; None if it has none.
+    """
+
+    operator: str
+    number: int
+    inputs: str
+    forward: Int64 | str
+    backward: Int64 | str | None
+
+
+@dataclass(frozen=True)
+class SampleTable(Measurement):
+    """A share of PyTorch's operators, each with its own samples.
+
+    Attributes:
+        flags: Settings as in ``OperatorTable``.
+        samples: Samples in order.
+    """
+
+    flags: Mapping[str, bool]
+    samples: tuple[Sample, ...]
+
+
+@dataclass(frozen=True)
 class Launches(Measurement):
-    """The kernels of a forward pass.
+    """The kernels of a forward pass, a training step or a program.
 
     Attributes:
         kernels: Names of the kernels.

@@ -11,13 +11,13 @@ from xmem.simulation.alloc_conf import AllocatorOptions
 from xmem.simulation.alloc_conf import parse as parse_alloc_conf
 from xmem.simulation.replay import AllocatorState
 from xmem.snapshot.snapshot import RecordedDevice, RecordingReplay, replay_recording
-from xmem.validation.measurements import TrainingPeak
+from xmem.validation.measurements import Recorded
 
 _DTYPES = {"UInt8": np.uint8, "Int32": np.int32, "Int64": np.int64}
 
 
-def replay_history(measured: TrainingPeak, options: AllocatorOptions | None = None) -> RecordingReplay:
-    """Drive the simulator with a training job's requests to PyTorch's allocator, and compare every event.
+def replay_history(measured: Recorded, options: AllocatorOptions | None = None) -> RecordingReplay:
+    """Drive the simulator with a run's requests to PyTorch's allocator, and compare every event.
 
     Args:
         measured: A run with a complete history.

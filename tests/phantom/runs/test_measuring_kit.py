@@ -19,6 +19,9 @@ def test_a_visit_measures_the_described_gpu(phantom: Any) -> None:
     command = [phantom.python, str(MEASURE), "--minutes", "3", "--each", "2", "-o", str(results)]
     ran = phantom.run_command(command, gpu="h200")
     assert ran.returncode == 0, ran.stderr[-3000:]
+    # The process that all runs are forked from must not start CUDA: a GPU cannot be used on both sides of a fork.
+    zygote = max(ran.processes, key=lambda process: process.calls.get("__cudaRegisterFatBinary", 0))
+    assert set(zygote.calls) == {"__cudaRegisterFatBinary", "__cudaRegisterFatBinaryEnd"}
     (folder,) = results.iterdir()
     assert folder.name.startswith("phantom-nvidia-h200-torch")
     measurements = load_measurements(folder)

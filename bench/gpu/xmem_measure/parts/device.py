@@ -31,7 +31,8 @@ def run(_config: dict[str, Any], session: Session) -> dict[str, Any]:
     result: dict[str, Any] = {
         "reserved_bytes": usage.reserved_bytes,
         "refused": {},
-        "host": platform.platform(),
+        # What a driver depends on; a kernel's full name may tell whose machine it is.
+        "host": f"{platform.system()} {platform.release().partition('-')[0]} {platform.machine()}",
     }
     if session.meter.device.type != "cuda":
         return result

@@ -1,4 +1,4 @@
-"""Part 5: which kernels a forward pass launches, how, and for how long.
+"""Part 5: which kernels a forward pass, a training step or a program launches, how, and for how long.
 
 Occupancy follows from the launch; where Nsight Compute is installed, ``nsight`` adds what it measured.
 """
@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from workloads import Inference, prepare_inference
+from workloads import Inference, Job, prepare, prepare_inference, train
+from workloads.programs import PROGRAMS
 from xmem_measure.columns import pack
 from xmem_measure.parts.operators import flags
 from xmem_measure.session import Session
@@ -24,26 +26,65 @@ _KERNEL_FIELDS = {"registers": "registers per thread", "shared_bytes": "shared m
 
 
 def run(config: dict[str, Any], session: Session) -> dict[str, Any]:
-    """Profile one forward pass after two that warm up."""
+    """Profile what the configuration names, warmed up: a program, a job's last step, or a forward pass."""
+    if "program" in config:
+        return _program(config["program"], session)
+    if "family" in config:
+        return _training_step(config, session)
     model, inputs = prepare_inference(Inference(**config), session.scale)
     session.start()
     device = session.meter.device
     model = model.to(device)
     inputs = {name: tensor.to(device) for name, tensor in inputs.items()}
-    activities = [ProfilerActivity.CPU]
-    if device.type == "cuda":
-        activities.append(ProfilerActivity.CUDA)
     for _ in range(_WARM_UPS):
         forward(model, inputs)
-    session.meter.usage()
-    with profile(activities=activities, record_shapes=True) as profiler:
-        forward(model, inputs)
+    return _profiled(session, lambda: forward(model, inputs))
+
+
+def _program(name: str, session: Session) -> dict[str, Any]:
+    session.start()
+    device = session.meter.device
+    PROGRAMS[name](device)
+    return _profiled(session, lambda: PROGRAMS[name](device))
+
+
+def _training_step(config: dict[str, Any], session: Session) -> dict[str, Any]:
+    prepared = prepare(Job(**config), session.scale)
+    session.start()
+    profiler = _profiler(session)
+
+    def after_iteration(index: int) -> None:
         session.meter.usage()
+        if index == prepared.job.iterations - 2:
+            profiler.start()
+        elif index == prepared.job.iterations - 1:
+            profiler.stop()
+
+    train(prepared, session.meter.device, after_iteration)
+    return {"flags": flags(), **launches(_trace(profiler))}
+
+
+def _profiled(session: Session, work: Callable[[], object]) -> dict[str, Any]:
+    session.meter.usage()
+    with _profiler(session) as profiler:
+        work()
+        session.meter.usage()
+    return {"flags": flags(), **launches(_trace(profiler))}
+
+
+def _profiler(session: Session) -> profile:
+    activities = [ProfilerActivity.CPU]
+    if session.meter.device.type == "cuda":
+        activities.append(ProfilerActivity.CUDA)
+    return profile(activities=activities, record_shapes=True)
+
+
+def _trace(profiler: profile) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(path))
-        trace = json.loads(path.read_text(encoding="utf-8", errors="replace"))
-    return {"flags": flags(), **launches(trace)}
+        trace: dict[str, Any] = json.loads(path.read_text(encoding="utf-8", errors="replace"))
+    return trace
 
 
 def forward(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> None:
