@@ -1,10 +1,11 @@
 // A device of a given capacity: what cudaMalloc and the driver's virtual memory calls would answer.
 //
 // Success is a matter of bytes alone: the driver pages physical memory, so contiguity is never the reason for a
-// failure. Addresses follow a fixed rule (aligned to the granularity, lowest free gap first, freed ranges coalesce).
-// Real drivers choose others; only the address tie-break of older PyTorch versions can notice.
+// failure. Addresses follow one of two fixed rules; freed ranges coalesce. Real drivers mix the two, and only the address
+// tie-break of older PyTorch versions can notice.
 #pragma once
 
+#include <cstdint>
 #include <limits>
 #include <vector>
 
@@ -15,10 +16,17 @@ namespace xmem::allocators {
 // Far above any device and still far from overflowing sums of bytes.
 inline constexpr Bytes kUnlimitedBytes = Bytes{1} << 60;
 
+// As public recordings of real GPUs show them (docs/allocator_model.md, section 7).
+enum class AddressOrder : std::uint8_t {
+  kAscending = 0,   // the lowest free gap that is long enough
+  kDescending = 1,  // whole chunks from the top down; what a chunk has left serves later requests
+};
+
 struct DeviceProperties {
   Bytes capacity = kUnlimitedBytes;    // total physical memory
   Bytes other_bytes = 0;               // held by others on the device: CUDA context, libraries, other processes
   Bytes granularity = Bytes{2} << 20;  // physical page: 2 MiB on every GPU since Pascal
+  AddressOrder order = AddressOrder::kAscending;
 };
 
 class SimulatedDevice {
@@ -41,10 +49,12 @@ class SimulatedDevice {
     Bytes end;
   };
   Bytes whole_pages(Bytes size) const;
+  Bytes reserve_from_top(Bytes length);
 
   DeviceProperties properties_;
   Bytes used_ = 0;
-  std::vector<Gap> gaps_;  // free address ranges, ascending and never touching; the last one has no end
+  // Free address ranges, ascending and never touching; the last one has no end, in descending order the first one.
+  std::vector<Gap> gaps_;
 };
 static_assert(DeviceMemory<SimulatedDevice>);
 

@@ -189,7 +189,7 @@ void bind_replay(py::module_& core) {
       [](const Column<std::uint8_t>& kind, const Column<std::int32_t>& block, const Column<Bytes>& size_bytes,
          const Column<std::int64_t>& stream, const AlternativeColumns& alternatives, const PoolColumns& pools,
          const allocators::AllocatorOptions& options, std::optional<Bytes> capacity_bytes, Bytes other_bytes,
-         bool drop_failed, std::optional<std::int64_t> until, bool every_counter) {
+         bool descending_addresses, bool drop_failed, std::optional<std::int64_t> until, bool every_counter) {
         const auto& [mempool, restores] = pools;
         const simulation::Requests requests{
             span_of(kind),    span_of(block),   span_of(size_bytes), span_of(stream), alternatives_of(alternatives),
@@ -198,6 +198,7 @@ void bind_replay(py::module_& core) {
         replay_options.allocator = options;
         replay_options.device.capacity = capacity_bytes.value_or(allocators::kUnlimitedBytes);
         replay_options.device.other_bytes = other_bytes;
+        if (descending_addresses) replay_options.device.order = allocators::AddressOrder::kDescending;
         replay_options.on_out_of_memory =
             drop_failed ? simulation::OnOutOfMemory::kDrop : simulation::OnOutOfMemory::kStop;
         replay_options.until = until;
@@ -206,8 +207,8 @@ void bind_replay(py::module_& core) {
         return simulation::replay(requests, replay_options);
       },
       py::arg("kind"), py::arg("block"), py::arg("size_bytes"), py::arg("stream"), py::arg("alternatives"),
-      py::arg("pools"), py::arg("options"), py::arg("capacity_bytes"), py::arg("other_bytes"), py::arg("drop_failed"),
-      py::arg("until"), py::arg("every_counter"));
+      py::arg("pools"), py::arg("options"), py::arg("capacity_bytes"), py::arg("other_bytes"),
+      py::arg("descending_addresses"), py::arg("drop_failed"), py::arg("until"), py::arg("every_counter"));
 }
 
 void bind_gauge_replay(py::module_& core) {

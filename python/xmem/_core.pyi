@@ -197,6 +197,7 @@ def replay(
     options: AllocatorOptions,
     capacity_bytes: int | None,
     other_bytes: int,
+    descending_addresses: bool,
     drop_failed: bool,
     until: int | None,
     every_counter: bool,

@@ -5,6 +5,7 @@ XMEM_HYPOTHESIS_EXAMPLES sets the number of histories a test (default 200).
 
 import os
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from hypothesis import HealthCheck, given, settings
@@ -267,9 +268,11 @@ class PoolProgram:
 class Reference:
     """The reference allocator, fed with requests; failed blocks are dropped."""
 
-    def __init__(self, requests: Requests, options: AllocatorOptions, capacity: int) -> None:
+    def __init__(
+        self, requests: Requests, options: AllocatorOptions, capacity: int, *, ascending: bool = False
+    ) -> None:
         self.requests = requests
-        self.allocator = CachingAllocator(options, Device(capacity))
+        self.allocator = CachingAllocator(options, Device(capacity, descending=not ascending))
         self.live: dict[int, Block] = {}
         self.fitting: dict[int, int] = {}  # by list of alternatives, the size that was taken last
         self.placed: dict[int, tuple[int, int]] = {}
@@ -466,18 +469,31 @@ def require_equal_state(result: Replay, reference: Reference) -> None:
     st.one_of(requests_with_pools(), requests_with_checkpoints()),
     options,
     st.one_of(st.none(), capacities),
+    st.booleans(),
     st.data(),
 )
 def test_core_and_reference_agree(
-    requests: Requests, options: AllocatorOptions, capacity: int | None, data: st.DataObject
+    requests: Requests,
+    options: AllocatorOptions,
+    capacity: int | None,
+    ascending: bool,
+    data: st.DataObject,
 ) -> None:
     if capacity is None:
         options = replace(options, memory_fraction=None)
-    result = replay(requests, options=options, capacity_bytes=capacity, on_oom="drop")
+    replayed = partial(
+        replay,
+        requests,
+        options=options,
+        capacity_bytes=capacity,
+        ascending_addresses=ascending,
+        on_oom="drop",
+    )
+    result = replayed()
     look = data.draw(st.integers(-1, len(requests) - 1), label="look closely after request")
-    close = replay(requests, options=options, capacity_bytes=capacity, on_oom="drop", until=look)
+    close = replayed(until=look)
 
-    reference = Reference(requests, options, UNLIMITED if capacity is None else capacity)
+    reference = Reference(requests, options, UNLIMITED if capacity is None else capacity, ascending=ascending)
     for index in range(len(requests)):
         if index == look + 1:
             require_equal_state(close, reference)

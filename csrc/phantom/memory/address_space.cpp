@@ -13,6 +13,8 @@ namespace {
 constexpr std::uint64_t kAllSpans = std::uint64_t{64} << 40;
 // Room for many expandable segments, each of which reserves more than the whole device.
 constexpr std::uint64_t kLargestSpan = std::uint64_t{4} << 40;
+// What a driver reserves at a time.
+constexpr std::uint64_t kChunkBytes = std::uint64_t{32} << 20;
 // Where nothing else is, should the reservation be refused (a limit on address space): the comparison still holds.
 constexpr std::uint64_t kUnreservedBase = std::uint64_t{0x200000000000};
 
@@ -51,19 +53,26 @@ AddressRanges::AddressRanges(int device) {
 
 std::uint64_t AddressRanges::reserve(std::uint64_t length, std::uint64_t alignment) {
   alignment = std::max(alignment, kPageBytes);
-  for (auto gap = gaps_.begin(); gap != gaps_.end(); ++gap) {
-    const std::uint64_t begin = (gap->begin + alignment - 1) / alignment * alignment;
-    if (begin > gap->end || gap->end - begin < length) continue;
-    const Gap rest{begin + length, gap->end};
-    gap->end = begin;
-    if (gap->begin == gap->end)
-      gap = gaps_.erase(gap);
-    else
-      ++gap;
-    if (rest.begin < rest.end) gaps_.insert(gap, rest);
-    return begin;
+  for (std::size_t i = gaps_.size(); i-- > 1;) {
+    const std::uint64_t begin = (gaps_[i].begin + alignment - 1) / alignment * alignment;
+    if (begin <= gaps_[i].end && gaps_[i].end - begin >= length) return cut(i, begin, length);
   }
-  return 0;
+  if (gaps_.empty() || length > gaps_.front().end) return 0;
+  const Gap& below = gaps_.front();
+  const std::uint64_t chunk = std::min((length + kChunkBytes - 1) / kChunkBytes * kChunkBytes, below.end);
+  const std::uint64_t begin = (below.end - chunk) / alignment * alignment;
+  if (begin >= below.begin) return cut(0, begin, length);
+  const std::uint64_t last = (below.end - length) / alignment * alignment;
+  return last >= below.begin ? cut(0, last, length) : 0;
+}
+
+std::uint64_t AddressRanges::cut(std::size_t place, std::uint64_t begin, std::uint64_t length) {
+  const Gap rest{begin + length, gaps_[place].end};
+  gaps_[place].end = begin;
+  const auto gap = gaps_.begin() + static_cast<std::ptrdiff_t>(place);
+  if (rest.begin < rest.end) gaps_.insert(gap + 1, rest);
+  if (gaps_[place].begin == gaps_[place].end) gaps_.erase(gaps_.begin() + static_cast<std::ptrdiff_t>(place));
+  return begin;
 }
 
 void AddressRanges::release(std::uint64_t address, std::uint64_t length) {

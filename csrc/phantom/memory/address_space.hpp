@@ -3,6 +3,7 @@
 // machine.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -17,7 +18,8 @@ constexpr std::uint64_t whole_pages(std::uint64_t size) {
 // The device that an address belongs to, -1 for one of the host.
 int device_of(const void* address);
 
-// Free address ranges of one device: lowest first, as csrc/allocators/device_memory has it.
+// Free address ranges of one device: whole chunks from the top down, whose rests serve later requests, as
+// csrc/allocators/device_memory has it in descending order.
 class AddressRanges {
  public:
   explicit AddressRanges(int device);
@@ -31,7 +33,10 @@ class AddressRanges {
     std::uint64_t begin;
     std::uint64_t end;
   };
-  std::vector<Gap> gaps_;
+  // Takes `length` bytes at `begin` out of a gap.
+  std::uint64_t cut(std::size_t place, std::uint64_t begin, std::uint64_t length);
+
+  std::vector<Gap> gaps_;  // ascending and never touching
 };
 
 }  // namespace xmem::phantom

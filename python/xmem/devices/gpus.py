@@ -31,7 +31,7 @@ __all__ = [
 
 _MIB = 1024**2
 
-# A GPU known by its size alone: between the contexts of a T4 (176 MiB) and of an H100 (406 MiB).
+# A GPU known by its size alone: between the contexts of a T4 (176 MiB) and of an H100 (769 MiB).
 _UNKNOWN_CONTEXT_BYTES = 256 * _MIB
 _UNKNOWN_KERNELS_BYTES = 26 * _MIB
 UNKNOWN_IS_LIKE = "a100-40gb"

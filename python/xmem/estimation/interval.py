@@ -12,6 +12,7 @@ from xmem.estimation.open_sizes import left_open
 from xmem.estimation.verdict import Judged
 from xmem.run.job_settings import job_settings
 from xmem.run.recorded import Origin
+from xmem.simulation.replay import replay
 from xmem.trace.notes import Doubt, Mode
 
 # What a log or a measurement of a real machine showed was between half and all of what the model says.
@@ -124,6 +125,10 @@ def left_open_by(
     if stages.recorded.origin is Origin.FOREIGN_CPU:
         least_bytes = max(bounds.perfect_reuse_bytes, (least_bytes or reserved_bytes) - _SEGMENT_BYTES)
         most_bytes = max(most_bytes or 0, reserved_bytes) + _SEGMENT_BYTES
+    other_bytes = _placed_the_other_way(stages)
+    if other_bytes is not None:
+        least_bytes = min(least_bytes or unlimited_bytes, other_bytes)
+        most_bytes = max(most_bytes or reserved_bytes, other_bytes)
     for less, more in map(_SHARES_OF_DOUBTS.__getitem__, stages.recorded.notes.doubts):
         least_bytes = int(min(least_bytes or reserved_bytes, reserved_bytes) - less * reserved_bytes)
         most_bytes = int(max(most_bytes or 0, reserved_bytes) + more * reserved_bytes)
@@ -133,6 +138,16 @@ def left_open_by(
     if spread_bytes:
         most_bytes = max(most_bytes or 0, reserved_bytes) + spread_bytes
     return least_bytes, most_bytes
+
+
+def _placed_the_other_way(stages: Stages) -> int | None:
+    """Return the reserved memory if the driver places segments from the bottom up, which depends on the
+    machine; None where no tie among free blocks is decided by address.
+    """
+    options = stages.settings.options
+    if options.tie_break != "address" or options.expandable_segments or stages.warm is not None:
+        return None
+    return replay(stages.requests, options=options, ascending_addresses=True).peak_reserved.bytes
 
 
 def _is_as_measured(stages: Stages, verdict: Judged) -> bool:

@@ -454,6 +454,7 @@ def replay(
     options: AllocatorOptions = AllocatorOptions(),  # noqa: B008 (frozen)
     capacity_bytes: int | None = None,
     other_bytes: int = 0,
+    ascending_addresses: bool = False,
     until: int | None = None,
     on_oom: Literal["stop", "drop"] = "stop",
     every_counter: bool = False,
@@ -465,6 +466,8 @@ def replay(
         options: Settings of the allocator, from `xmem.simulation.alloc_conf.parse`.
         capacity_bytes: Memory of the device; None for a device without limit.
         other_bytes: Memory that others hold on the device: the CUDA context, libraries, other processes.
+        ascending_addresses: Whether the device places segments from the bottom up, as some drivers do, not
+            from the top down. Only a ``tie_break`` by address can notice.
         until: Index of the last request to replay, for the state at that instant; None for all, -1 for none.
         on_oom: ``stop`` at the first request that fails, or ``drop`` its block and go on.
         every_counter: Record all counters after every request; about 1 KiB a request.
@@ -488,6 +491,7 @@ def replay(
         core_options(options),
         capacity_bytes,
         other_bytes,
+        not ascending_addresses,
         on_oom == "drop",
         until,
         every_counter,

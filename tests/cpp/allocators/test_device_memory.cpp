@@ -19,6 +19,19 @@ TEST(addresses_fill_the_lowest_gap_and_freed_ranges_join) {
   CHECK_EQUAL(allocate(14_MiB), a);
 }
 
+TEST(descending_addresses_come_in_chunks_whose_rest_is_filled) {
+  SimulatedDevice device({.capacity = 1_GiB, .order = AddressOrder::kDescending});
+  const auto allocate = [&](xmem::Bytes size) -> xmem::Bytes { return device.allocate(size).value_or(-1); };
+  const xmem::Bytes a = allocate(20_MiB);
+  const xmem::Bytes b = allocate(40_MiB);
+  CHECK_EQUAL(a - b, 64_MiB);               // two chunks of 32 MiB below the first
+  CHECK_EQUAL(allocate(2_MiB) - a, 20_MiB);   // the rest of the first chunk
+  CHECK_EQUAL(allocate(12_MiB) - b, 40_MiB);  // that has 10 MiB left, the second 24 MiB
+  CHECK_EQUAL(b - allocate(14_MiB), 32_MiB);
+  device.release(a, 20_MiB);
+  CHECK_EQUAL(allocate(16_MiB), a);
+}
+
 TEST(physical_memory_is_counted_in_whole_pages) {
   SimulatedDevice device({.capacity = 10_MiB, .other_bytes = 3_MiB});
   CHECK_EQUAL(device.free_bytes(), 7_MiB);

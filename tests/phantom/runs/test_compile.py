@@ -6,6 +6,9 @@ import shutil
 
 import pytest
 
+import xmem
+from xmem.capture import capture
+
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="Triton needs a C compiler")
 
 TRAINING = """
@@ -39,6 +42,27 @@ def test_a_compiled_step_needs_less_than_an_eager_one(phantom):
     launcher = ran.processes[0]
     assert launcher.calls["cuModuleGetFunction"] > 0
     assert launcher.calls.get("cuLaunchKernel", 0) + launcher.calls.get("cuLaunchKernelEx", 0) > 0
+
+
+def test_an_optimizer_step_can_be_compiled_while_it_is_captured(phantom, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        """
+import torch
+model = torch.nn.Linear(64, 64).cuda()
+optimizer = torch.optim.AdamW(model.parameters(), lr=torch.tensor(1e-3))
+step = torch.compile(optimizer.step)
+for _ in range(4):
+    model(torch.randn(8, 64, device="cuda")).sum().backward()
+    step()
+    optimizer.zero_grad()
+"""
+    )
+    result = capture([phantom.python, str(script)], tmp_path / "trace.json", mode="phantom")
+    estimate = xmem.estimate(result.path)
+    assert result.iterations == 3
+    # Moments of 64 x 64 weights and 64 biases.
+    assert estimate.breakdown.category["optimizer_state"] >= 2 * 4 * (64 * 64 + 64)
 
 
 def test_reduced_overhead_replays_graphs_from_a_pool_of_their_own(phantom):

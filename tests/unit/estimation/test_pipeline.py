@@ -229,6 +229,42 @@ def test_iterations_that_differ_widen_the_interval_unless_the_script_was_seen_wh
     assert not any("iterations differ" in text for text in whole.assumptions)
 
 
+def test_the_interval_has_both_orders_of_addresses_where_ties_depend_on_them() -> None:
+    # Two free blocks of 20 MiB, one of them beside a block that dies later: only if the request of 12 MiB takes
+    # the other one does the last request find its 64 MiB in one piece.
+    def of_release(torch: str) -> xmem.Estimate:
+        trace = TraceBuilder().with_metadata(
+            mode="phantom",
+            iterations=1,
+            device_requests=1,
+            argv=["a.py"],
+            versions={"torch": torch},
+            script_ended=True,
+        )
+        trace.iteration(0, 0, 100)
+        trace.operator("aten::mm", 1, 90)
+        for number, mib, begin, end in (
+            (9, 64, 2, 4),
+            (1, 44, 6, 18),
+            (2, 20, 8, 12),
+            (3, 20, 10, 14),
+            (4, 12, 16, 24),
+            (5, 64, 20, 22),
+        ):
+            trace.alloc(number, mib * MIB, begin, device_type=1, device_index=0)
+            trace.free(number, end, device_type=1, device_index=0)
+        trace.annotation("Optimizer.step#SGD.step", 92, 95)
+        return xmem.estimate(trace.bytes())
+
+    by_address, by_age = of_release("2.11.0"), of_release("2.13.0")
+    assert by_address.interval is not None
+    assert by_age.interval is not None
+    from_the_top, from_the_bottom = 84 * MIB, 148 * MIB
+    assert by_address.peak_reserved_bytes == from_the_top
+    assert by_address.interval.high_bytes >= from_the_bottom
+    assert by_age.peak_reserved_bytes == from_the_bottom  # of the two, the older segment
+
+
 def test_a_run_that_takes_nothing_on_a_gpu_is_refused() -> None:
     trace = TraceBuilder().operator("aten::mkldnn_convolution", 0, 50).alloc(0x10, 1000, 5).free(0x10, 20)
     with pytest.raises(TraceError, match="nothing of what the trace shows takes memory of a GPU"):

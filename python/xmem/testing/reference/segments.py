@@ -7,6 +7,7 @@ from itertools import takewhile
 
 MIB = 1 << 20
 PAGE = 2 * MIB
+CHUNK = 32 * MIB
 FIRST_ADDRESS = 0x7F0000000000
 UNLIMITED = 1 << 60
 
@@ -18,11 +19,14 @@ def ceil_to(size: int, unit: int) -> int:
 
 @dataclass
 class Device:
-    """Memory by the byte, addresses by the lowest gap that is long enough."""
+    """Memory by the byte, addresses by the lowest gap that is long enough, or `descending`: in whole chunks
+    from the top down, each of which has its rest filled by later requests.
+    """
 
     capacity: int = UNLIMITED
     other: int = 0
     used: int = 0
+    descending: bool = False
     ranges: list[tuple[int, int]] = field(default_factory=list)
 
     @property
@@ -44,11 +48,27 @@ class Device:
     def reserve(self, size: int) -> int:
         """Take addresses."""
         size = ceil_to(size, PAGE)
+        if self.descending:
+            return self._reserve_from_top(size)
         address = FIRST_ADDRESS
         for begin, end in sorted(self.ranges):
             if address + size <= begin:
                 break
             address = end
+        self.ranges.append((address, address + size))
+        return address
+
+    def _reserve_from_top(self, size: int) -> int:
+        taken = sorted(self.ranges, reverse=True)
+        end = FIRST_ADDRESS
+        address = None
+        for range_begin, range_end in taken:
+            if end - range_end >= size:
+                address = range_end
+                break
+            end = range_begin
+        if address is None:
+            address = end - ceil_to(size, CHUNK)
         self.ranges.append((address, address + size))
         return address
 

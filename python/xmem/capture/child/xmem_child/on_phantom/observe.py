@@ -26,6 +26,7 @@ from ..function_mode import (
 from ..patches import Patches
 from ..session import Session
 from ..values import Values
+from ..watching import optimizers
 from ..watching.spans import SpanRecorder, now_ns
 
 Handler = Callable[..., Any]
@@ -101,6 +102,7 @@ def _leave_compiled_code(mode: ScriptWatch) -> None:
     @functools.wraps(compile_model)
     def compile_followed(*args: Any, **options: Any) -> Any:
         _patch_dynamo(mode)
+        optimizers.hide_from_dynamo()
         return compile_model(*args, **options)
 
     torch.compile = compile_followed

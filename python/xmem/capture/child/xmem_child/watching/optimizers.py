@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import threading
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -36,11 +37,42 @@ class _Depth(threading.local):
     steps = 0
 
 
+class _Calls:
+    """What is called around steps."""
+
+    def __init__(self, observer: StepObserver) -> None:
+        self.before: Callable[[Optimizer], None] = observer.before_step
+        self.after: Callable[..., None] = observer.after_step
+        self.hidden = False
+
+
+class _Compiler:
+    """Whether the script compiles, and what the compiler must then not see: what follows steps."""
+
+    in_use = False
+    followed: tuple[_Calls, Callable[..., Any]] | None = None
+
+
 def install(observer: StepObserver) -> None:
     """Follow every optimizer built from now on, and ``GradScaler.step``; for the life of the process."""
-    _follow_steps(observer)
+    _follow_steps(_Calls(observer))
     _follow_construction(observer)
     _follow_scaler(observer)
+
+
+def hide_from_dynamo() -> None:
+    """Keep ``torch.compile`` out of what follows steps, where a script compiles ``optimizer.step``: the step
+    itself is compiled as it would be. Imports dynamo.
+    """
+    _Compiler.in_use = True
+    if _Compiler.followed is None:
+        return
+    disable: Any = importlib.import_module("torch._dynamo").disable
+    calls, around_steps = _Compiler.followed
+    if not calls.hidden:
+        calls.before, calls.after, calls.hidden = disable(calls.before), disable(calls.after), True
+    # Its code alone, the same for every class, is left to Python; what it calls is not.
+    disable(around_steps, recursive=False)
 
 
 class StepHooks:
@@ -71,7 +103,7 @@ class StepHooks:
             self._observer.after_step(optimizer, skipped=False)
 
 
-def _follow_steps(observer: StepObserver) -> None:
+def _follow_steps(calls: _Calls) -> None:
     # torch wraps the step of each class once, at the first construction: this adds an outer layer to its
     # wrapper, so that the observer may end the recording with the step's annotation closed.
     wrap_step = Optimizer.profile_hook_step
@@ -84,15 +116,18 @@ def _follow_steps(observer: StepObserver) -> None:
         def followed(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
             if depth.steps:
                 return wrapped(self, *args, **kwargs)
-            observer.before_step(self)
+            calls.before(self)
             depth.steps += 1
             try:
                 result = wrapped(self, *args, **kwargs)
             finally:
                 depth.steps -= 1
-            observer.after_step(self, skipped=False)
+            calls.after(self, skipped=False)
             return result
 
+        _Compiler.followed = (calls, followed)
+        if _Compiler.in_use:
+            hide_from_dynamo()
         return followed
 
     Optimizer.profile_hook_step = staticmethod(wrap_followed)
