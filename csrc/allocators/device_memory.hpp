@@ -1,8 +1,8 @@
 // A device of a given capacity: what cudaMalloc and the driver's virtual memory calls would answer.
 //
 // Success is a matter of bytes alone: the driver pages physical memory, so contiguity is never the reason for a
-// failure. Addresses follow one of two fixed rules; freed ranges coalesce. Real drivers mix the two, and only the address
-// tie-break of older PyTorch versions can notice.
+// failure. Addresses follow one of two fixed rules; freed ranges coalesce. Real drivers mix the two, and only the
+// address tie-break of older PyTorch versions can notice.
 #pragma once
 
 #include <cstdint>

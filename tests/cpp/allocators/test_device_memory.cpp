@@ -24,7 +24,7 @@ TEST(descending_addresses_come_in_chunks_whose_rest_is_filled) {
   const auto allocate = [&](xmem::Bytes size) -> xmem::Bytes { return device.allocate(size).value_or(-1); };
   const xmem::Bytes a = allocate(20_MiB);
   const xmem::Bytes b = allocate(40_MiB);
-  CHECK_EQUAL(a - b, 64_MiB);               // two chunks of 32 MiB below the first
+  CHECK_EQUAL(a - b, 64_MiB);                 // two chunks of 32 MiB below the first
   CHECK_EQUAL(allocate(2_MiB) - a, 20_MiB);   // the rest of the first chunk
   CHECK_EQUAL(allocate(12_MiB) - b, 40_MiB);  // that has 10 MiB left, the second 24 MiB
   CHECK_EQUAL(b - allocate(14_MiB), 32_MiB);

@@ -230,8 +230,8 @@ def test_iterations_that_differ_widen_the_interval_unless_the_script_was_seen_wh
 
 
 def test_the_interval_has_both_orders_of_addresses_where_ties_depend_on_them() -> None:
-    # Two free blocks of 20 MiB, one of them beside a block that dies later: only if the request of 12 MiB takes
-    # the other one does the last request find its 64 MiB in one piece.
+    # Two free blocks of 20 MiB, one of them beside a block that dies later: only if the request of 12 MiB
+    # takes the other one does the last request find its 64 MiB in one piece.
     def of_release(torch: str) -> xmem.Estimate:
         trace = TraceBuilder().with_metadata(
             mode="phantom",
