@@ -12,8 +12,13 @@ from xmem.errors import CaptureError, ConfigError
 PRELOADED = ("libxmem_phantom.so", "libcuda.so.1", "libnvidia-ml.so.1")
 """Libraries that a process loads before all others."""
 
-# The helper that asks cuDNN, and the names and fidelities of all functions.
-_OPENED_BY_THEM = ("xmem_phantom_cudnn", "phantom_functions.tsv")
+# The helper that asks cuDNN, what it gives to cuDNN, and the names and fidelities of all functions.
+_OPENED_BY_THEM = (
+    "xmem_phantom_cudnn",
+    "cudnn_planning/libcublasLt.so.12",
+    "cudnn_planning/libcublasLt.so.13",
+    "phantom_functions.tsv",
+)
 
 
 def library_folder() -> Path:

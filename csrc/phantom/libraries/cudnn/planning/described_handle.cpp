@@ -7,9 +7,9 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 
+#include "libraries/cudnn/planning/device_description.hpp"
 #include "libraries/cudnn/planning/planner.hpp"
 #include "libraries/cudnn/planning/protocol.hpp"
 #include "libraries/cudnn/status.hpp"
@@ -45,37 +45,6 @@ struct DeviceProperties {
 static_assert(offsetof(DeviceProperties, total_memory) == 72 && offsetof(DeviceProperties, version) == 96);
 
 constexpr std::size_t kHandleBytes = std::size_t{1} << 16;
-
-// Reads numbers out of the text, which is an object of numbers, lists of numbers and one name.
-class Description {
- public:
-  explicit Description(const std::string& text) : text_(text) {}
-
-  template <typename Number>
-  void read(const char* member, Number* values, int count = 1) {
-    std::string quoted = "\"";
-    quoted.append(member).append("\":");
-    const std::size_t at = text_.find(quoted);
-    if (at == std::string::npos) {
-      complete_ = false;
-      return;
-    }
-    const char* next = text_.c_str() + text_.find(':', at) + 1;
-    for (int i = 0; i < count; ++i) {
-      next += std::strspn(next, " [,");
-      char* end = nullptr;
-      values[i] = static_cast<Number>(std::strtoll(next, &end, 10));
-      complete_ = complete_ && end != next;
-      next = end;
-    }
-  }
-
-  bool complete() const { return complete_; }
-
- private:
-  const std::string& text_;
-  bool complete_ = true;
-};
 
 // A convolution of 3 x 3 in the graph API, given to one handle after the other.
 class Probe {
@@ -181,7 +150,7 @@ void* blank_handle() {
 
 void* described_handle(const std::string& description) {
   DeviceProperties device{};
-  Description from(description);
+  DeviceDescription from(description);
   from.read("maxGridSize", device.max_grid, 3);
   from.read("maxBlockSize", device.max_block, 3);
   from.read("regsPerBlock", &device.registers_per_block);

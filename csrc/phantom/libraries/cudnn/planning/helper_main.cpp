@@ -4,7 +4,7 @@
 //   xmem_phantom_cudnn [OPTION VALUE]... LIBCUDNN
 //   --socket NUMBER   file descriptor of the socket; 3 by default
 //   --parent stays    do not detach: end with the parent, and leave standard error to the library
-//   --before FILE     a library to load first, if it loads; may be repeated
+//   --before FILE     a library to load before any work, if it loads; may be repeated
 //   --driver FILE     stands in for libcuda.so.1, where the library needs one and there is none
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -26,6 +26,7 @@
 #include "libraries/cudnn/planning/described_handle.hpp"
 #include "libraries/cudnn/planning/observed_plans.hpp"
 #include "libraries/cudnn/planning/planner.hpp"
+#include "libraries/cudnn/planning/processing_clusters.hpp"
 #include "libraries/cudnn/planning/protocol.hpp"
 #include "libraries/cudnn/status.hpp"
 
@@ -76,6 +77,7 @@ struct Descriptor {
   int type = 0;
   void* real = nullptr;
   void* config = nullptr;                 // of a plan
+  std::string description;                // of a device
   int status = kSuccess;                  // of the first request about it that failed
   std::optional<std::int64_t> workspace;  // of a plan that builds on a device alone
 };
@@ -107,6 +109,7 @@ void set(const Request& request, const std::string& payload) {
     elements = pointers.data();
   }
   if (request.kind == kPlanConfig && !pointers.empty()) descriptor.config = pointers.front();
+  if (request.kind == kDeviceJson) descriptor.description = payload;
   const int status =
       call("cudnnBackendSetAttribute", descriptor.real, request.kind, request.type, request.count, elements);
   if (descriptor.status == kSuccess) descriptor.status = status;
@@ -163,6 +166,9 @@ int finalize_plan(std::uint64_t number, Descriptor& plan, int status) {
 void finalize(const Request& request) {
   Descriptor& descriptor = descriptors()[request.descriptor];
   int status = call("cudnnBackendFinalize", descriptor.real);
+  if (status == kSuccess && descriptor.type == kDeviceProperties) {
+    add_processing_clusters(descriptor.real, descriptor.description);
+  }
   if (observed != nullptr && descriptor.type == kPlan && (status == kSuccess || status == kNotSupported)) {
     status = finalize_plan(request.descriptor, descriptor, status);
   }
@@ -283,13 +289,29 @@ void detach() {
   if (const int nowhere = open("/dev/null", O_WRONLY); nowhere >= 0) dup2(nowhere, STDERR_FILENO);
 }
 
+// Loads what answers cuDNN in place of cuBLASLt, under the names that it opens: those of two versions of CUDA, and it
+// has one. They lie in a folder of their own, where no program finds them instead of the real library.
+void load_cublaslt_stand_ins() {
+  std::array<char, 4096> program{};
+  if (readlink("/proc/self/exe", program.data(), program.size() - 1) < 0) return;
+  const std::string path = program.data();
+  const std::string folder = path.substr(0, path.rfind('/')) + "/cudnn_planning/";
+  for (const char* name : {"libcublasLt.so.12", "libcublasLt.so.13"}) {
+    dlopen((folder + name).c_str(), RTLD_NOW | RTLD_GLOBAL);
+  }
+}
+
 // Returns why the library cannot be used, empty where it can.
 std::string load(const Arguments& asked) {
-  for (const std::string& file : asked.before) dlopen(file.c_str(), RTLD_NOW | RTLD_GLOBAL);
   library = dlopen(asked.library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return dlerror();
-  const auto version = reinterpret_cast<std::size_t (*)()>(dlsym(library, "cudnnGetVersion"));
-  const bool needs_driver = !asked.driver.empty() && version != nullptr && version() >= kFirstWithDriver;
+  const auto get_version = reinterpret_cast<std::size_t (*)()>(dlsym(library, "cudnnGetVersion"));
+  const std::size_t version = get_version == nullptr ? 0 : get_version();
+  // What is observed of older releases has the place of these engines already. Before the real library, which would
+  // have the name.
+  if (version >= std::size_t{kFirstDeviceless}) load_cublaslt_stand_ins();
+  for (const std::string& file : asked.before) dlopen(file.c_str(), RTLD_NOW | RTLD_GLOBAL);
+  const bool needs_driver = !asked.driver.empty() && version >= kFirstWithDriver;
   if (needs_driver && dlopen("libcuda.so.1", RTLD_NOW) == nullptr &&
       dlopen(asked.driver.c_str(), RTLD_NOW) == nullptr) {
     return dlerror();

@@ -1,0 +1,43 @@
+// The text that CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION takes: an object of numbers, lists of numbers and one name.
+#pragma once
+
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+namespace xmem::phantom::cudnn {
+
+// Reads numbers out of the text, which must outlive it.
+class DeviceDescription {
+ public:
+  explicit DeviceDescription(const std::string& text) : text_(text) {}
+
+  template <typename Number>
+  void read(const char* member, Number* values, int count = 1) {
+    std::string quoted = "\"";
+    quoted.append(member).append("\":");
+    const std::size_t at = text_.find(quoted);
+    if (at == std::string::npos) {
+      complete_ = false;
+      return;
+    }
+    const char* next = text_.c_str() + text_.find(':', at) + 1;
+    for (int i = 0; i < count; ++i) {
+      next += std::strspn(next, " [,");
+      char* end = nullptr;
+      values[i] = static_cast<Number>(std::strtoll(next, &end, 10));
+      complete_ = complete_ && end != next;
+      next = end;
+    }
+  }
+
+  // Whether all that was read was there.
+  bool complete() const { return complete_; }
+
+ private:
+  const std::string& text_;
+  bool complete_ = true;
+};
+
+}  // namespace xmem::phantom::cudnn
