@@ -210,6 +210,7 @@ class Gpu(TypedDict):
     loaded_kernels_bytes: int
     context_basis: Basis
     nvml_total_memory_bytes: int
+    processing_clusters: list[int]
     vendor: str
     attributes_source: str
     usable_bytes: int

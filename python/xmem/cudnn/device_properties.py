@@ -4,7 +4,7 @@ attributes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from xmem.devices.description import Device
 from xmem.devices.gpus import UNKNOWN_IS_LIKE, find_device
@@ -37,7 +37,12 @@ def cuda_attributes(device: Device, number: int) -> dict[str, int]:
 
 
 def cudnn_description(
-    name: str, total_memory_bytes: int, attributes: Mapping[str, int], number: int, driver_version: int
+    name: str,
+    total_memory_bytes: int,
+    attributes: Mapping[str, int],
+    number: int,
+    driver_version: int,
+    processing_clusters: Sequence[int] = (),
 ) -> dict[str, object]:
     """Describe a device as cuDNN 9.8 to 9.28 reads it: each version takes the members that it knows and
     refuses a text that lacks one. New in 9.28: ``memoryBusWidth``, and shared memory beyond the limit of a
@@ -49,6 +54,8 @@ def cudnn_description(
         attributes: CUDA's attributes by name, from `cuda_attributes`.
         number: Its place in the machine, from 0.
         driver_version: Version as ``cudaDriverGetVersion`` returns it: 13000 for CUDA 13.0.
+        processing_clusters: Multiprocessors of each processing cluster, for xMem's helper: cuDNN does not
+            read them here; empty: spread evenly.
     """
     capability = (attributes["ComputeCapabilityMajor"], attributes["ComputeCapabilityMinor"])
     return {
@@ -78,4 +85,5 @@ def cudnn_description(
         "memBusWidth": attributes["GlobalMemoryBusWidth"],
         "memoryBusWidth": attributes["GlobalMemoryBusWidth"],
         "oversizedSharedMemoryPerBlock": 0,
+        **({"processingClusters": list(processing_clusters)} if processing_clusters else {}),
     }

@@ -66,7 +66,8 @@ class Planner:
         """Return the planner for a GPU with CUDA."""
         attributes = cuda_attributes(device, 0)
         name = device.full_name or UNKNOWN_NAME
-        described = cudnn_description(name, device.total_memory_bytes, attributes, 0, _DRIVER_VERSION)
+        memory, clusters = device.total_memory_bytes, device.processing_clusters
+        described = cudnn_description(name, memory, attributes, 0, _DRIVER_VERSION, clusters)
         return cls(library, json.dumps(described, separators=(",", ":")))
 
     def plans(

@@ -86,6 +86,7 @@ class Device:
         loaded_kernels_bytes: The part of ``context_bytes`` that comes only as kernels are loaded.
         context_basis: How the two are known.
         nvml_total_memory_bytes: The total that nvidia-smi shows, larger than CUDA's; -1 when unknown.
+        processing_clusters: Multiprocessors of each processing cluster (GPC); empty when unknown.
         vendor: ``NVIDIA`` or ``AMD``.
         attributes: CUDA's device attributes, by the names of ``data/cuda_attributes.toml``: clocks in kHz,
             sizes in bytes, the bus in bits. Those that follow from the fields above are not among them, nor
@@ -108,6 +109,7 @@ class Device:
     loaded_kernels_bytes: int
     context_basis: Basis
     nvml_total_memory_bytes: int = -1
+    processing_clusters: tuple[int, ...] = ()
     vendor: str = "NVIDIA"
     attributes: Mapping[str, int] = field(default_factory=dict, hash=False)
     attribute_bases: Mapping[str, Basis] = field(default_factory=dict, hash=False)
@@ -168,6 +170,7 @@ def parse_device(text: str, *, slug: str, where: str) -> Device:
             "context_basis", get_args(Basis), "given" if context_is_given else "assumed"
         ),
         nvml_total_memory_bytes=entries.count("nvml_total_memory_bytes", -1),
+        processing_clusters=entries.counts("processing_clusters", at_least=1),
         vendor=vendor,
         attributes={name: value for name, (value, _) in attributes.items()},
         attribute_bases={name: basis for name, (_, basis) in attributes.items()},
@@ -207,6 +210,8 @@ def _written_fields(device: Device) -> Iterator[tuple[str, str]]:
     yield "total_memory_source", _quoted(device.total_memory_source)
     if device.nvml_total_memory_bytes >= 0:
         yield "nvml_total_memory_bytes", str(device.nvml_total_memory_bytes)
+    if device.processing_clusters:
+        yield "processing_clusters", str(list(device.processing_clusters))
     yield "context_bytes", str(device.context_bytes)
     yield "loaded_kernels_bytes", str(device.loaded_kernels_bytes)
     yield "context_basis", _quoted(device.context_basis)
@@ -256,6 +261,12 @@ def _check(device: Device, where: str) -> None:
         raise ConfigError(
             f"{where}: loaded_kernels_bytes = {device.loaded_kernels_bytes} is more than context_bytes",
             "give both in bytes; the kernels are a part of the context",
+        )
+    if device.processing_clusters and sum(device.processing_clusters) != device.multiprocessors:
+        raise ConfigError(
+            f"{where}: processing_clusters have {sum(device.processing_clusters)} multiprocessors, not "
+            f"{device.multiprocessors}",
+            "give the multiprocessors of each cluster, or leave them out",
         )
     if not device.attributes:
         return
@@ -308,6 +319,12 @@ class _Entries:
     def count(self, key: str, default: int | None = None, *, at_least: int = 0) -> int:
         wanted = f"a whole number of at least {at_least}"
         return cast(int, self._take(key, default, wanted, lambda value: _is_count(value, at_least)))
+
+    def counts(self, key: str, *, at_least: int = 0) -> tuple[int, ...]:
+        def fits(value: Any) -> bool:
+            return isinstance(value, list) and all(_is_count(part, at_least) for part in value)
+
+        return tuple(self._take(key, [], f"a list of whole numbers of at least {at_least}", fits))
 
     def compute_capability(self) -> tuple[int, int]:
         def fits(value: Any) -> bool:

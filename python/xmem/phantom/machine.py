@@ -72,13 +72,14 @@ def _device_lines(device: Device, number: int, driver_version: int) -> list[str]
     by_number = {attribute_numbers()[name]: value for name, value in attributes.items()}
     name = device.full_name or UNKNOWN_NAME
     nvml_total = device.nvml_total_memory_bytes
-    cudnn = cudnn_description(name, device.total_memory_bytes, attributes, number, driver_version)
+    memory, clusters = device.total_memory_bytes, device.processing_clusters
+    cudnn = cudnn_description(name, memory, attributes, number, driver_version, clusters)
     return [
         "device",
         f"name {name}",
         f"uuid {_uuid(name, number)}",
-        f"total_memory_bytes {device.total_memory_bytes}",
-        f"nvml_total_memory_bytes {nvml_total if nvml_total >= 0 else device.total_memory_bytes}",
+        f"total_memory_bytes {memory}",
+        f"nvml_total_memory_bytes {nvml_total if nvml_total >= 0 else memory}",
         f"context_bytes {device.context_bytes}",
         *(f"attribute {which} {value}" for which, value in sorted(by_number.items())),
         f"cudnn {json.dumps(cudnn, separators=(',', ':'))}",

@@ -43,6 +43,12 @@ TEST(multiprocessors_are_spread_over_as_few_clusters_as_hold_them) {
   CHECK_EQUAL(after(description(148, 1000), {20}, 1000), (Sizes{20, 20, 18, 18, 18, 18, 18, 18}));
 }
 
+TEST(clusters_that_are_described_are_taken) {
+  std::string text = description(132, 900);
+  text.insert(1, "\"processingClusters\":[18, 18,18,18,18,16,16,10],");
+  CHECK_EQUAL(after(text, {18}), (Sizes{18, 18, 18, 18, 18, 16, 16, 10}));
+}
+
 TEST(a_gpu_of_a_single_cluster_has_no_more_multiprocessors_than_it_says) {
   CHECK_EQUAL(after(description(16, 900), {18}), (Sizes{16}));
   CHECK_EQUAL(after(description(15, 900), {18}), (Sizes{15}));

@@ -32,6 +32,24 @@ class DeviceDescription {
     }
   }
 
+  // The numbers of a list of any length, as many as there is room for; how many there are.
+  template <typename Number>
+  int read_list(const char* member, Number* values, int room) const {
+    std::string quoted = "\"";
+    quoted.append(member).append("\":[");
+    const std::size_t at = text_.find(quoted);
+    if (at == std::string::npos) return 0;
+    const char* next = text_.c_str() + at + quoted.size();
+    for (int count = 0; count < room; ++count) {
+      next += std::strspn(next, " ,");
+      char* end = nullptr;
+      values[count] = static_cast<Number>(std::strtoll(next, &end, 10));
+      if (end == next) return count;
+      next = end;
+    }
+    return room;
+  }
+
   // Whether all that was read was there.
   bool complete() const { return complete_; }
 

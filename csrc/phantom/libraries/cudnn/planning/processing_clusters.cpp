@@ -56,7 +56,9 @@ void add_processing_clusters(void* properties, const std::string& description) {
   if (found == nullptr) return;
   const bool single = found[0] > 1 && std::all_of(found + 1, found + kMostClusters, [](int size) { return size == 0; });
   if (!single) return;
-  const Sizes sizes = spread(multiprocessors, found[0]);
+  Sizes sizes{};
+  const int known = from.read_list("processingClusters", sizes.data(), kMostClusters);
+  if (known == 0) sizes = spread(multiprocessors, found[0]);
   if (sizes[0] > 0) std::copy(sizes.begin(), sizes.end(), found);
 }
 

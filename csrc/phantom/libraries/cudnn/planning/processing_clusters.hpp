@@ -11,7 +11,8 @@
 
 namespace xmem::phantom::cudnn {
 
-// Gives a finalized CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR as many GPCs as hold the multiprocessors of its `description`.
+// Gives a finalized CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR the GPCs of its `description`: those of its member
+// processingClusters, which cuDNN passes over, else as many as hold its multiprocessors.
 // Does nothing where the descriptor does not hold them as cuDNN 9.8 to 9.20 do, or the architecture has none.
 void add_processing_clusters(void* properties, const std::string& description);
 
