@@ -4,19 +4,17 @@ they are.
     python bench/occupancy/fit.py TRACES... -o python/xmem/data/recorded_kernels.json
 
 The card's errors are those of leaving one model out (``leave_one_out.py``), so that no record was judged
-by itself.
+by itself. What was measured on a GPU of ours is added behind them by ``measured.py --write``.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
-from typing import Any
 
 import leave_one_out
 
-from xmem.occupancy.kernel_data import document_of
+from xmem.occupancy.kernel_data import document_of, text_of
 
 
 def main() -> None:
@@ -47,20 +45,10 @@ def main() -> None:
         "leave_one_model_out": errors,
     }
     document = document_of([call.recorded for trace in traces for call in trace.calls], about)
-    text = ",\n".join(
-        [
-            f'{{"card": {json.dumps(document["card"], indent=1)}',
-            f'"kernels": {_rows(document["kernels"])}',
-            f'"records": {_rows(document["records"])}}}\n',
-        ]
-    )
+    about["public_records"] = len(document["records"])
+    text = text_of(document)
     arguments.output.write_text(text, encoding="utf-8")
     print(f"{len(document['records'])} records, {len(document['kernels'])} kernels, {len(text)} bytes")
-
-
-def _rows(rows: list[Any]) -> str:
-    """Return a line per row, so that a change shows as such."""
-    return "[\n" + ",\n".join(json.dumps(row, separators=(",", ":")) for row in rows) + "\n]"
 
 
 if __name__ == "__main__":

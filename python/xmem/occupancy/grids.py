@@ -88,7 +88,13 @@ def _tiles(product: Product, tile: tuple[int, int]) -> dict[str, int]:
 
     down, across = count(*tile)
     flipped_down, flipped_across = count(*reversed(tile))
+    merged, flipped_merged = (
+        -(-product.m // rows) * -(-product.n * product.batch // columns)
+        for rows, columns in (tile, tuple(reversed(tile)))
+    )
     return {
+        "merged tiles": merged,
+        "flipped merged tiles": flipped_merged,
         "tiles": down * across * product.batch,
         "flipped tiles": flipped_down * flipped_across * product.batch,
         "swizzled tiles": _swizzled(down) * across * product.batch,
@@ -146,5 +152,5 @@ _ORDER = ("tiles", "swizzled tiles", "result", "rows", "largest", "total", "firs
 def _preference(name: str) -> tuple[int, str]:
     """Order quantities by how natural they are: the first of equals is kept."""
     if "tiles" in name:
-        return (0, name)
-    return (_ORDER.index(name) + 1 if name in _ORDER else len(_ORDER) + (name == "one") + 1, name)
+        return (int("merged" in name), name)
+    return (_ORDER.index(name) + 2 if name in _ORDER else len(_ORDER) + (name == "one") + 2, name)

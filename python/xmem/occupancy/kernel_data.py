@@ -22,12 +22,12 @@ _MOST_OF_A_NAME = 120  # templates of PyTorch's kernels have names of a thousand
 @cache
 def shipped_model() -> KernelModel:
     """Return the model of everything that is shipped."""
-    return KernelModel(recorded_of(_document()))
+    return KernelModel(recorded_of(shipped_document()))
 
 
 def card() -> dict[str, Any]:
     """Return what the shipped model was recorded on, and its errors."""
-    found: dict[str, Any] = _document()["card"]
+    found: dict[str, Any] = shipped_document()["card"]
     return found
 
 
@@ -44,6 +44,7 @@ def document_of(recorded: Sequence[Recorded], about: dict[str, Any]) -> dict[str
                 problem.dtypes,
                 [int(dense) for dense in problem.dense],
                 astuple(problem.product) if problem.product else None,
+                problem.choice,
                 item.compute_capability,
                 item.multiprocessors,
                 [
@@ -53,6 +54,21 @@ def document_of(recorded: Sequence[Recorded], about: dict[str, Any]) -> dict[str
             ]
         )
     return {"card": about, "kernels": [astuple(kernel) for kernel in kernels], "records": rows}
+
+
+def text_of(document: dict[str, Any]) -> str:
+    """Return the text of the file: a line per row, so that a change shows as such."""
+
+    def rows(of: Sequence[Any]) -> str:
+        return "[\n" + ",\n".join(json.dumps(row, separators=(",", ":")) for row in of) + "\n]"
+
+    return ",\n".join(
+        [
+            f'{{"card": {json.dumps(document["card"], indent=1)}',
+            f'"kernels": {rows(document["kernels"])}',
+            f'"records": {rows(document["records"])}}}\n',
+        ]
+    )
 
 
 def recorded_of(document: dict[str, Any]) -> list[Recorded]:
@@ -66,14 +82,23 @@ def recorded_of(document: dict[str, Any]) -> list[Recorded]:
                 tuple(dtypes),
                 tuple(map(bool, dense)),
                 Product(*product) if product else None,
+                choice,
             ),
             (capability[0], capability[1]),
             multiprocessors,
             tuple(KernelLaunch(kernels[kernel], blocks, share) for kernel, blocks, share in launches),
         )
-        for operator, shapes, dtypes, dense, product, capability, multiprocessors, launches in document[
-            "records"
-        ]
+        for (
+            operator,
+            shapes,
+            dtypes,
+            dense,
+            product,
+            choice,
+            capability,
+            multiprocessors,
+            launches,
+        ) in document["records"]
     ]
 
 
@@ -88,7 +113,8 @@ def _shortened(item: Recorded) -> Recorded:
 
 
 @cache
-def _document() -> dict[str, Any]:
+def shipped_document() -> dict[str, Any]:
+    """Return the file as it is."""
     text = read_data("recorded_kernels.json")
     found: dict[str, Any] = json.loads(text)
     return found

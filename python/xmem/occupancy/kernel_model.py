@@ -9,9 +9,9 @@ find fastest counts.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from xmem.occupancy.grids import Observation, Rule, fit_rule, quantities_of, tile_of
 from xmem.occupancy.library_choice import expected_ns
@@ -30,9 +30,13 @@ _OTHER_DTYPE = 8.0
 _OTHER_DENSITY = 6.0
 _OTHER_BROADCAST = 6.0
 _OTHER_LAYOUT = 4.0
+_OTHER_CHOICE = 10.0
+_UNKNOWN_CHOICE = 3.0
 _VECTOR = 10.0
 _PER_ALIGNMENT = 2.0
 _FEW_INDICES = 16
+
+_MOST_PLACES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,22 +106,35 @@ class KernelModel:
 
     def __init__(self, recorded: Iterable[Recorded]) -> None:
         self._by_operator: dict[str, list[Recorded]] = defaultdict(list)
-        seen: dict[tuple[str, int], list[Observation]] = defaultdict(list)
+        self._seen: dict[_RuleKey, list[Observation]] = defaultdict(list)
         for record in dict.fromkeys(recorded):
             self._by_operator[_group(record.problem)].append(record)
-            for launch in record.launches:
+            for launch, place in zip(record.launches, _places(record.launches), strict=True):
                 observation = Observation(record.problem, launch.blocks, record.multiprocessors)
-                seen[launch.kernel.name, launch.kernel.threads].append(observation)
-        self._rules = {key: fit_rule(key[0], items) for key, items in seen.items()}
+                kernel = launch.kernel
+                self._seen[kernel.name, kernel.threads, "", 0].append(observation)
+                self._seen[kernel.name, kernel.threads, record.problem.operator, place].append(observation)
+        self._rules: dict[_RuleKey, Rule | None] = {}  # fitted when asked for: most never are
 
     @property
     def operators(self) -> frozenset[str]:
         """Operators of which something was recorded."""
         return frozenset(self._by_operator)
 
-    def rule(self, kernel: Kernel) -> Rule | None:
-        """Return how the kernel's grid follows from the problem; None where no rule was found."""
-        return self._rules.get((kernel.name, kernel.threads))
+    def rule(self, kernel: Kernel, operator: str = "", place: int = 0) -> Rule | None:
+        """Return how the kernel's grid follows from the problem; None where no rule was found.
+
+        Args:
+            kernel: Of which the grid is wanted.
+            operator: What launches it; empty = anything. A kernel that exchanges dimensions does so for the
+                input in one operator and for the result in another.
+            place: How many launches of the same kernel come before it in one call of the operator.
+        """
+        key = kernel.name, kernel.threads, operator, place
+        if key not in self._rules:
+            seen = self._seen.get(key)
+            self._rules[key] = fit_rule(kernel.name, seen) if seen else None
+        return self._rules[key]
 
     def predict(
         self, problem: Problem, compute_capability: tuple[int, int], multiprocessors: int
@@ -134,13 +151,16 @@ class KernelModel:
             key=lambda pair: pair[0],
         )
         how_far, nearest = ranked[0]
-        if problem.product is not None and how_far > 0:
+        told = bool(problem.choice) and problem.choice == nearest.problem.choice
+        if problem.product is not None and how_far > 0 and not told:
             nearest = self._fastest(problem, multiprocessors, ranked)
         launches = tuple(
-            KernelLaunch(launch.kernel, self._blocks(launch, nearest, problem, multiprocessors), launch.share)
-            for launch in nearest.launches
+            KernelLaunch(launch.kernel, blocks, launch.share)
+            for launch, blocks in zip(
+                nearest.launches, self._grids(nearest, problem, multiprocessors), strict=True
+            )
         )
-        return Predicted(launches, how_far)
+        return Predicted(for_another_size(launches, problem, nearest.problem), how_far)
 
     def _fastest(
         self, problem: Problem, multiprocessors: int, ranked: Sequence[tuple[float, Recorded]]
@@ -155,33 +175,105 @@ class KernelModel:
         for how_far, item in ranked:
             if how_far < ranked[0][0] + _CONSIDERED:
                 nearest.setdefault(tuple(launch.kernel for launch in item.launches), (how_far, item))
-        costs = []
+        costs: list[tuple[float, float | None, Recorded]] = []
         for how_far, item in nearest.values():
             time = 0.0
-            for launch in item.launches:
-                blocks = self._blocks(launch, item, problem, multiprocessors)
+            for launch, blocks in zip(
+                item.launches, self._grids(item, problem, multiprocessors), strict=True
+            ):
                 time += expected_ns(problem.product, launch.kernel.name, blocks, multiprocessors)
-            costs.append((how_far, time, item))
-        best = min(time for _, time, _ in costs)
-        return min(
-            costs, key=lambda cost: cost[0] + _TWICE_AS_FAST * math.log2(max(cost[1], 1) / max(best, 1))
-        )[2]
+            tiled = any(tile_of(launch.kernel.name) for launch in item.launches)
+            costs.append((how_far, max(time, 1.0) if tiled else None, item))
+        best = min((time for _, time, _ in costs if time is not None), default=1.0)
+        # What was chosen for nearly the same problem is chosen again, whatever it seems to take.
+        trust = _TWICE_AS_FAST * min(ranked[0][0], 1.0)
 
-    def _blocks(self, launch: KernelLaunch, source: Recorded, problem: Problem, multiprocessors: int) -> int:
+        def cost(how_far: float, time: float | None) -> float:
+            # Of kernels without a tile in their name nothing says how long they take.
+            return how_far + trust * (1.0 if time is None else math.log2(time / best))
+
+        return min(costs, key=lambda row: cost(row[0], row[1]))[2]
+
+    def _grids(self, source: Recorded, problem: Problem, multiprocessors: int) -> list[int]:
+        """Return the blocks of each launch of a record, for another problem."""
+        return [
+            self._blocks(launch, place, source, problem, multiprocessors)
+            for launch, place in zip(source.launches, _places(source.launches), strict=True)
+        ]
+
+    def _blocks(
+        self, launch: KernelLaunch, place: int, source: Recorded, problem: Problem, multiprocessors: int
+    ) -> int:
         if problem == source.problem and multiprocessors == source.multiprocessors:
             return launch.blocks
-        rule = self.rule(launch.kernel)
+        if is_recurrent(problem):  # of a step: the states of all sequences, which are its first shape
+            first, known = (math.prod(of.shapes[0]) for of in (problem, source.problem))
+            return max(1, math.ceil(launch.blocks * first / known))
+        rule = self.rule(launch.kernel, problem.operator, place) or self.rule(launch.kernel)
         tile = tile_of(launch.kernel.name)
         wanted, there = quantities_of(problem, tile), quantities_of(source.problem, tile)
-        if rule is not None and rule.quantity in wanted:
+        if rule is not None and rule.quantity in wanted and rule.quantity in there:
             blocks = rule.blocks(wanted, multiprocessors)
             # Sums that were split, which no size of the problem says, are split alike.
             usual = rule.blocks(there, source.multiprocessors)
             if "tiles" in rule.quantity and rule.fill == 1.0 and launch.blocks % usual == 0:
                 blocks *= launch.blocks // usual
             return blocks
+        split = [
+            (launch.blocks // there[name], wanted[name])
+            for name in there
+            if "tiles" in name and name in wanted and launch.blocks % there[name] == 0
+        ]
+        if split:  # into different numbers of parts, so that no one rule gives most grids
+            parts, tiles = min(split)
+            return parts * tiles
         key = "elements" if "elements" in wanted and "elements" in there else "largest"
-        return max(1, math.ceil(launch.blocks * wanted[key] / max(there[key], 1)))
+        scaled = math.ceil(launch.blocks * wanted[key] / max(there[key], 1))
+        # No rule was found, as of kernels that stay on the GPU and loop: none was seen with other numbers.
+        seen = self._seen.get((launch.kernel.name, launch.kernel.threads, "", 0), ())
+        numbers = [observation.blocks for observation in seen] or [scaled]
+        return max(1, min(max(scaled, min(numbers)), max(numbers)))
+
+
+def is_recurrent(problem: Problem) -> bool:
+    """Return whether it is a recurrent network of cuDNN: its last shape holds the number of steps."""
+    return problem.operator.startswith("cudnnRNN")
+
+
+def for_another_size(
+    launches: tuple[KernelLaunch, ...], problem: Problem, known: Problem
+) -> tuple[KernelLaunch, ...]:
+    """Return the launches of one problem as many times as another has steps, or groups.
+
+    What a recurrent network launches at each step, or more often, is launched as many times more often; the
+    order is not kept. Of convolutions some engines launch a kernel for each group, and nothing else.
+    """
+    if is_recurrent(problem):
+        steps, there = problem.shapes[-1][0], known.shapes[-1][0]
+        result: list[KernelLaunch] = []
+        for launch, count in Counter(launches).items():
+            often = round(count * steps / there) if count >= there else count
+            result += [replace(launch, share=launch.share * count / often)] * often
+        return tuple(result)
+    if problem.product is not None and known.product is not None and len(set(launches)) == 1:
+        groups, there = problem.product.batch, known.product.batch
+        if len(launches) == there > 1 and problem.choice:
+            return (replace(launches[0], share=1 / groups),) * groups
+    return launches
+
+
+_RuleKey = tuple[str, int, str, int]
+"""A kernel's name and threads, the operator, and which of its launches in a call; of all of them "" and 0."""
+
+
+def _places(launches: Sequence[KernelLaunch]) -> list[int]:
+    """Return how many launches of the same kernel come before each; of more than a few, those few."""
+    before: dict[Kernel, int] = defaultdict(int)
+    places = []
+    for launch in launches:
+        places.append(min(before[launch.kernel], _MOST_PLACES))
+        before[launch.kernel] += 1
+    return places
 
 
 def _group(problem: Problem) -> str:
@@ -198,6 +290,17 @@ def _across(compute_capability: tuple[int, int], item: Recorded) -> float:
 
 def distance(wanted: Problem, known: Problem) -> float:
     """Return how unlike two problems of one operator are, in doublings of a size."""
+    return _apart(wanted, known) + _other_choice(wanted.choice, known.choice)
+
+
+def _other_choice(wanted: str, known: str) -> float:
+    """Count another kernel of the library's own choosing; few old recordings say what it chose."""
+    if wanted == known:
+        return 0.0
+    return _OTHER_CHOICE if wanted and known else _UNKNOWN_CHOICE
+
+
+def _apart(wanted: Problem, known: Problem) -> float:
     if wanted.product is not None and known.product is not None:
         return _OTHER_DTYPE * (wanted.dtypes[-1:] != known.dtypes[-1:]) + _between(
             wanted.product, known.product
@@ -217,6 +320,8 @@ def distance(wanted: Problem, known: Problem) -> float:
     if wanted.operator.startswith("aten::index_"):
         # Few indices take another kernel: index_select_out_cuda_impl and its kin in Indexing.cu.
         apart += _VECTOR * ((_last_count(wanted) <= _FEW_INDICES) != (_last_count(known) <= _FEW_INDICES))
+    if is_recurrent(wanted):
+        sizes.pop()  # more steps only launch the same more often
     columns = abs(math.log2(max(wanted.quantities["columns"], 1) / max(known.quantities["columns"], 1)))
     return apart + math.hypot(*sizes, columns)
 

@@ -37,7 +37,8 @@ class LibraryCalls:
     Attributes:
         function: int32, the function that was called, such as ``cublasGemmEx`` or ``cudnnBackendExecute``.
         family: int32, what it computes: ``gemm``, ``gemv``, ``convolution``, ``convolution_data_gradient``,
-            ``convolution_filter_gradient``, ``attention``, ``normalization``, ``recurrent``; -1 = other.
+            ``convolution_filter_gradient``, ``attention``, ``attention_gradient``, ``normalization``,
+            ``recurrent``; -1 = other.
         sizes: int64, shape (n, 4): m, n, k and batch of a product of matrices (column-major, as cuBLAS takes
             them), else -1.
         layout: int32, for products the transpositions of A and B, such as ``tn``; for convolutions ``nchw``
@@ -46,7 +47,10 @@ class LibraryCalls:
             arithmetic, such as ``bfloat16`` and ``float32``; -1 = unknown.
         problem: int32, a JSON object with whatever else is known; -1 = nothing. Of products
             ``leading_dimensions`` of A, B and C and ``epilogue``; of convolutions ``input``, ``filter``,
-            ``output``, ``stride``, ``padding``, ``dilation``; of a graph with more operations ``operations``.
+            ``output``, ``stride``, ``padding``, ``dilation``; of attention ``query`` and ``key``; of batch
+            normalization ``input`` and ``mode``; of recurrent networks ``input`` (steps, batch, features),
+            ``cell``, ``hidden``, ``layers``, ``directions``; of a graph ``engine``, as cuDNN's heuristics
+            chose it, and where it has more operations ``operations``.
     """
 
     function: NDArray[np.int32]

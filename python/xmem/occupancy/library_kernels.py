@@ -36,12 +36,14 @@ def with_library_kernels(
         model: What the kernels are taken from; None = what is shipped.
     """
     model = model or shipped_model()
-    predictions: list[Predicted | None] = []
-    for call in range(len(launches.library_calls)):
+    predictions: list[Predicted | None] = [None] * len(launches.library_calls)
+    asked: dict[Problem, Predicted | None] = {}
+    for call in np.unique(launches.library_call[launches.library_call >= 0]).tolist():
         problem = problem_of_call(launches, call)
-        predictions.append(
-            None if problem is None else model.predict(problem, compute_capability, multiprocessors)
-        )
+        if problem is not None:
+            if problem not in asked:
+                asked[problem] = model.predict(problem, compute_capability, multiprocessors)
+            predictions[call] = asked[problem]
     modelled = [len(prediction.launches) if prediction else 0 for prediction in predictions]
     counts = np.array([*modelled, 0])[launches.library_call]  # the last is for rows without a call
     hidden = (launches.library_call >= 0) & (launches.known == int(Known.UNKNOWN)) & (counts > 0)
@@ -78,9 +80,11 @@ def problem_of_call(launches: Launches, call: int) -> Problem | None:
     """Return what a row of ``library_calls`` computes; None where too little of it is known."""
     calls = launches.library_calls
     family = launches.text(int(calls.family[call]))
-    dtypes = tuple(launches.text(int(row)) for row in calls.dtypes[call][:2])
+    function = launches.text(int(calls.function[call]))
+    dtypes = tuple(launches.text(int(row)) for row in calls.dtypes[call])
     details = json.loads(launches.text(int(calls.problem[call])) or "{}")
     layout = launches.text(int(calls.layout[call]))
+    choice = details.get("engine", "")
     if family in ("gemm", "gemv"):
         m, n, k, batch = (max(int(size), 1) for size in calls.sizes[call])
         if int(calls.sizes[call][0]) == NONE:
@@ -88,19 +92,57 @@ def problem_of_call(launches: Launches, call: int) -> Problem | None:
         leading = details.get("leading_dimensions") or _packed(layout, m, n, k)
         product = Product(m, n, k, batch, layout, alignment_of(*(int(size) for size in leading)))
         shapes = ((n, k), (k, m)) if batch == 1 else ((batch, n, k), (batch, k, m))
-        return Problem("aten::mm" if batch == 1 else "aten::bmm", shapes, dtypes, (), product)
-    if family == "convolution" and {"input", "filter"} <= set(details):
-        image, filters = tuple(details["input"]), tuple(details["filter"])
-        places = image[0]
-        spatial = len(image) - 2
-        paddings = details.get("padding") or [0] * spatial
-        strides = details.get("stride") or [1] * spatial
-        for length, window, padding, stride in zip(image[2:], filters[2:], paddings, strides, strict=False):
-            places *= (length + 2 * padding - window) // max(stride, 1) + 1
-        depth = int(np.prod(filters[1:]))
-        product = Product(filters[0], max(places, 1), depth, 1, "nchw", alignment_of(*filters[:2]))
-        return Problem("aten::cudnn_convolution", (image, filters), dtypes, (True, True), product)
+        # With the tensor cores single precision takes other kernels, which its inputs do not say.
+        second = dtypes[3] if dtypes[3] == "tfloat32" else dtypes[1]
+        return Problem("aten::mm" if batch == 1 else "aten::bmm", shapes, (dtypes[0], second), (), product)
+    if family.startswith("convolution") and {"input", "filter", "output"} <= set(details):
+        image, filters, result = (tuple(details[key]) for key in ("input", "filter", "output"))
+        # Pointwise ones are plain products, for which cuDNN takes the kernels of cuBLAS.
+        pointwise = int(np.prod(filters[2:])) == 1 and image[2:] == result[2:]
+        layout = (layout or "nchw") + " pointwise" * pointwise
+        product = _of_convolution(family, image, filters, result, layout)
+        operator = "aten::cudnn_convolution" if family == "convolution" else family
+        return Problem(operator, (image, filters, result), dtypes[:3], (True,) * 3, product, choice)
+    if family.startswith("attention") and {"query", "key"} <= set(details):
+        return Problem(family, (tuple(details["query"]), tuple(details["key"])), dtypes[:2], (), None, choice)
+    if family == "normalization" and "input" in details:
+        return Problem(function, (tuple(details["input"]),), dtypes[:1], (layout != "nhwc",))
+    if family == "recurrent" and {"input", "cell", "hidden"} <= set(details):
+        steps, batch, features = details["input"]
+        network = (details["layers"], details["directions"])
+        sizes = ((batch, details["hidden"]), (features,), network, (steps,))
+        return Problem(f"{function} {details['cell']}", sizes, dtypes[:1])
     return None
+
+
+def _of_convolution(
+    family: str, image: tuple[int, ...], filters: tuple[int, ...], result: tuple[int, ...], layout: str
+) -> Product:
+    """Return the product that an implicit GEMM computes: of the gradients, too, each with sums of its own."""
+    channels_in, channels_out = filters[1], filters[0]
+    window, places = int(np.prod(filters[2:])), int(np.prod(result[2:]))
+    images, groups = image[0], max(image[1] // filters[1], 1)
+    alignment = alignment_of(channels_out, channels_in)
+    if layout == "nchw pointwise" and groups == 1:
+        # In this layout each image is a product of its own, with the places in the fast dimension.
+        sizes = {
+            "convolution_data_gradient": (channels_in, places, channels_out),
+            "convolution_filter_gradient": (channels_out, channels_in, places),
+        }.get(family, (channels_out, places, channels_in))
+        batch = images
+    else:
+        channels_out //= groups
+        sizes = {
+            "convolution_data_gradient": (
+                channels_in,
+                images * int(np.prod(image[2:])),
+                channels_out * window,
+            ),
+            "convolution_filter_gradient": (channels_out, channels_in * window, images * places),
+        }.get(family, (channels_out, images * places, channels_in * window))
+        batch = groups
+    m, n, k = (max(size, 1) for size in sizes)
+    return Product(m, n, k, batch, layout, alignment)
 
 
 def _packed(layout: str, m: int, n: int, k: int) -> tuple[int, int, int]:

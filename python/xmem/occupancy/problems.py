@@ -48,6 +48,8 @@ class Problem:
         dtypes: Of the same, such as ``bfloat16``.
         dense: Whether each is contiguous, as far as recorded.
         product: The product of matrices that it computes; None = it computes none.
+        choice: What the library's own heuristics chose for it, as far as they can be asked without a GPU: an
+            engine of cuDNN and its knobs; empty = unknown.
     """
 
     operator: str
@@ -55,6 +57,7 @@ class Problem:
     dtypes: tuple[str, ...]
     dense: tuple[bool, ...] = field(default=())
     product: Product | None = None
+    choice: str = ""
 
     @property
     def quantities(self) -> dict[str, int]:
@@ -63,7 +66,12 @@ class Problem:
         first = self.shapes[0] if self.shapes else ()
         largest = max(self.shapes, key=math.prod, default=())
         last = largest[-1] if largest else 1
-        return {
+        exchanged = {
+            f"{name} exchanged": _exchanged(shape)
+            for name, shape in zip(("first", "second", "third"), self.shapes, strict=False)
+            if len(shape) > 2
+        }
+        return exchanged | {
             "result": math.prod(broadcast(self.shapes)),
             "first": counts[0],
             "largest": max(counts),
@@ -87,6 +95,17 @@ class Problem:
             return sum(sizes) + product.m * product.n * product.batch * size
         result = math.prod(broadcast(self.shapes)) * ITEM_BYTES.get(self.dtypes[0] if self.dtypes else "", 4)
         return sum(sizes) + result
+
+
+_EXCHANGED = 32
+
+
+def _exchanged(shape: tuple[int, ...]) -> int:
+    """Return the squares of 32 by 32 that hold each image's channels by places.
+
+    A kernel that exchanges the two, as from NCHW to NHWC, takes a block for each.
+    """
+    return shape[0] * -(-shape[1] // _EXCHANGED) * -(-math.prod(shape[2:]) // _EXCHANGED)
 
 
 def broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:

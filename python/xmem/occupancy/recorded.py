@@ -53,6 +53,7 @@ _FAMILIES = (
     ("gemm", "gemm"),
 )
 """Of functions that say no more than their name."""
+_RECURRENT = ("cell", "hidden", "layers", "directions")
 
 
 def launches_of(trace: Trace) -> Launches:
@@ -197,7 +198,10 @@ class _Calls:
 
     def _add_other(self, function: str, problem: Mapping[str, Any]) -> dict[str, Any]:
         first = _first_operation(problem)
-        family = str(first.get("operation") or next((of for part, of in _FAMILIES if part in function), ""))
+        operations = [str(row.get("operation", "")) for row in _operations(problem)]
+        family = _attention(operations) or str(
+            first.get("operation") or next((of for part, of in _FAMILIES if part in function), "")
+        )
         x, w, y = (_tensor(first, keys) for keys in (("x", "q", "a"), ("w", "k", "b"), ("y", "o", "c")))
         convolution = _tensor(first, ("convolution",))
         self.family.append(self.strings(family))
@@ -208,12 +212,18 @@ class _Calls:
         ]
         dtypes.append(_CUDNN_DTYPES.get(_whole(convolution.get("arithmetic")), ""))
         self.dtypes.append(tuple(map(self.strings, dtypes)))  # type: ignore[arg-type]
-        shapes = (
-            {"input": x, "filter": w, "output": y} if convolution else {"query": x, "key": w, "output": y}
-        )
+        if "attention" in family:
+            shapes = {"query": x, "key": w, "output": y}
+        else:
+            shapes = {"input": x, "filter": w, "output": y}
         details = {key: tensor["shape"] for key, tensor in shapes.items() if "shape" in tensor}
         details |= {key: convolution[key] for key in ("stride", "padding", "dilation") if key in convolution}
-        operations = [str(row.get("operation", "")) for row in _operations(problem)]
+        details |= {key: first[key] for key in (*_RECURRENT, "mode") if type(first.get(key)) is int}
+        if _attention(operations) and isinstance(keys := details.get("key"), list):
+            # Written as products, of which the first takes the keys with their dimensions exchanged.
+            details["key"] = [*keys[:-2], *reversed(keys[-2:])]
+            details.pop("output", None)
+        details |= {"engine": engine} if (engine := _engine(problem)) else {}
         return details | ({"operations": operations} if len(operations) > 1 else {})
 
     def columns(self) -> LibraryCalls:
@@ -234,6 +244,25 @@ def _whole(value: object) -> int:
 def _operations(problem: Mapping[str, Any]) -> list[dict[str, Any]]:
     operations = problem.get("operations")
     return [row for row in operations if isinstance(row, dict)] if isinstance(operations, list) else []
+
+
+def _attention(operations: Sequence[str]) -> str:
+    """Return what a graph with several products is; empty = no attention.
+
+    The front end of cuDNN writes attention as its products: two of them, and five for the gradients.
+    """
+    products = operations.count("matmul")
+    return "" if products < 2 else "attention" if products == 2 else "attention_gradient"
+
+
+def _engine(problem: Mapping[str, Any]) -> str:
+    """Return the number of cuDNN's engine and the knobs that are set, as one text; empty = unknown."""
+    engine = problem.get("engine")
+    if not isinstance(engine, dict) or type(engine.get("number")) is not int:
+        return ""
+    knobs = engine.get("knobs")
+    listed = sorted(knobs.items(), key=lambda item: int(item[0])) if isinstance(knobs, dict) else []
+    return " ".join([str(engine["number"]), *(f"{knob}={value}" for knob, value in listed)])
 
 
 def _first_operation(problem: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -127,8 +127,30 @@ def test_a_launch_has_its_operator_its_module_and_its_problem(python, tmp_path):
     problem = json.loads(found.text(int(calls.problem[families.index("convolution")])))
     assert problem["input"] == [4, 3, 32, 32]
     assert problem["filter"] == [16, 3, 3, 3]
+    assert problem["engine"].split()[0].isdigit()  # what cuDNN's heuristics chose, with its knobs
+    norm = json.loads(found.text(int(calls.problem[families.index("normalization")])))
+    assert norm == {"input": [4, 16, 30, 30], "mode": 1}
     gemms = [calls.sizes[row].tolist() for row, family in enumerate(families) if family == "gemm"]
     assert [8, 4, 14400, 1] in gemms
+
+
+FUSED = """
+import torch
+layer = torch.nn.MultiheadAttention(64, 4, batch_first=True).cuda().eval()
+x = torch.zeros(2, 16, 64, device="cuda")
+with torch.inference_mode():
+    for _ in range(3):
+        layer(x, x, x, need_weights=False)
+"""
+
+
+@pytest.mark.parametrize("python", NEWEST_FIRST)
+def test_modules_that_ask_who_overrides_torch_take_their_fused_kernels(python, tmp_path):
+    _, found = recorded(python, tmp_path, FUSED)
+    operators = {found.text(int(row)) for row in found.operator}
+    # Seen on an H100: without the fast path the projections would be a product and an addition of their own.
+    assert "aten::add_" not in operators
+    assert "aten::addmm" in operators
 
 
 GRAPH = """

@@ -186,3 +186,84 @@ def test_shapes_broadcast_or_the_largest_counts() -> None:
     assert broadcast(((4, 1, 3), (5, 1))) == (4, 5, 3)
     assert broadcast(((30_000, 512), (141,))) == (30_000, 512)
     assert broadcast(()) == ()
+
+
+def test_the_engine_that_the_library_chose_counts_more_than_the_size() -> None:
+    def convolution(places: int, choice: str) -> Problem:
+        product = Product(64, places, 576, 1, "nhwc", 8)
+        return Problem("aten::cudnn_convolution", ((64, 64),), ("float32",) * 2, (), product, choice)
+
+    model = KernelModel(
+        [
+            _recorded(convolution(1000, "67 28=2"), LARGE_TILE, 8),
+            _recorded(convolution(64_000, "38 22=2"), SMALL_TILE, 4000),
+        ]
+    )
+    assert model.predict(convolution(1100, "38 22=2"), *H100).launches[0].kernel == SMALL_TILE
+    assert model.predict(convolution(60_000, "67 28=2"), *H100).launches[0].kernel == LARGE_TILE
+    assert model.predict(convolution(1100, ""), *H100).launches[0].kernel == LARGE_TILE  # unknown: by size
+
+
+def test_what_nearly_the_same_problem_took_is_not_second_guessed() -> None:
+    without_tile = Kernel("sgemm_largek_lds64<true>", 256, 128, 0)
+    model = KernelModel(
+        [
+            _recorded(_product(768, 3152, 768), LARGE_TILE, 300),
+            _recorded(_product(768, 3940, 768), without_tile, 4000),
+        ]
+    )
+    assert model.predict(_product(768, 3152, 776), *H100).launches[0].kernel == LARGE_TILE
+
+
+def test_a_kernel_that_exchanges_dimensions_has_a_grid_of_what_it_reads_there() -> None:
+    exchange = Kernel("nchwToNhwcKernel", 256, 32, 4224)
+
+    def convolution(images: int, channels: int, side: int) -> Problem:
+        shapes = ((images, channels, side, side), (64, channels, 3, 3), (images, 64, side, side))
+        product = Product(64, images * side * side, channels * 9, 1, "nchw", 8)
+        return Problem("aten::cudnn_convolution", shapes, ("float32",) * 3, (), product, "67")
+
+    def recorded(images: int, channels: int, side: int) -> Recorded:
+        squares = -(-channels // 32)
+        first = KernelLaunch(exchange, images * squares * -(-side * side // 32))
+        return Recorded(
+            convolution(images, channels, side), *H100, (first, KernelLaunch(exchange, 64 * squares))
+        )
+
+    model = KernelModel([recorded(200, 208, 6), recorded(100, 440, 3), recorded(16, 64, 56)])
+    # As on an H100: 200 images of 440 channels and 3 x 3 places are 200 * 14 squares, the filter 64 * 14.
+    found = model.predict(convolution(200, 440, 3), *H100)
+    assert [launch.blocks for launch in found.launches] == [2800, 896]
+
+
+def test_a_recurrent_network_launches_more_at_more_steps() -> None:
+    def network(steps: int) -> Problem:
+        return Problem("cudnnRNNForward 2", ((16, 256), (128,), (2, 1), (steps,)), ("float32",))
+
+    first, each = KernelLaunch(LARGE_TILE, 8), KernelLaunch(ELEMENTWISE, 16)
+    model = KernelModel([Recorded(network(4), *H100, (first, *[each] * 8))])
+    kernels = [launch.kernel for launch in model.predict(network(6), *H100).launches]
+    assert (kernels.count(LARGE_TILE), kernels.count(ELEMENTWISE)) == (1, 12)
+
+
+def test_an_engine_that_launches_a_kernel_for_each_group_does_so_for_other_groups() -> None:
+    def depthwise(groups: int) -> Problem:
+        product = Product(1, 1800, 9, groups, "nhwc", 1)
+        return Problem("aten::cudnn_convolution", ((200, groups, 3, 3),), ("bfloat16",) * 2, (), product, "0")
+
+    launch = KernelLaunch(Kernel("convolve_common_engine_float_NHWC", 256, 64, 4096), 15)
+    model = KernelModel([Recorded(depthwise(768), *H100, (launch,) * 768)])
+    assert len(model.predict(depthwise(384), *H100).launches) == 384
+
+
+def test_a_grid_without_a_rule_stays_within_what_was_seen() -> None:
+    persistent = Kernel("batchnorm_fwtr_nhwc_semiPersist", 512, 96, 0)
+
+    def norm(images: int) -> Problem:
+        return Problem("cudnnBatchNormalizationForwardTrainingEx", ((images, 256, 6, 6),), ("float32",))
+
+    seen = ((100, 228), (170, 250), (190, 251), (220, 233), (300, 239))
+    model = KernelModel([_recorded(norm(images), persistent, blocks) for images, blocks in seen])
+    assert model.rule(persistent) is None
+    assert model.predict(norm(3000), *H100).launches[0].blocks == 251
+    assert model.predict(norm(1), *H100).launches[0].blocks == 228

@@ -9,6 +9,7 @@ import pytest
 from command_line import xmem_fast
 from xmem.errors import TraceError
 from xmem.occupancy.launches import Known
+from xmem.occupancy.library_kernels import problem_of_call
 from xmem.occupancy.recorded import launches_of, of_last_iteration
 from xmem.testing.trace_builder import TraceBuilder
 from xmem.trace.trace import Trace, read_trace
@@ -162,6 +163,60 @@ def test_kernels_and_library_calls_are_told_apart():
     assert convolution["filter"] == [8, 3, 5, 5]
     assert convolution["stride"] == [2, 2]
     assert convolution["operations"] == ["convolution", ""]
+
+
+def test_calls_of_cudnn_say_what_a_model_of_its_kernels_needs():
+    norm = {"operation": "normalization", "x": TENSOR, "mode": 1}
+    network = {"operation": "recurrent", "x": {"dtype": 0, "shape": [32, 16, 128]}, "cell": 2, "hidden": 256}
+    scores = {"operation": "matmul", "a": {**TENSOR, "shape": [2, 8, 512, 64]}}
+    scores["b"] = {**TENSOR, "shape": [2, 8, 64, 128]}
+    engine = {"number": 67, "knobs": {"28": 2, "2": 0}}
+    table: list[Any] = [
+        [1, "cudnnBackendExecute", {"operations": [CONVOLUTION], "engine": engine}],
+        [1, "cudnnBatchNormalizationForwardTrainingEx", {"operations": [norm]}],
+        [1, "cudnnRNNForward", {"operations": [{**network, "layers": 2, "directions": 1}]}],
+        [1, "cudnnBackendExecute", {"operations": [scores, {}, {"operation": "matmul"}]}],
+        [1, "cudnnBackendExecute", {"operations": [scores, *[{"operation": "matmul"}] * 4]}],
+    ]
+    found = launches_of(trace_of(built([(row, 71, 15) for row in range(5)], table=table)))
+    families = [found.text(row) for row in found.library_calls.family]
+    assert families == ["convolution", "normalization", "recurrent", "attention", "attention_gradient"]
+    convolution, norms, recurrent, attention, gradient = (problem_of_call(found, call) for call in range(5))
+    assert convolution.choice == "67 2=0 28=2"
+    assert norms.operator == "cudnnBatchNormalizationForwardTrainingEx"
+    assert (norms.shapes, norms.dense) == (((4, 3, 32, 32),), (False,))
+    assert recurrent.operator == "cudnnRNNForward 2"
+    assert recurrent.shapes == ((16, 256), (128,), (2, 1), (32,))
+    assert attention.shapes == gradient.shapes == ((2, 8, 512, 64), (2, 8, 128, 64))
+
+
+def test_gradients_of_convolutions_are_products_of_their_own():
+    tensors = {"x": [4, 8, 16, 16], "w": [32, 8, 1, 1], "y": [4, 32, 16, 16]}
+    strides = [2048, 256, 16, 1]
+    shaped = {key: {"dtype": 0, "shape": shape, "strides": strides} for key, shape in tensors.items()}
+    pairs = [(name, tensors["w"]) for name in ("", "_data_gradient", "_filter_gradient")]
+    pairs.append(("_filter_gradient", [32, 2, 3, 3]))  # in four groups
+    table = [
+        [
+            1,
+            "cudnnBackendExecute",
+            {
+                "operations": [
+                    {
+                        **CONVOLUTION,
+                        **shaped,
+                        "operation": f"convolution{name}",
+                        "w": {**TENSOR, "shape": filters},
+                    }
+                ]
+            },
+        ]
+        for name, filters in pairs
+    ]
+    found = launches_of(trace_of(built([(row, 71, 15) for row in range(4)], table=table)))
+    products = [problem_of_call(found, call).product for call in range(4)]
+    sizes = [(product.m, product.n, product.k, product.batch) for product in products]
+    assert sizes == [(32, 256, 8, 4), (8, 256, 32, 4), (32, 8, 256, 4), (8, 18, 1024, 4)]
 
 
 def test_the_last_iteration_is_that_of_the_steady_state():

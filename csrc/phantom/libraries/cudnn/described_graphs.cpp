@@ -2,9 +2,14 @@
 
 #include <cstring>
 #include <mutex>
+#include <string>
 #include <unordered_map>
+#include <vector>
 
+#include "libraries/cudnn/library.hpp"
+#include "libraries/cudnn/planning/planner.hpp"
 #include "libraries/cudnn/planning/protocol.hpp"
+#include "libraries/cudnn/status.hpp"
 
 namespace xmem::phantom::cudnn {
 namespace {
@@ -17,10 +22,18 @@ enum Descriptor : int {
   kBackwardData = 12,
   kOperationGraph = 15,
   kTensor = 17,
+  kKnobChoice = 7,
 };
 constexpr int kGraphOperations = 801;
+constexpr int kConfigKnobs = 302;
+constexpr int kKnobType = 600;
+constexpr int kKnobValue = 601;
+constexpr int kEngineNumber = 1301;
 constexpr int kDataType = 1;
 constexpr int kInt64 = 3;
+constexpr int kKnobTypeType = 9;
+constexpr std::int64_t kMostKnobs = 16;
+constexpr int kMostDimensions = 8;
 
 struct Named {
   int attribute;
@@ -66,7 +79,8 @@ const char* operation_of(int descriptor_type) {
 
 struct Followed {
   std::mutex mutex;
-  std::unordered_map<void*, std::string> text;  // members of a JSON object; of a graph and what is made of it, a list
+  std::unordered_map<void*, std::string> text;    // members of a JSON object; of a graph and what is made of it, a list
+  std::unordered_map<void*, std::string> engine;  // of plans that were executed
 };
 
 Followed& followed() {
@@ -89,6 +103,62 @@ void* descriptor_at(const void* elements, std::int64_t place) {
   std::memcpy(&descriptor, static_cast<const char*>(elements) + place * static_cast<std::int64_t>(sizeof descriptor),
               sizeof descriptor);
   return descriptor;
+}
+
+// A descriptor of the planner's, for as long as it is asked.
+class Asked {
+ public:
+  explicit Asked(int type) { planner().create(type, &descriptor_); }
+  ~Asked() { planner().destroy(descriptor_); }
+  Asked(const Asked&) = delete;
+  Asked& operator=(const Asked&) = delete;
+
+  // Filled from another one; false where the planner does not answer.
+  bool fill_from(void* other, int attribute) {
+    std::int64_t count = 0;
+    return planner().get(other, attribute, kDescriptorType, 1, &count, &descriptor_) == kSuccess && count == 1;
+  }
+  template <typename Number>
+  Number number(int attribute, int type) const {
+    Number value = -1;
+    std::int64_t count = 0;
+    const bool told = planner().get(descriptor_, attribute, type, 1, &count, &value) == kSuccess && count == 1;
+    return told ? value : Number{-1};
+  }
+  void* get() const { return descriptor_; }
+
+ private:
+  void* descriptor_ = nullptr;
+};
+
+// JSON members: the engine of a plan and its knobs, by type; empty where the planner does not say.
+std::string engine_of(void* plan) {
+  Asked config(kEngineConfig);
+  Asked engine(kEngine);
+  if (!config.fill_from(plan, kPlanConfig) || !engine.fill_from(config.get(), kConfigEngine)) return {};
+  const auto number = engine.number<std::int64_t>(kEngineNumber, kInt64);
+  if (number < 0) return {};
+  std::string text = "\"number\":" + std::to_string(number) + ",\"knobs\":{";
+  std::vector<void*> knobs(kMostKnobs, nullptr);
+  for (void*& knob : knobs) planner().create(kKnobChoice, &knob);
+  std::int64_t count = 0;
+  if (planner().get(config.get(), kConfigKnobs, kDescriptorType, kMostKnobs, &count, knobs.data()) != kSuccess) {
+    count = 0;
+  }
+  bool first = true;
+  for (std::int64_t i = 0; i < count && i < kMostKnobs; ++i) {
+    void* knob = knobs[static_cast<std::size_t>(i)];
+    int type = -1;
+    std::int64_t value = 0, told = 0;
+    if (planner().get(knob, kKnobType, kKnobTypeType, 1, &told, &type) != kSuccess ||
+        planner().get(knob, kKnobValue, kInt64, 1, &told, &value) != kSuccess) {
+      continue;
+    }
+    text += std::string(first ? "\"" : ",\"") + std::to_string(type) + "\":" + std::to_string(value);
+    first = false;
+  }
+  for (void* knob : knobs) planner().destroy(knob);
+  return text + "}";
 }
 
 }  // namespace
@@ -148,6 +218,7 @@ void forget_graph(void* descriptor) {
   Followed& kept = followed();
   const std::lock_guard lock(kept.mutex);
   kept.text.erase(descriptor);
+  kept.engine.erase(descriptor);
 }
 
 std::string problem_of_plan(void* plan) {
@@ -155,7 +226,32 @@ std::string problem_of_plan(void* plan) {
   const std::lock_guard lock(kept.mutex);
   const auto found = kept.text.find(plan);
   if (found == kept.text.end() || found->second.empty()) return {};
-  return "{\"operations\":[" + found->second + "]}";
+  auto engine = kept.engine.find(plan);
+  if (engine == kept.engine.end()) engine = kept.engine.emplace(plan, engine_of(plan)).first;  // a plan runs often
+  std::string problem = "{\"operations\":[" + found->second + "]";
+  if (!engine->second.empty()) problem += ",\"engine\":{" + engine->second + "}";
+  return problem + "}";
+}
+
+std::string problem_of_call(const char* operation, const void* tensor, const std::string& members) {
+  int data_type = 0, dimensions = 0;
+  int sizes[kMostDimensions] = {}, strides[kMostDimensions] = {};
+  const auto describe = reinterpret_cast<int (*)(const void*, int, int*, int*, int*, int*)>(
+      library_function("cudnnGetTensorNdDescriptor"));
+  if (describe == nullptr ||
+      describe(tensor, kMostDimensions, &data_type, &dimensions, sizes, strides) != static_cast<int>(kSuccess)) {
+    return {};
+  }
+  const auto list = [&](const int* numbers_of) {
+    std::string text = "[";
+    for (int i = 0; i < dimensions && i < kMostDimensions; ++i) {
+      text += (i > 0 ? "," : "") + std::to_string(numbers_of[i]);
+    }
+    return text + "]";
+  };
+  return std::string("{\"operations\":[{\"operation\":\"") + operation +
+         "\",\"x\":{\"dtype\":" + std::to_string(data_type) + ",\"shape\":" + list(sizes) +
+         ",\"strides\":" + list(strides) + "}" + (members.empty() ? "" : ",") + members + "}]}";
 }
 
 }  // namespace xmem::phantom::cudnn

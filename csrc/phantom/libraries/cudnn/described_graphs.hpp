@@ -16,7 +16,11 @@ void follow_copy(void* from, void* to);
 
 void forget_graph(void* descriptor);
 
-// JSON: {"operations": [...]} of a plan; empty where it was not followed.
+// JSON: {"operations": [...], "engine": {...}} of a plan; empty where it was not followed. The engine is cuDNN's
+// number of the implementation that its heuristics chose, with the knobs that they set: which kernel it is.
 std::string problem_of_plan(void* plan);
+
+// The same of a call that is no graph: one operation, the tensor that it reads, and more members of it.
+std::string problem_of_call(const char* operation, const void* tensor, const std::string& members);
 
 }  // namespace xmem::phantom::cudnn

@@ -5,14 +5,17 @@
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
+#include <string>
 #include <vector>
 
+#include "libraries/cudnn/described_graphs.hpp"
 #include "libraries/cudnn/dropout.hpp"
 #include "libraries/cudnn/handle.hpp"
 #include "libraries/cudnn/library.hpp"
 #include "libraries/cudnn/planning/helper.hpp"
 #include "libraries/cudnn/status.hpp"
 #include "machine/calls.hpp"
+#include "runtime/launch_log.hpp"
 #include "runtime/streams.hpp"
 
 using namespace xmem::phantom;  // NOLINT: what follows is C
@@ -175,7 +178,44 @@ int describe(void* tensor, int data_type, std::int64_t rows, std::int64_t column
               static_cast<const int*>(strides));
 }
 
+// Launches work on the handle's stream: kernels of every step, or one that stays on the device for all.
+int run(Function function, const Handle* handle, const void* descriptor, const void* batch) {
+  note(function);
+  if (handle == nullptr) return cudnn::kBadParam;
+  std::string problem;
+  if (logs_launches()) {
+    const Network network(descriptor);
+    RnnQuery query = network.query();
+    if (network.known() && !read_batch(batch, query).empty()) {
+      const auto member = [](const char* key, std::int64_t value) {
+        return std::string(",\"") + key + "\":" + std::to_string(value);
+      };
+      problem = "{\"operations\":[{\"operation\":\"recurrent\",\"x\":{\"dtype\":" + std::to_string(query.data_type) +
+                ",\"shape\":[" + std::to_string(query.longest) + "," + std::to_string(query.batch_size) + "," +
+                std::to_string(query.vector_size) + "]}" + member("cell", query.cell) +
+                member("hidden", query.hidden_size) + member("layers", query.layers) +
+                member("directions", network.directions()) + "}]}";
+    }
+  }
+  called(function, handle->stream, problem);
+  return cudnn::kSuccess;
+}
+
 }  // namespace
+
+PHANTOM_EXPORT int cudnnRNNForward(const Handle* handle, const void* descriptor, int, const void*, const void* batch) {
+  return run(Function::cudnnRNNForward, handle, descriptor, batch);
+}
+
+PHANTOM_EXPORT int cudnnRNNBackwardData_v8(const Handle* handle, const void* descriptor, const void*,
+                                           const void* batch) {
+  return run(Function::cudnnRNNBackwardData_v8, handle, descriptor, batch);
+}
+
+PHANTOM_EXPORT int cudnnRNNBackwardWeights_v8(const Handle* handle, const void* descriptor, int, const void*,
+                                              const void* batch) {
+  return run(Function::cudnnRNNBackwardWeights_v8, handle, descriptor, batch);
+}
 
 PHANTOM_EXPORT int cudnnGetRNNWeightSpaceSize(const Handle* handle, const void* descriptor, std::size_t* bytes) {
   note(Function::cudnnGetRNNWeightSpaceSize);

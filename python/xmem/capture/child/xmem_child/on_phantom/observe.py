@@ -88,11 +88,32 @@ def install(session: Session, values: Values, patches: Patches) -> None:
     mode = ScriptWatch(session)
     follow_threads(mode, on_start=values.follow_thread, on_end=session.thread_ends)
     follow_module_moves(patches)
+    _answer_as_without(mode, patches)
     atexit.register(_let_the_engine_rest)
     _leave_compiled_code(mode)
     _follow_first_use(session)
     values.follow_thread()
     mode.__enter__()
+
+
+def _answer_as_without(mode: ScriptWatch, patches: Patches) -> None:
+    """Let modules that ask whether anything overrides torch's functions be told of the script's modes alone.
+
+    ``MultiheadAttention`` and ``TransformerEncoder`` take their fused kernels only where nothing does: they
+    would launch others, and allocate otherwise, for being watched. Functions that hand themselves to a mode
+    ask by another name (``torch.nn.functional`` imports it), and still do.
+    """
+    asked = torch.overrides.has_torch_function
+
+    def has_torch_function(relevant_args: Any) -> bool:
+        if torch.compiler.is_compiling():
+            return bool(asked(relevant_args))
+        with mode.left():
+            return bool(asked(relevant_args))
+
+    patches.replace(torch.overrides, "has_torch_function", has_torch_function)
+    # Scripted modules call the operator in its place.
+    torch.jit._builtins._register_builtin(has_torch_function, "aten::has_torch_function")
 
 
 def _leave_compiled_code(mode: ScriptWatch) -> None:
