@@ -176,7 +176,7 @@ scoreboard: $(STAMPS)/xmem $(patsubst bench/scoreboard/environments/%.txt,.venv-
 	  --folder $(CURDIR)/.scoreboard --environments $(CURDIR)/.venv-scoreboard --page $(CURDIR)/docs/scoreboard.md
 
 clean:  ## Remove what was built and installed here
-	rm -rf $(VENV) .venv-bench .venv-cuda12 .venv-cuda13 .venv-oldest .venv-stacks .venv-scoreboard .stacks .accuracy .scoreboard build .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-bench .venv-cuda12 .venv-cuda13 .venv-oldest .venv-stacks .venv-scoreboard .stacks .accuracy .occupancy .scoreboard build .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 # --- set-up, each step once -----------------------------------------------------------------------------------------
 
