@@ -97,6 +97,21 @@ DATA_PARALLEL = """
 """
 
 
+# Tensors that grow leave segments behind, unless segments can grow, too.
+CHANGE = 'torch.cuda.memory._set_allocator_settings("expandable_segments:True")'
+EXPANDS = """
+import torch
+{first}
+weight = torch.nn.Parameter(torch.zeros(256, 256, device="cuda"))
+{later}
+optimizer = torch.optim.SGD([weight], 0.1)
+for rows in (1 << 14, 3 << 13, 1 << 15):
+    (torch.zeros(rows, 256, device="cuda") @ weight).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
 @pytest.fixture(params=NEWEST_FIRST)
 def python(request: pytest.FixtureRequest) -> str:
     return str(request.param)
@@ -127,6 +142,17 @@ def test_caches_that_cpp_empties_are_emptied(python, tmp_path, monkeypatch, sett
     require_equal(estimate)
     requests = xmem.analyze(result.path).stages.requests
     assert (requests.kind == RequestKind.EMPTY_CACHE).sum() > 3
+
+
+def test_settings_that_the_script_gives_to_the_allocator_are_replayed(python, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "garbage_collection_threshold:0.9")
+    _, estimate = run(python, tmp_path, EXPANDS.format(first=CHANGE, later=""))
+    require_equal(estimate)
+    assert not any("settings of the allocator" in text for text in estimate.assumptions)
+    _, changed = run(python, tmp_path, EXPANDS.format(first="", later=CHANGE))
+    assert any(
+        "changes settings of the allocator while it holds memory" in text for text in changed.assumptions
+    )
 
 
 def test_graphs_and_pools_keep_their_memory(python, tmp_path):

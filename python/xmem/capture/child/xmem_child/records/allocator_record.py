@@ -11,6 +11,7 @@ import contextlib
 import functools
 import os
 import pickle
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,11 @@ _PEAKS = {
 }
 _COUNTERS = ("num_alloc_retries", "num_ooms")
 _NO_NUMBER = -1
+
+# A comma outside of brackets, which hold lists.
+_SEPARATOR = re.compile(r",(?![^\[]*\])")
+
+_set_by_script: list[str] = []
 
 
 class AllocatorRecord:
@@ -49,6 +55,7 @@ class AllocatorRecord:
         self._keep_history()
         self._follow_empty_cache()
         self._follow_fractions()
+        self._follow_settings()
         PoolCalls(self._pools, self._position, self._mark).install()
 
     def start(self) -> None:
@@ -158,6 +165,23 @@ class AllocatorRecord:
 
         follow("_cuda_setMemoryFraction", before=remember)
 
+    def _follow_settings(self) -> None:
+        for name in (
+            "_cuda_cudaCachingAllocator_set_allocator_settings",
+            "_accelerator_setAllocatorSettings",
+        ):
+            follow(name, before=self._change_settings)
+
+    def _change_settings(self, text: str) -> None:
+        _set_by_script.append(text)
+        if torch.cuda.is_initialized() and any(
+            torch.cuda.memory_reserved(device) for device in range(torch.cuda.device_count())
+        ):
+            self._assume(
+                f"the script changes settings of the allocator while it holds memory ({text}): the replay "
+                "uses them from the start"
+            )
+
 
 def _collection_threshold() -> float:
     for setting in allocator_settings().split(","):
@@ -169,5 +193,14 @@ def _collection_threshold() -> float:
 
 
 def allocator_settings() -> str:
-    """Return ``PYTORCH_CUDA_ALLOC_CONF`` (or its newer name) as set in the script's process."""
-    return os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""
+    """Return ``PYTORCH_CUDA_ALLOC_CONF`` (or its newer name) as set in the script's process, with what the
+    script gave to the allocator itself.
+    """
+    text = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""
+    if not _set_by_script:
+        return text
+    last = {}
+    for setting in _SEPARATOR.split(",".join([text, *_set_by_script])):
+        if setting.strip():
+            last[setting.partition(":")[0].strip()] = setting.strip()
+    return ",".join(last.values())
