@@ -10,6 +10,11 @@ namespace {
 // Where the CUDA driver usually maps device memory on Linux, so that exported snapshots look familiar.
 constexpr Bytes kFirstAddress = 0x7f0000000000;
 
+// Ranges of expandable segments on a device without limit take 128 TiB each: from here down many fit above 0, and all
+// addresses are exact in JavaScript.
+constexpr Bytes kTopAddress = Bytes{1} << 52;
+constexpr Bytes kLowestAddress = std::numeric_limits<Bytes>::min();
+
 // What a driver that goes from the top down reserves at a time.
 constexpr Bytes kChunkBytes = Bytes{32} << 20;
 }  // namespace
@@ -24,9 +29,9 @@ SimulatedDevice::SimulatedDevice(DeviceProperties properties) : properties_(prop
                       "use between 0 and the capacity of " + std::to_string(properties_.capacity) + " bytes");
   }
   if (properties_.order == AddressOrder::kAscending) {
-    gaps_.push_back({kFirstAddress, std::numeric_limits<Bytes>::max()});
+    gaps_.emplace(kFirstAddress, std::numeric_limits<Bytes>::max());
   } else {
-    gaps_.push_back({std::numeric_limits<Bytes>::min(), kFirstAddress});
+    gaps_.emplace(kLowestAddress, kTopAddress);
   }
 }
 
@@ -45,44 +50,53 @@ void SimulatedDevice::release(Bytes address, Bytes size) {
 Bytes SimulatedDevice::reserve(Bytes size) {
   const Bytes length = whole_pages(size);
   if (properties_.order == AddressOrder::kDescending) return reserve_from_top(length);
-  const auto gap = std::ranges::find_if(gaps_, [&](const Gap& g) { return g.end - g.begin >= length; });
-  const Bytes address = gap->begin;  // the last gap is endless: there is always one
-  gap->begin += length;
-  if (gap->begin == gap->end) gaps_.erase(gap);
-  return address;
+  // The last gap is endless: there is always one.
+  const auto gap = std::ranges::find_if(gaps_, [&](const auto& g) { return g.second - g.first >= length; });
+  return take(gap, length);
 }
 
 Bytes SimulatedDevice::reserve_from_top(Bytes length) {
-  for (auto gap = gaps_.rbegin(); gap + 1 != gaps_.rend(); ++gap) {
-    if (gap->end - gap->begin < length) continue;
-    const Bytes address = gap->begin;
-    gap->begin += length;
-    if (gap->begin == gap->end) gaps_.erase(gap.base() - 1);
-    return address;
+  if (length <= longest_rest_) {
+    Bytes longest = 0;
+    for (auto gap = gaps_.end(); --gap != gaps_.begin();) {
+      const Bytes size = gap->second - gap->first;
+      if (size >= length) return take(gap, length);
+      longest = std::max(longest, size);
+    }
+    longest_rest_ = longest;
   }
-  Gap& below = gaps_.front();
-  const Bytes end = below.end;
+  const auto below = gaps_.begin();
+  const Bytes end = below->second;
   const Bytes address = end - (length + kChunkBytes - 1) / kChunkBytes * kChunkBytes;
-  below.end = address;
-  if (address + length < end) gaps_.insert(gaps_.begin() + 1, {address + length, end});
+  below->second = address;
+  if (address + length < end) add_gap(address + length, end);
   return address;
 }
 
+Bytes SimulatedDevice::take(Gaps::iterator gap, Bytes length) {
+  const auto [address, end] = *gap;
+  gaps_.erase(gap);
+  if (address + length < end) gaps_.emplace(address + length, end);
+  return address;
+}
+
+void SimulatedDevice::add_gap(Bytes begin, Bytes end) {
+  gaps_.emplace(begin, end);
+  if (begin != kLowestAddress) longest_rest_ = std::max(longest_rest_, end - begin);
+}
+
 void SimulatedDevice::unreserve(Bytes address, Bytes size) {
-  const Bytes end = address + whole_pages(size);
-  auto next = std::ranges::upper_bound(gaps_, address, {}, &Gap::begin);
-  const bool joins_previous = next != gaps_.begin() && std::prev(next)->end == address;
-  const bool joins_next = next != gaps_.end() && next->begin == end;
-  if (joins_previous && joins_next) {
-    std::prev(next)->end = next->end;
-    gaps_.erase(next);
-  } else if (joins_previous) {
-    std::prev(next)->end = end;
-  } else if (joins_next) {
-    next->begin = address;
-  } else {
-    gaps_.insert(next, {address, end});
+  Bytes begin = address, end = address + whole_pages(size);
+  auto next = gaps_.upper_bound(address);
+  if (next != gaps_.begin() && std::prev(next)->second == begin) {
+    begin = std::prev(next)->first;
+    gaps_.erase(std::prev(next));
   }
+  if (next != gaps_.end() && next->first == end) {
+    end = next->second;
+    gaps_.erase(next);
+  }
+  add_gap(begin, end);
 }
 
 bool SimulatedDevice::map(Bytes, Bytes size) {

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 #include <limits>
-#include <vector>
+#include <map>
 
 #include "allocators/concepts.hpp"
 
@@ -44,17 +44,19 @@ class SimulatedDevice {
   Bytes total_bytes() const { return properties_.capacity; }
 
  private:
-  struct Gap {
-    Bytes begin;
-    Bytes end;
-  };
+  using Gaps = std::map<Bytes, Bytes>;  // end by begin
+
   Bytes whole_pages(Bytes size) const;
   Bytes reserve_from_top(Bytes length);
+  Bytes take(Gaps::iterator gap, Bytes length);
+  void add_gap(Bytes begin, Bytes end);
 
   DeviceProperties properties_;
   Bytes used_ = 0;
-  // Free address ranges, ascending and never touching; the last one has no end, in descending order the first one.
-  std::vector<Gap> gaps_;
+  // Free address ranges that never touch; the last one has no end, in descending order the first one no begin.
+  Gaps gaps_;
+  // No range but that one is longer: most requests are longer than what any chunk has left, and need not look.
+  Bytes longest_rest_ = 0;
 };
 static_assert(DeviceMemory<SimulatedDevice>);
 

@@ -8,6 +8,7 @@ from itertools import takewhile
 MIB = 1 << 20
 PAGE = 2 * MIB
 CHUNK = 32 * MIB
+TOP_ADDRESS = 1 << 52
 FIRST_ADDRESS = 0x7F0000000000
 UNLIMITED = 1 << 60
 
@@ -60,7 +61,7 @@ class Device:
 
     def _reserve_from_top(self, size: int) -> int:
         taken = sorted(self.ranges, reverse=True)
-        end = FIRST_ADDRESS
+        end = TOP_ADDRESS
         address = None
         for range_begin, range_end in taken:
             if end - range_end >= size:
