@@ -1,11 +1,11 @@
 """Fuzz whole commands: odd files and odd command lines must end in an answer or in a sentence.
 
 A case is a command line over small files of one kind (traces with and without our metadata, estimates,
-models, snapshots, TOML files), some of them damaged. It breaks the law when it ends in an exception or with
-exit status 70, or takes more than 10 seconds or 2 GiB. What breaks it is kept, with the command line, in
-`build/fuzz/findings/commands-N`.
+models, snapshots, TOML files), most of them damaged. It breaks the law when it ends in an exception or with
+exit status 70, or takes more than 5 seconds for each MB of its file, or more than 1 GB beyond what the
+process had. What breaks it is kept, with the command line, in `build/fuzz/findings/commands-SEED-CASE`.
 
-Usage: python tests/fuzz/fuzz_commands.py --runs N | --seconds N  [--seed N] [--keep FOLDER]
+Usage: python tests/fuzz/fuzz_commands.py --runs N | --seconds N  [--seed N] [--jobs N] [--findings N]
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import argparse
 import copy
 import io
 import json
+import multiprocessing
 import os
 import pickle
 import random
@@ -28,6 +29,7 @@ import traceback
 import zipfile
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
+from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -36,8 +38,9 @@ import typer
 from xmem.cli.main import app
 from xmem.testing.trace_builder import TraceBuilder
 
-MOST_SECONDS = 10
-MOST_MEMORY_BYTES = 2 << 30
+MOST_SECONDS_PER_MB = 5.0
+MOST_MORE_BYTES = 10**9
+IN_MEMORY = Path("/dev/shm")
 FINDINGS = Path(__file__).parents[2] / "build" / "fuzz" / "findings"
 ALLOWED = {0, 1, 2, 3}
 
@@ -234,6 +237,22 @@ def archive(index: object, trace_bytes: bytes) -> bytes:
 # Damage.
 
 
+class Chance(random.Random):
+    """A source of random choices.
+
+    Attributes:
+        changes: How many changes of files were drawn from it.
+    """
+
+    changes = 0
+
+    def some_changes(self, most: int) -> range:
+        """From one to ``most`` changes."""
+        count = self.randint(1, most)
+        self.changes += count
+        return range(count)
+
+
 def places(of: Any, found: list[tuple[Any, Any]] | None = None) -> list[tuple[Any, Any]]:
     """Every place of a value inside lists and dicts."""
     found = [] if found is None else found
@@ -244,10 +263,10 @@ def places(of: Any, found: list[tuple[Any, Any]] | None = None) -> list[tuple[An
     return found
 
 
-def change_values(value: Any, chance: random.Random) -> Any:
+def change_values(value: Any, chance: Chance) -> Any:
     """The value with one to three of its parts replaced, left out, repeated or nested."""
     value = copy.deepcopy(value)
-    for _ in range(chance.randint(1, 3)):
+    for _ in chance.some_changes(3):
         here = places(value)
         if not here:
             return chance.choice(ODD_VALUES)
@@ -268,9 +287,9 @@ def change_values(value: Any, chance: random.Random) -> Any:
     return value
 
 
-def change_bytes(content: bytes, chance: random.Random) -> bytes:
+def change_bytes(content: bytes, chance: Chance) -> bytes:
     """The bytes with a few of them replaced, left out, repeated or cut off."""
-    for _ in range(chance.randint(1, 4)):
+    for _ in chance.some_changes(4):
         at, length = chance.randrange(len(content) + 1), chance.choice([1, 1, 2, 8, 100])
         what = chance.randrange(5)
         if what == 0:
@@ -289,15 +308,16 @@ def change_bytes(content: bytes, chance: random.Random) -> bytes:
     return content
 
 
-def deep(chance: random.Random) -> bytes:
+def deep(chance: Chance) -> bytes:
     """Text that nests without an end."""
+    chance.changes += 1
     count = chance.choice([500, 5_000, 100_000])
     return chance.choice([b"[" * count, b'{"a":' * count, b"a = " + b"[" * count, b"a = " + b"{b=" * count])
 
 
-def damaged(name: str, content: bytes, chance: random.Random) -> bytes:
+def damaged(name: str, content: bytes, chance: Chance) -> bytes:
     """A file of the kind that its name says, with something odd about it."""
-    if chance.random() < 0.02:
+    if chance.random() < 0.01:
         return deep(chance)
     if chance.random() < 0.3:
         return change_bytes(content, chance)
@@ -317,6 +337,7 @@ def damaged(name: str, content: bytes, chance: random.Random) -> bytes:
             return archive(index, damaged("trace.json", trace_bytes, chance))
         return archive(change_values(index, chance), trace_bytes)
     text = content.decode()
+    chance.changes += 1
     word = chance.choice(text.split())
     odd = chance.choice(
         [*map(str, ODD_NUMBERS), '""', "[]", "{}", "[[]]", '"x"', "true", "1979-05-27", "=", '"""']
@@ -342,9 +363,13 @@ READS = {
     "gpus": (),
     "policies": (),
     "fit": ("cpu.json",),
+    "schema": (),
     "run": (),
     "capture": (),
 }
+# Commands that start other processes: few of the cases, as each takes as long as twenty others.
+STARTS = ("run", "capture")
+READ = [name for name in READS if name not in STARTS]
 CHOICES = {
     "--format": "text json github sarif html terminal csv parquet memory_viz perfetto speedscope tree",
     "--what": "blocks breakdown timeline",
@@ -358,10 +383,9 @@ class Arguments:
     """Draws command lines from what the commands say about themselves."""
 
     def __init__(self) -> None:
-        group: Any = typer.main.get_command(app)
-        self.commands: dict[str, Any] = group.commands
+        self.commands: dict[str, Any] = group().commands
 
-    def draw(self, name: str, file: str | None, odd: bool, chance: random.Random) -> list[str]:
+    def draw(self, name: str, file: str | None, odd: bool, chance: Chance) -> list[str]:
         """A command line; ``odd`` ones also have options that make no sense."""
         arguments = [name, *self._positional(name, file, chance)]
         options = [each for each in self.commands[name].params if each.opts[0].startswith("-")]
@@ -375,7 +399,7 @@ class Arguments:
                 ]
         return arguments
 
-    def _positional(self, name: str, file: str | None, chance: random.Random) -> list[str]:
+    def _positional(self, name: str, file: str | None, chance: Chance) -> list[str]:
         given = [file] if file else []
         if name == "check" and file == "check.toml":
             return ["--config", file]
@@ -391,11 +415,11 @@ class Arguments:
             return [*given, "-o", "rows.csv"]
         if name in ("run", "capture"):
             return [*(["-o", "taken.json"] if name == "capture" else []), "no-such-command-xyz"]
-        if name in ("gpus", "policies"):
+        if name in ("gpus", "policies", "schema"):
             return [chance.choice(ODD_TEXTS)]
         return given
 
-    def _value(self, option: str, odd: bool, chance: random.Random) -> str:
+    def _value(self, option: str, odd: bool, chance: Chance) -> str:
         if option in ("-o", "--html", "--output"):
             return "written.out"
         if option in CHOICES and (not odd or chance.random() < 0.8):
@@ -408,10 +432,16 @@ class Arguments:
 # Running.
 
 
+@cache
+def group() -> Any:
+    """The commands; made once, as only the first of a process makes them."""
+    return typer.main.get_command(app)
+
+
 def run(arguments: list[str]) -> int:
     """Run a command in this process; return its exit status."""
     try:
-        app(arguments, prog_name="xmem-fast")
+        group()(arguments, prog_name="xmem-fast")
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else 1
     return 0
@@ -432,9 +462,9 @@ def _hang(_signal: int, _frame: object) -> NoReturn:
     raise Hang
 
 
-def try_case(arguments: list[str]) -> str | None:
+def try_case(arguments: list[str], most_seconds: float) -> str | None:
     """Run a command; return what law it broke."""
-    signal.setitimer(signal.ITIMER_REAL, MOST_SECONDS)
+    signal.setitimer(signal.ITIMER_REAL, most_seconds)
     try:
         status = silently(arguments)
     except (Exception, Hang):
@@ -444,11 +474,18 @@ def try_case(arguments: list[str]) -> str | None:
     return None if status in ALLOWED else f"exit status {status}"
 
 
-def keep(folder: Path, arguments: list[str], why: str) -> Path:
-    """Keep the files and the command line of a case."""
-    number = 1
-    while (kept := FINDINGS / f"commands-{number}").exists():
-        number += 1
+def limit_memory() -> None:
+    """Let this process have a gigabyte more than it has."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    most = pages * resource.getpagesize() + MOST_MORE_BYTES
+    resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+
+
+def keep(folder: Path, name: str, arguments: list[str], why: str) -> Path:
+    """Keep the files and the command line of a case under a name."""
+    kept = FINDINGS / name
+    shutil.rmtree(kept, ignore_errors=True)
     shutil.copytree(folder, kept, ignore=shutil.ignore_patterns("written.out"))
     (kept / "command.txt").write_text(
         f"{arguments!r}\n{shlex.join(arguments)}\n\n{why}", errors="backslashreplace"
@@ -456,60 +493,72 @@ def keep(folder: Path, arguments: list[str], why: str) -> Path:
     return kept
 
 
-def campaign(seed: int, wanted: Callable[[int], bool], most_findings: int = 1) -> int:
-    """Try cases while they are wanted; return how many broke a law."""
-    found = 0
+def campaign(seed: int, wanted: Callable[[int], bool], most_findings: int = 1) -> tuple[int, int, int]:
+    """Try cases while they are wanted; return how many, their changes, and how many broke a law."""
+    found = number = changes = 0
     line = Arguments()
     before = Path.cwd()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=IN_MEMORY if IN_MEMORY.is_dir() else None) as folder:
         os.chdir(folder)
         try:
             files = good_files(silently)
-            number = 0
+            limit_memory()
             while wanted(number) and found < most_findings:
-                chance = random.Random(f"{seed} {number}")
+                chance = Chance(f"{seed} {number}")
                 number += 1
-                for old in Path(folder).iterdir():
+                for old in os.scandir(folder):
                     if old.name not in files:
-                        shutil.rmtree(old) if old.is_dir() else old.unlink()
-                command = chance.choice(list(READS))
+                        shutil.rmtree(old) if old.is_dir() else Path(old).unlink()
+                command = chance.choice(STARTS if chance.random() < 0.002 else READ)
                 file = chance.choice(READS[command]) if READS[command] else None
-                if file and chance.random() < 0.85:
-                    Path(file).write_bytes(damaged(file, files[file], chance))
+                size = 0
+                if file and chance.random() < 0.9:
+                    content = damaged(file, files[file], chance)
+                    size = len(content)
+                    Path(file).write_bytes(content)
                 elif file and chance.random() < 0.3:
                     file = chance.choice(ODD_TEXTS)
                 arguments = line.draw(command, file, chance.random() < 0.4, chance)
-                if (why := try_case(arguments)) is not None:
+                changes += chance.changes
+                why = try_case(arguments, MOST_SECONDS_PER_MB * max(1.0, size / 1e6))
+                if why is not None:
                     found += 1
-                    where = keep(Path(folder), arguments, why)
-                    print(
-                        f"case {number - 1} of seed {seed}: {shlex.join(arguments)!r}\n{why[-1500:]}\n{where}"
-                    )
+                    case = f"commands-{seed}-{number - 1}"
+                    where = keep(Path(folder), case, arguments, why)
+                    print(f"{case}: {shlex.join(arguments)!r}\n{why[-1500:]}\n{where}", flush=True)
                 for name, content in files.items():
                     if name == file or not Path(name).exists():
                         Path(name).write_bytes(content)
         finally:
             os.chdir(before)
-    print(f"{number} commands, {found} broke a law")
-    return found
+    return number, changes, found
+
+
+def one_job(seed: int, runs: int, end: float, most_findings: int) -> tuple[int, int, int]:
+    """Run a campaign in this process until it has its runs and its time is over."""
+    signal.signal(signal.SIGALRM, _hang)
+    sys.stdin = open(os.devnull)  # noqa: SIM115, PTH123  for the commands that read it
+    return campaign(seed, lambda number: number < runs or time.monotonic() < end, most_findings)
 
 
 def main() -> int:
     """Run a campaign as the command line asks."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=0)
+    parser.add_argument("--runs", type=int, default=0, help="of each job")
     parser.add_argument("--seconds", type=float, default=0)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--findings", type=int, default=1, help="end after this many")
+    parser.add_argument("--seed", type=int, default=1, help="of the first job; the next has the next")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--findings", type=int, default=1, help="end each job after this many")
     asked = parser.parse_args()
-    signal.signal(signal.SIGALRM, _hang)
-    sys.stdin = open(os.devnull)  # noqa: SIM115, PTH123  for the commands that read it
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY_BYTES, hard))
-    end = time.monotonic() + asked.seconds
     FINDINGS.mkdir(parents=True, exist_ok=True)
-    return campaign(asked.seed, lambda number: number < asked.runs or time.monotonic() < end, asked.findings)
+    end = time.monotonic() + asked.seconds
+    jobs = [(asked.seed + job, asked.runs, end, asked.findings) for job in range(asked.jobs)]
+    with multiprocessing.get_context("spawn").Pool(asked.jobs) as pool:
+        counts = pool.starmap(one_job, jobs, chunksize=1)
+    commands, changes, found = (sum(each) for each in zip(*counts, strict=True))
+    print(f"{commands:,} commands on files with {changes:,} changes, {found} broke a law")
+    return 1 if found else 0
 
 
 if __name__ == "__main__":
-    sys.exit(1 if main() else 0)
+    sys.exit(main())

@@ -96,9 +96,9 @@ def capture_noting(
     if question.alloc_conf is not None:
         environment["PYTORCH_CUDA_ALLOC_CONF"] = question.alloc_conf
     device = question.described_device
-    build = _phantom_build(command, environment, settings, device)
+    build = _torch_build(command, environment, settings)
     machine = _machine(settings, device)
-    mode = _mode(settings, build)
+    mode = _mode(settings, build, device)
     if mode == "fake" and world is None:  # which does not run ranks side by side
         world = launched_world(command)
     where = {
@@ -108,7 +108,7 @@ def capture_noting(
     }[mode]
     extent = settings.extent or Extent()
     if mode == "fake" and settings.mode is CaptureMode.AUTO:
-        _tell_of_exact_way(command, environment)
+        _tell_of_exact_way(build)
     output.note(f"recording {extent.text} on {where}; the script's own output follows")
     result = capture_command(
         command,
@@ -135,51 +135,53 @@ def capture_noting(
     return result
 
 
-def _tell_of_exact_way(command: list[str], environment: dict[str, str]) -> None:
+def _tell_of_exact_way(build: TorchBuild | None) -> None:
     """Tell a user whose torch is no CUDA build how PyTorch's own allocator can be asked."""
-    from xmem.capture import find_torch
     from xmem.capture.overlay import describe_way_to
 
-    build = find_torch(command, environment)
     if build is not None and build.cuda is None and (way := describe_way_to(build)) is not None:
         output.note(way)
 
 
-def _mode(settings: CaptureSettings, build: TorchBuild | None) -> Mode:
-    """Return how the script runs: on phantom GPUs if there is a build of torch for that."""
-    if build is not None:
-        return "phantom"
-    return "real" if settings.mode is CaptureMode.REAL else "fake"
-
-
-def _phantom_build(
-    command: list[str], environment: dict[str, str], settings: CaptureSettings, device: Device
+def _torch_build(
+    command: list[str], environment: dict[str, str], settings: CaptureSettings
 ) -> TorchBuild | None:
-    """Return the CUDA build of torch to run on phantom GPUs; None if the script runs on the CPU.
+    """Return the torch of the script, if phantom GPUs are possible; None if there is none.
 
     Raises:
-        ConfigError: Phantom mode was asked for, and the script's torch is not a CUDA build, or this machine
-            cannot have a phantom GPU.
+        ConfigError: Phantom mode was asked for, and this machine cannot have a phantom GPU.
     """
-    from xmem.capture import find_torch, has_gpu
+    from xmem.capture import find_torch
     from xmem.capture.overlay import is_possible, require_possible
 
     if settings.mode is CaptureMode.PHANTOM:
         require_possible()
     if settings.mode in (CaptureMode.REAL, CaptureMode.FAKE) or not is_possible():
         return None
-    build = find_torch(command, environment)
+    return find_torch(command, environment)
+
+
+def _mode(settings: CaptureSettings, build: TorchBuild | None, device: Device) -> Mode:
+    """Return how the script runs: on phantom GPUs if its torch is a CUDA build.
+
+    Raises:
+        ConfigError: Phantom mode was asked for, and the script's torch is not a CUDA build.
+    """
+    from xmem.capture import has_gpu
+
+    if settings.mode is CaptureMode.REAL:
+        return "real"
     if build is not None and build.cuda is not None:
         # Phantom mode is for CUDA GPUs; if it is requested for another, the machine file reports the error.
         fitting = device.vendor == "NVIDIA" and (settings.no_gpu or not has_gpu())
-        return build if fitting or settings.mode is CaptureMode.PHANTOM else None
+        return "phantom" if fitting or settings.mode is CaptureMode.PHANTOM else "fake"
     if settings.mode is CaptureMode.PHANTOM:
         found = "no torch was found" if build is None else f"{build.python} has torch {build.version}"
         raise ConfigError(
             f"--mode phantom needs a CUDA build of torch, but {found}",
             "name a Python that has one with --python",
         )
-    return None
+    return "fake"
 
 
 def _machine(settings: CaptureSettings, device: Device) -> PhantomMachine:
