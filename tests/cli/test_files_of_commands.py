@@ -33,19 +33,26 @@ def trace(tmp_path: Path) -> Path:
         "diff T T --html T",
         "capture -o T -- python T",
         "run --keep-trace T -- python T",
+        "fit T@batch=1 -o T",
+        "check T --baseline T --update-baseline",
+        "check PATTERN --budget 1GiB -o T",
+        "check --config JOBS -o T",
     ],
 )
 def test_an_output_that_is_an_input_is_refused(arguments: str, trace: Path, tmp_path: Path) -> None:
     (tmp_path / "link.json").symlink_to(trace)
     (tmp_path / "hard.json").hardlink_to(trace)
     (tmp_path / "folder").mkdir()
+    (tmp_path / "jobs.toml").write_text('[check]\nbudget = "1GiB"\n[check.jobs.one]\ntrace = "trace.json"\n')
     before = trace.read_bytes()
     words = [
         word.replace("LINK", str(tmp_path / "link.json"))
         .replace("HARD", str(tmp_path / "hard.json"))
         .replace("FOLDER", str(tmp_path / "folder"))
+        .replace("PATTERN", str(tmp_path / "t*.json"))
+        .replace("JOBS", str(tmp_path / "jobs.toml"))
         .replace("T", str(trace))
-        if word.isupper() or "=T" in word or "FOLDER" in word
+        if word.isupper() or "=T" in word or "T@" in word or "FOLDER" in word
         else word
         for word in arguments.split()
     ]

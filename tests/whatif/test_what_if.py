@@ -216,6 +216,15 @@ def test_a_trace_without_names_is_refused(change: str) -> None:
         xmem.estimate(linear(names=False).bytes(), what_if=[change])
 
 
+@pytest.mark.parametrize("column", ["dtype", "shape", "group"])
+def test_an_early_capture_without_a_column_is_refused(column: str) -> None:
+    trace = linear()
+    assert trace.metadata is not None
+    trace.metadata["tensors"][column] = None if column != "dtype" else []
+    with pytest.raises(TraceError, match="does not hold dtypes, shapes and parameter groups"):
+        xmem.estimate(trace.bytes(), what_if=["optimizer=adam"])
+
+
 def test_several_optimizers_are_refused() -> None:
     trace: TraceBuilder = linear()
     trace.with_metadata(optimizers=[{"name": "Adam"}, {"name": "SGD"}])

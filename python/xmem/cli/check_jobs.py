@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from xmem.cli import job as job_input
 from xmem.cli import options, output
 from xmem.cli.capturing import CaptureSettings, capture_noting
+from xmem.cli.files_of_commands import require_other_file
 from xmem.errors import ConfigError, XmemError
 from xmem.estimation.estimate_file import is_estimate_file, read_estimate
 from xmem.files.scratch import scratch_folder
@@ -85,6 +86,28 @@ def checks_of(jobs: Sequence[CheckedJob], *, update: bool) -> list[list[Check]]:
             f"several checks share the baseline {shared}", "name a folder, which gets one file for each check"
         )
     return found
+
+
+def require_sources_kept(checks: Sequence[Check], output_file: Path | None, *, updates: bool) -> None:
+    """Check that nothing that is written is a file that a job is read from.
+
+    Args:
+        checks: The checks, whose jobs may come from a file or a pattern.
+        output_file: File for the answer, None for none.
+        updates: Whether the baselines are written.
+
+    Raises:
+        ConfigError: The answer or a baseline would overwrite a trace, an estimate, a model or, for the
+            answer, a baseline.
+    """
+    sources = [Path(entry.job.source) for entry in checks if isinstance(entry.job.source, str)]
+    baselines = [entry.baseline_file for entry in checks if entry.baseline_file is not None]
+    for source in sources:
+        for baseline in baselines if updates else ():
+            require_other_file("--baseline", baseline, source)
+    if output_file is not None:
+        for read in (*sources, *baselines):
+            require_other_file("-o", output_file, read)
 
 
 def _baseline_file(job: CheckedJob, gpu: str | None) -> Path | None:

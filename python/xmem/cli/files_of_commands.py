@@ -51,13 +51,28 @@ def require_apart(command: TyperCommand, values: dict[str, Any]) -> None:
             outputs[option] = Path(value)
     for option, output in outputs.items():
         for text, path in inputs:
-            if _same(output, path):
-                raise ConfigError(
-                    f"{option} {output} would overwrite {text}, which the command reads", "name another file"
-                )
+            require_other_file(option, output, path, text)
         for other, second in outputs.items():
             if option < other and (_same(output, second) or output.absolute() == second.absolute()):
                 raise ConfigError(f"{option} and {other} name the same file, {output}", "name two files")
+
+
+def require_other_file(option: str, output: Path, read: Path, text: str | None = None) -> None:
+    """Check that a file that a command writes is not one that it reads.
+
+    Args:
+        option: The option that names the output.
+        output: The file to write.
+        read: A file that the command reads.
+        text: What the command line says for ``read``, if that is more than its name.
+
+    Raises:
+        ConfigError: They are the same regular file; also through a link.
+    """
+    if _same(output, read):
+        raise ConfigError(
+            f"{option} {output} would overwrite {text or read}, which the command reads", "name another file"
+        )
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -69,8 +84,8 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _paths(text: str) -> Iterator[Path]:
-    """Yield the files that an argument may name: by itself, or as NAME=FILE."""
-    for name in {text, text.partition("=")[2]} - {"", "-"}:
+    """Yield the files that an argument may name: by itself, as NAME=FILE, or as FILE@NAME=VALUE."""
+    for name in {text, text.partition("=")[2], text.rpartition("@")[0]} - {"", "-"}:
         yield Path(name)
 
 

@@ -230,8 +230,8 @@ class ChangedRun:
                 "it does not name parameters and gradients; record it with: "
                 "xmem-fast capture -o trace.json.gz -- python train.py"
             )
-        if tensors.group is None or tensors.shape is None:
-            raise self.refusal("it does not hold shapes and parameter groups; capture again")
+        if tensors.group is None or tensors.shape is None or not tensors.dtype:
+            raise self.refusal("it does not hold dtypes, shapes and parameter groups; capture again")
         parameters: dict[str, int] = {}
         order: dict[str, int] = {}
         for row, (role, name) in enumerate(zip(tensors.role, tensors.name, strict=True)):

@@ -114,7 +114,7 @@ def check(
 
     Exit status: 0 all within, 1 one is over or grew, 2 usage, 3 one could not be read or captured.
     """
-    from xmem.cli.check_jobs import checks_of, outcomes_of, update_baselines
+    from xmem.cli.check_jobs import checks_of, outcomes_of, require_sources_kept, update_baselines
     from xmem.gate.spec import Asked, limits_of
 
     if as_json and format_name not in (None, CheckFormat.JSON):
@@ -148,6 +148,9 @@ def check(
     checks = checks_of([replace(job, asked=overridden(job.asked)) for job in jobs], update=update_baseline)
     if max_growth is not None and not any(entry.baseline_file for of_job in checks for entry in of_job):
         raise ConfigError("--max-growth has no baseline to compare with", "pass --baseline with it")
+    require_sources_kept(
+        [entry for of_job in checks for entry in of_job], output_file, updates=update_baseline
+    )
     outcomes = [outcome for of_job in checks for outcome in outcomes_of(of_job)]
     if update_baseline:
         update_baselines(outcomes, [entry for of_job in checks for entry in of_job])
