@@ -84,3 +84,20 @@ def test_operators_that_the_runs_do_not_share_keep_what_they_were_given() -> Non
     rows = np.flatnonzero(runs[1].trace.events.inputs >= 0).tolist()
     given = [each.shape(0)[0] for row in rows if (each := operators.inputs(row)) is not None]
     assert given == [4, 4, 16]
+
+
+def test_numbers_that_no_tensor_has_are_not_scaled() -> None:
+    """Damaged traces hold whole numbers of any length."""
+
+    def odd(batch: int) -> Recorded:
+        trace = TraceBuilder()
+        trace.operator("aten::_convolution", 0, 5, input_dims=[[batch, 3, 1 << 70], W, []])
+        read = read_trace(trace.alloc(0x10, 512, 100).bytes())
+        blocks = pair_blocks(read)
+        return Recorded(read, blocks, attribute(read, blocks))
+
+    inputs = fit_shapes(["batch"], [{"batch": 2}, {"batch": 3}], [odd(2), odd(3)], base=1).at({"batch": 16})
+    assert inputs is not None
+    given = inputs.of(int(np.flatnonzero(odd(3).trace.events.inputs >= 0)[0]))
+    assert given is not None
+    assert given.shapes[0] == [16, 3, 1 << 70]

@@ -14,6 +14,7 @@ from xmem.run.inputs import Inputs, InputsByRow
 from xmem.run.recorded import Recorded
 from xmem.scaling.dimensions import Point
 from xmem.scaling.polynomials import Polynomials, fit_polynomials
+from xmem.text.units import MOST_BYTES
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ def _leaves(lists: Any) -> Iterator[int]:
     for each in lists:
         if isinstance(each, list):
             yield from _leaves(each)
-        elif type(each) is int:
+        elif _is_size(each):
             yield each
 
 
@@ -122,4 +123,9 @@ def _with_numbers(lists: Any, numbers: Iterator[int]) -> Any:
     """Return the same lists with other numbers."""
     if isinstance(lists, list):
         return [_with_numbers(each, numbers) for each in lists]
-    return next(numbers) if type(lists) is int else lists
+    return next(numbers) if _is_size(lists) else lists
+
+
+def _is_size(value: Any) -> bool:
+    """Return whether a value can be a size or a stride; damaged traces hold numbers of any length."""
+    return type(value) is int and abs(value) <= MOST_BYTES
