@@ -5,7 +5,7 @@ models, snapshots, TOML files), most of them damaged. It breaks the law when it 
 exit status 70, or takes more than 5 seconds for each MB of its file, or more than 1 GB beyond what the
 process had. What breaks it is kept, with the command line, in `build/fuzz/findings/commands-SEED-CASE`.
 
-Usage: python tests/fuzz/fuzz_commands.py --runs N | --seconds N  [--seed N] [--jobs N] [--findings N]
+Usage: python tests/fuzz/fuzz_commands.py --runs N | --seconds N  [--seed N] [--first N] [--jobs N]
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import argparse
 import copy
 import io
 import json
+import math
 import multiprocessing
 import os
 import pickle
@@ -27,11 +28,13 @@ import tempfile
 import time
 import traceback
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import redirect_stderr, redirect_stdout
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import typer
 
@@ -40,6 +43,9 @@ from xmem.testing.trace_builder import TraceBuilder
 
 MOST_SECONDS_PER_MB = 5.0
 MOST_MORE_BYTES = 10**9
+CASES_OF_A_PROCESS = (
+    20_000  # few enough that what one command leaves behind does not look like the next one's
+)
 IN_MEMORY = Path("/dev/shm")
 FINDINGS = Path(__file__).parents[2] / "build" / "fuzz" / "findings"
 ALLOWED = {0, 1, 2, 3}
@@ -105,9 +111,71 @@ def trace(memory_on: str = "cpu") -> TraceBuilder:
     return built
 
 
-def captured(*, on_phantom: bool) -> bytes:
+# Operators whose memory on a GPU follows from their inputs: shapes, strides, types, and numbers.
+LAYERS: list[tuple[str, list[Any], list[Any], list[str], list[str]]] = [
+    (
+        "aten::_convolution",
+        [[2, 3, 8, 8], [4, 3, 3, 3], [4], *([[]] * 10)],
+        [[192, 64, 8, 1], [27, 9, 3, 1], [1], *([[]] * 10)],
+        ["float", "float", "float", *(["Scalar"] * 10)],
+        ["", "", "", "[1, 1]", "[0, 0]", "[1, 1]", "False", "[0, 0]", "1", "False", "False", "True", "True"],
+    ),
+    (
+        "aten::convolution_backward",
+        [[2, 4, 7, 7], [2, 4, 6, 6], [4, 4, 2, 2], *([[]] * 8)],
+        [[196, 49, 7, 1], [144, 36, 6, 1], [16, 4, 2, 1], *([[]] * 8)],
+        ["float", "float", "float", *(["Scalar"] * 8)],
+        ["", "", "", "[4]", "[1, 1]", "[0, 0]", "[1, 1]", "True", "[0, 0]", "1", "[True, True, True]"],
+    ),
+    (
+        "aten::lstm",
+        [[2, 4, 16], [[1, 2, 8], [1, 2, 8]], [[32, 16], [32, 8], [32], [32]], *([[]] * 6)],
+        [[64, 16, 1], [[16, 8, 1], [16, 8, 1]], [[16, 1], [8, 1], [1], [1]], *([[]] * 6)],
+        ["float", "TensorList", "TensorList", *(["Scalar"] * 6)],
+        ["", "", "", "True", "1", "0.1", "True", "False", "True"],
+    ),
+    (
+        "aten::scaled_dot_product_attention",
+        [*([[2, 2, 5, 4]] * 3), *([[]] * 5)],
+        [*([[8, 4, 16, 1]] * 3), *([[]] * 5)],
+        [*(["c10::BFloat16"] * 3), "", "Scalar", "Scalar", "", "Scalar"],
+        ["", "", "", "", "0.", "False", "", "False"],
+    ),
+    (
+        "aten::sum",
+        [[256, 4], [], []],
+        [[4, 1], [], []],
+        ["float", "ScalarList", "Scalar"],
+        ["", "[0]", "True"],
+    ),
+    (
+        "aten::embedding_dense_backward",
+        [[2, 5, 8], [2, 5], [], [], []],
+        [[40, 8, 1], [5, 1], [], [], []],
+        ["float", "long int", "Scalar", "Scalar", "Scalar"],
+        ["", "", "10", "-1", "False"],
+    ),
+]  # fmt: skip
+
+
+def layers() -> TraceBuilder:
+    """The same two iterations, with operators for which a GPU needs more than their results."""
+    built = trace()
+    for number in range(2):
+        for place, (name, shapes, strides, types, values) in enumerate(LAYERS):
+            at, address = 1000 * number + 100 + 15 * place, 0x100000 + 0x10000 * place
+            built.operator(
+                name, at, at + 10, sequence_number=10 + place, input_dims=shapes, input_strides=strides,
+                input_types=types, concrete_inputs=values,
+            )  # fmt: skip
+            built.alloc(address, 2048, at + 5)
+            built.free(address, 1000 * number + 600 + place)
+    return built
+
+
+def captured(*, on_phantom: bool, with_layers: bool = False) -> bytes:
     """The same with everything that our capture notes."""
-    built = trace("gpu" if on_phantom else "cpu")
+    built = layers() if with_layers else trace("gpu" if on_phantom else "cpu")
     tensors = {
         "role": ["parameter", "optimizer_state", "gradient"],
         "name": ["Net.body.weight", "Net.body.weight.exp_avg", "Net.body.weight"],
@@ -200,6 +268,7 @@ def good_files(run: Callable[[list[str]], int]) -> Files:
         "foreign.json": trace().bytes(),
         "gpu.json": trace("gpu").bytes("compact"),
         "cpu.json": captured(on_phantom=False),
+        "layers.json": captured(on_phantom=False, with_layers=True),
         "phantom.json": captured(on_phantom=True),
         "snapshot.pickle": pickle.dumps(snapshot()),
         "check.toml": CHECK.encode(),
@@ -348,15 +417,15 @@ def damaged(name: str, content: bytes, chance: Chance) -> bytes:
 # Command lines.
 
 READS = {
-    "estimate": ("foreign.json", "gpu.json", "cpu.json", "phantom.json", "model.xmem"),
+    "estimate": ("foreign.json", "gpu.json", "cpu.json", "layers.json", "phantom.json", "model.xmem"),
     "report": ("foreign.json", "gpu.json", "cpu.json", "phantom.json", "estimate.json", "model.xmem"),
     "check": ("foreign.json", "cpu.json", "phantom.json", "estimate.json", "model.xmem", "check.toml"),
-    "diff": ("cpu.json", "phantom.json", "estimate.json"),
+    "diff": ("cpu.json", "layers.json", "phantom.json", "estimate.json"),
     "inspect": ("foreign.json", "gpu.json", "cpu.json", "phantom.json"),
     "max-batch": ("model.xmem",),
-    "tune": ("foreign.json", "gpu.json", "phantom.json", "model.xmem"),
-    "advise": ("cpu.json", "phantom.json"),
-    "occupancy": ("foreign.json", "gpu.json", "cpu.json", "phantom.json"),
+    "tune": ("foreign.json", "gpu.json", "layers.json", "phantom.json", "model.xmem"),
+    "advise": ("cpu.json", "layers.json", "phantom.json"),
+    "occupancy": ("foreign.json", "gpu.json", "cpu.json", "layers.json", "phantom.json"),
     "replay": ("snapshot.pickle",),
     "validate": ("estimate.json", "check.toml"),
     "sweep": ("sweep.toml",),
@@ -449,8 +518,9 @@ def run(arguments: list[str]) -> int:
 
 def silently(arguments: list[str]) -> int:
     """The same without its output."""
-    sink = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")  # strict, as standard output is
-    with redirect_stdout(sink), redirect_stderr(sink):
+    output = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    errors = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="backslashreplace")  # as Python's own
+    with redirect_stdout(output), redirect_stderr(errors):
         return run(arguments)
 
 
@@ -493,8 +563,16 @@ def keep(folder: Path, name: str, arguments: list[str], why: str) -> Path:
     return kept
 
 
-def campaign(seed: int, wanted: Callable[[int], bool], most_findings: int = 1) -> tuple[int, int, int]:
-    """Try cases while they are wanted; return how many, their changes, and how many broke a law."""
+class Count(NamedTuple):
+    """What a part of a campaign tried: commands, changes of their files, and how many broke a law."""
+
+    commands: int
+    changes: int
+    found: int
+
+
+def campaign(seed: int, cases: Iterable[int], most_findings: int) -> Count:
+    """Try some of the cases of a seed, until so many break a law."""
     found = number = changes = 0
     line = Arguments()
     before = Path.cwd()
@@ -503,8 +581,10 @@ def campaign(seed: int, wanted: Callable[[int], bool], most_findings: int = 1) -
         try:
             files = good_files(silently)
             limit_memory()
-            while wanted(number) and found < most_findings:
-                chance = Chance(f"{seed} {number}")
+            for case in cases:
+                if found >= most_findings:
+                    break
+                chance = Chance(f"{seed} {case}")
                 number += 1
                 for old in os.scandir(folder):
                     if old.name not in files:
@@ -523,41 +603,58 @@ def campaign(seed: int, wanted: Callable[[int], bool], most_findings: int = 1) -
                 why = try_case(arguments, MOST_SECONDS_PER_MB * max(1.0, size / 1e6))
                 if why is not None:
                     found += 1
-                    case = f"commands-{seed}-{number - 1}"
-                    where = keep(Path(folder), case, arguments, why)
-                    print(f"{case}: {shlex.join(arguments)!r}\n{why[-1500:]}\n{where}", flush=True)
+                    name = f"commands-{seed}-{case}"
+                    where = keep(Path(folder), name, arguments, why)
+                    print(f"{name}: {shlex.join(arguments)!r}\n{why[-1500:]}\n{where}", flush=True)
                 for name, content in files.items():
                     if name == file or not Path(name).exists():
                         Path(name).write_bytes(content)
         finally:
             os.chdir(before)
-    return number, changes, found
+    return Count(number, changes, found)
 
 
-def one_job(seed: int, runs: int, end: float, most_findings: int) -> tuple[int, int, int]:
-    """Run a campaign in this process until it has its runs and its time is over."""
+def part(seed: int, cases: range, end: float, most_findings: int) -> Count:
+    """Try some of the cases in a process of its own, until the time is over."""
     signal.signal(signal.SIGALRM, _hang)
     sys.stdin = open(os.devnull)  # noqa: SIM115, PTH123  for the commands that read it
-    return campaign(seed, lambda number: number < runs or time.monotonic() < end, most_findings)
+    return campaign(seed, takewhile(lambda _: time.monotonic() < end, cases), most_findings)
 
 
 def main() -> int:
     """Run a campaign as the command line asks."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=0, help="of each job")
-    parser.add_argument("--seconds", type=float, default=0)
-    parser.add_argument("--seed", type=int, default=1, help="of the first job; the next has the next")
+    parser.add_argument("--runs", type=int, help="end after so many commands")
+    parser.add_argument("--seconds", type=float, help="end after so long")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--first", type=int, default=0, help="number of the first case")
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--findings", type=int, default=1, help="end each job after this many")
+    parser.add_argument("--findings", type=int, default=1, help="end after so many")
     asked = parser.parse_args()
+    if asked.runs is None and asked.seconds is None:
+        parser.error("one of --runs and --seconds is needed")
     FINDINGS.mkdir(parents=True, exist_ok=True)
-    end = time.monotonic() + asked.seconds
-    jobs = [(asked.seed + job, asked.runs, end, asked.findings) for job in range(asked.jobs)]
-    with multiprocessing.get_context("spawn").Pool(asked.jobs) as pool:
-        counts = pool.starmap(one_job, jobs, chunksize=1)
-    commands, changes, found = (sum(each) for each in zip(*counts, strict=True))
-    print(f"{commands:,} commands on files with {changes:,} changes, {found} broke a law")
-    return 1 if found else 0
+    end = math.inf if asked.seconds is None else time.monotonic() + asked.seconds
+    last = asked.first + (sys.maxsize if asked.runs is None else asked.runs)
+    size = min(CASES_OF_A_PROCESS, -(-(last - asked.first) // asked.jobs))
+    first, total, pending = asked.first, Count(0, 0, 0), set[Future[Count]]()
+    pool = ProcessPoolExecutor(asked.jobs, multiprocessing.get_context("spawn"), max_tasks_per_child=1)
+    with pool:
+        while True:
+            while len(pending) < asked.jobs and first < last and time.monotonic() < end:
+                cases = range(first, min(first + size, last))
+                left = asked.findings - total.found
+                if left <= 0:
+                    break
+                pending.add(pool.submit(part, asked.seed, cases, end, left))
+                first = cases.stop
+            if not pending:
+                break
+            done, pending = wait(pending, return_when=FIRST_COMPLETED)
+            for each in done:
+                total = Count(*(sum(pair) for pair in zip(total, each.result(), strict=True)))
+    print(f"{total.commands:,} commands on files with {total.changes:,} changes, {total.found} broke a law")
+    return 1 if total.found else 0
 
 
 if __name__ == "__main__":

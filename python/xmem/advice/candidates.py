@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache, cached_property
 
 import numpy as np
@@ -16,6 +15,7 @@ from xmem.advice.trial import Trial
 from xmem.errors import XmemError
 from xmem.estimation.analysis import Analysis
 from xmem.orchestration.optimizer.optimizer_steps import ALGORITHMS
+from xmem.records import dataclass
 from xmem.text.source_lines import user_line
 from xmem.text.units import format_bytes
 from xmem.trace.attribution import Category, Phase

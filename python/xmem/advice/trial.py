@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from xmem.devices.gpus import Device
 from xmem.estimation.analysis import Analysis
 from xmem.estimation.move import requests_of
 from xmem.estimation.verdict import Unreplayed, judge
+from xmem.records import dataclass
 from xmem.run.workload import Workload
 from xmem.simulation.alloc_conf import AllocatorOptions
 from xmem.simulation.replay import Requests, replay

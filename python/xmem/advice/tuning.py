@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from typing import TypeVar
 
@@ -18,6 +18,7 @@ import numpy as np
 
 from xmem.devices.gpus import Device
 from xmem.errors import ConfigError
+from xmem.records import dataclass
 from xmem.simulation.alloc_conf import AllocatorOptions
 from xmem.simulation.alloc_conf import parse as parse_alloc_conf
 from xmem.simulation.replay import DeviceAction, Replay, Requests

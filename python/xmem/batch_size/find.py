@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from xmem.batch_size.samples import DIMENSION, capture_samples, record_samples
 from xmem.devices.gpus import Device
@@ -12,6 +12,7 @@ from xmem.errors import ConfigError
 from xmem.estimation.pipeline import answer
 from xmem.estimation.question import Question, ask
 from xmem.recording.recorder import RecordedDevice
+from xmem.records import dataclass
 from xmem.scaling import Prober, Sample, ScalingModel, find_largest, fit, substitute
 
 RECORDED_SIZES = (2, 3)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from xmem.breakdown.composition import categories_at
+from xmem.records import dataclass
 
 if TYPE_CHECKING:
     from xmem.estimation.holders import Holders

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from xmem.records import dataclass
 from xmem.simulation.replay import RequestKind
 from xmem.trace.attribution import Category
 

@@ -7,14 +7,13 @@ backward frees what its forward has saved.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from xmem.estimation.analysis import Analysis, Stages
 from xmem.estimation.holders import iteration_begins
 from xmem.estimation.shown_lines import shown_line
+from xmem.records import dataclass
 from xmem.run.operators import ANNOTATION, OperatorIndex, covered
 from xmem.trace.attribution import Phase
 from xmem.trace.trace import SPAN_KINDS, Trace

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from xmem.breakdown.execution import Delta, Execution
 from xmem.estimation.analysis import Analysis
+from xmem.records import dataclass
 from xmem.text.source_lines import file_and_number
 from xmem.trace.attribution import CATEGORY_LABELS, Category, Phase
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
@@ -14,6 +13,7 @@ from xmem.breakdown.execution import Delta, Execution
 from xmem.estimation.analysis import Analysis
 from xmem.estimation.evidence import taken_bytes
 from xmem.estimation.holders import OUTSIDE_OF_MODULES
+from xmem.records import dataclass
 from xmem.trace.attribution import CATEGORY_LABELS, Category, Phase
 
 Int64 = NDArray[np.int64]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from xmem.estimation.card import fullest_request
+from xmem.records import dataclass
 from xmem.simulation.replay import AllocatorState, BlockState, replay
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -27,6 +27,7 @@ from xmem.errors import CaptureError, ConfigError
 from xmem.files import system
 from xmem.files.scratch import scratch_folder
 from xmem.phantom.ledger import ProcessRecord
+from xmem.records import dataclass
 from xmem.text.units import format_bytes
 
 Mode = Literal["real", "fake", "phantom"]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from xmem.errors import ConfigError
+from xmem.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,10 @@ import json
 import re
 import signal
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from xmem.records import dataclass
 
 # Exceptions that say no more than that another process failed.
 _OF_ANOTHER = {"ChildFailedError", "CalledProcessError", "ProcessExitedException", "ProcessRaisedException"}

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import re
 import textwrap
-from dataclasses import dataclass
 from pathlib import Path
 
 from xmem.errors import ConfigError
+from xmem.records import dataclass
 
 _KEY = re.compile(r"^([A-Za-z_][A-Za-z_0-9]*)\s*:", re.MULTILINE)
 # torchtune's files say at their head how they are run; nothing else in them names the recipe.

@@ -9,10 +9,10 @@ import re
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from xmem.capture.processes import is_running
+from xmem.records import dataclass
 
 _SILENCE_S = 10.0
 _STARTING = "starting"  # the first phase; launchers stay in it

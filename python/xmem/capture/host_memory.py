@@ -7,9 +7,9 @@ import os
 import re
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+from xmem.records import dataclass
 from xmem.text.units import format_bytes
 
 _PERIOD_S = 0.5

@@ -8,10 +8,10 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from xmem.errors import ConfigError
+from xmem.records import dataclass
 
 _ASK_S = 20.0
 # Finds torch without importing it, so that nothing of it runs.

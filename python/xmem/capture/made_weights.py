@@ -13,7 +13,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from xmem.capture.front_ends import Training
@@ -21,6 +20,7 @@ from xmem.capture.interpreter import find_torch, path_with, with_python
 from xmem.errors import ConfigError
 from xmem.files.cache import cache_folder, make_private
 from xmem.files.scratch import scratch_folder
+from xmem.records import dataclass
 from xmem.text.units import format_bytes
 
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from xmem.devices.gpus import Device, find_device
 from xmem.errors import CaptureError
 from xmem.phantom.environment import phantom_environment, prepare
 from xmem.phantom.ledger import ProcessRecord, read_ledger
+from xmem.records import dataclass
 
 _FOLDER = "phantom"
 # More than any job holds, and far below what overflows.

@@ -9,7 +9,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -19,6 +18,7 @@ from xmem.capture.notes import note, write_to_stderr
 from xmem.capture.processes import CommandProcesses, start_options
 from xmem.errors import CaptureError
 from xmem.files.interrupts import uninterrupted
+from xmem.records import dataclass
 
 _POLL_S = 0.05
 _FINISH_S = 30.0  # time for a script that took too long to reach a point where its recording can end

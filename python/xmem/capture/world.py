@@ -6,12 +6,14 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from xmem.errors import ConfigError
+from xmem.records import dataclass
+from xmem.text.numbers import whole_number
 
 GPUS_PER_NODE = 8
 _MOST_CARDS = 120
@@ -197,14 +199,14 @@ def _launched(command: Sequence[str]) -> tuple[int, int | None, int | None]:
     )
     for word, following in zip(words, [*words[1:], ""], strict=True):
         name, _, value = word.lstrip("-").partition("=")
-        number = (value or following).rpartition(":")[2]  # of MIN:MAX nodes the most
-        if not word.startswith("-") or not number.isdecimal():
+        number = whole_number((value or following).rpartition(":")[2])  # of MIN:MAX nodes the most
+        if not word.startswith("-") or number is None:
             continue
         name = name.replace("-", "_")
         if name in _NODES:
-            nodes = int(number)
+            nodes = number or 1
         elif name in _PER_NODE:
-            per_node = int(number)
+            per_node = number
         elif name in _IN_ALL:
-            in_all = int(number)
+            in_all = number
     return nodes, per_node or (in_all // nodes if in_all else None), in_all

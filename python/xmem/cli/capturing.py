@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ from xmem.cli import options, output
 from xmem.cli.options import CaptureMode
 from xmem.errors import ConfigError
 from xmem.files.scratch import scratch_folder
+from xmem.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ from xmem.files.scratch import scratch_folder
 from xmem.gate.baseline import Baseline, read_baseline, write_baseline
 from xmem.gate.judge import CheckOutcome, failed_outcome, judge
 from xmem.gate.spec import CheckedJob, CommandToCapture, limits_of
+from xmem.records import dataclass
 
 if TYPE_CHECKING:
     from xmem.estimation.estimate import Estimate

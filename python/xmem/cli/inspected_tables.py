@@ -6,13 +6,13 @@ A table stays columns until it is cut to the rows that are displayed; only these
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from xmem.estimation.pipeline import run_stages
+from xmem.records import dataclass
 from xmem.simulation.replay import BlockState, RequestKind
 from xmem.text.source_lines import user_line
 from xmem.trace.attribution import CATEGORY_LABELS, PHASE_LABELS, attribute

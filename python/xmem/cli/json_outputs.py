@@ -7,7 +7,6 @@ values are written by ``dataclasses.asdict``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from xmem.advice.remedies import SCHEMA_VERSION as ADVICE_VERSION
@@ -25,6 +24,7 @@ from xmem.gate.limits import Metric
 from xmem.occupancy.averages import Average
 from xmem.occupancy.summary import SCHEMA_VERSION as OCCUPANCY_VERSION
 from xmem.occupancy.summary import Row
+from xmem.records import dataclass
 from xmem.scaling.largest import CurvePoint
 from xmem.scaling.model import Difference as DifferentBlocks
 from xmem.snapshot.comparison import Rules

@@ -6,11 +6,11 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import xmem
 from xmem.errors import ConfigError
+from xmem.records import dataclass
 
 LIBRARY_VARIABLE = "XMEM_CUDNN"
 """Environment variable that names the library to ask; empty: none, and nothing is asked."""

@@ -9,7 +9,6 @@ import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,6 +19,7 @@ from xmem.cudnn.planner_settings import PlannerSettings
 from xmem.cudnn.problems import ConvolutionProblem
 from xmem.devices.description import Device
 from xmem.errors import XmemError
+from xmem.records import dataclass
 
 _PROGRAM = Path(__file__).with_name("planner_process.py")
 _DRIVER_VERSION = 13000

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from enum import StrEnum
+
+from xmem.records import dataclass
 
 
 class Operation(StrEnum):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 
 from xmem.cudnn.libraries import FIRST_EXACT, CudnnLibrary, bundled_with, find_libraries
@@ -12,6 +11,7 @@ from xmem.cudnn.problems import ConvolutionProblem
 from xmem.cudnn.shares import typical_sizes
 from xmem.devices.description import Device
 from xmem.devices.gpus import UNKNOWN_IS_LIKE, find_device
+from xmem.records import dataclass
 
 
 @dataclass(frozen=True)

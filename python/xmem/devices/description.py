@@ -6,16 +6,17 @@ compute capability is kept once in ``data/architectures.toml``.
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from typing import Any, Literal, TypeVar, cast, get_args
 
 from xmem.errors import ConfigError
 from xmem.files.documents import parse_toml
 from xmem.files.package_data import read_data
+from xmem.records import dataclass
+from xmem.text.nearest import nearest
 
 Basis = Literal["measured", "reported", "published", "derived", "assumed", "given"]
 
@@ -350,7 +351,7 @@ class _Entries:
     def end(self) -> None:
         for key in self._table:
             if key not in self._taken:
-                near = difflib.get_close_matches(key, self._taken, n=1)
+                near = nearest(key, self._taken)
                 raise ConfigError(
                     f"{self._where}: unknown key {key}",
                     f"did you mean {near[0]}?" if near else f"use one of {', '.join(sorted(self._taken))}",
@@ -372,7 +373,7 @@ class _Entries:
         if name in _SAID_ELSEWHERE:
             raise ConfigError(f"{where} is not allowed", _SAID_ELSEWHERE[name])
         if name not in attribute_numbers():
-            near = difflib.get_close_matches(name, attribute_numbers(), n=1)
+            near = nearest(name, attribute_numbers())
             raise ConfigError(
                 f"{where} is unknown",
                 f"use a name of cudaDeviceAttr, such as {near[0] if near else 'L2CacheSize'}",

@@ -5,7 +5,6 @@ The figures and their sources are in ``data/gpus``, one file per GPU, in folders
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable
 from dataclasses import replace
@@ -15,6 +14,7 @@ from pathlib import Path
 from xmem.devices.description import REQUIRED_ATTRIBUTES, Basis, Device, describe_device, parse_device
 from xmem.errors import ConfigError
 from xmem.files.package_data import DATA
+from xmem.text.nearest import nearest
 from xmem.text.units import MOST_BYTES, format_bytes, parse_bytes
 
 __all__ = [
@@ -73,8 +73,8 @@ def find_device(name: str) -> Device:
             f"GPU {name!r} is ambiguous: several names begin with it",
             f"use one of {', '.join(sorted(candidates))}",
         )
-    nearest = [by_key[match].slug for match in difflib.get_close_matches(key, by_key, n=6, cutoff=0.5)]
-    suggestions = list(dict.fromkeys([*candidates, *nearest]))[:3]
+    alike = [by_key[match].slug for match in nearest(key, by_key, count=6, least=0.5)]
+    suggestions = list(dict.fromkeys([*candidates, *alike]))[:3]
     did_you_mean = f"did you mean {_either(suggestions)}? " if suggestions else ""
     others = "List all GPUs" if suggestions else "list all GPUs"
     raise ConfigError(

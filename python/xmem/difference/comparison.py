@@ -7,10 +7,11 @@ The order of the fields is the order of the JSON keys. All sizes are bytes. ``be
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from typing import Any, Literal
 
 from xmem.estimation.estimate import AllocatedPeak
+from xmem.records import dataclass
 
 SCHEMA_VERSION = 1
 

@@ -9,8 +9,11 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import PurePath
+
+from xmem.records import dataclass
+from xmem.text.source_lines import file_and_number
 
 _WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module"}
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
@@ -82,9 +85,9 @@ def _align_lines(before: Activity, after: Activity) -> dict[str, str]:
 def _by_file(lines: Iterable[str]) -> dict[str, list[int]]:
     files: dict[str, list[int]] = defaultdict(list)
     for line in lines:
-        path, _, number = line.rpartition(":")
-        if number.isdecimal():
-            files[path].append(int(number))
+        path, number = file_and_number(line)
+        if line == f"{path}:{number}":
+            files[path].append(number)
     return files
 
 

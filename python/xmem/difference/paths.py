@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -16,6 +15,7 @@ from xmem.difference.names import Activity, align_lines, align_modules, unwrappe
 from xmem.estimation.analysis import Analysis
 from xmem.estimation.estimate import SLACK, Estimate
 from xmem.estimation.evidence import taken_bytes
+from xmem.records import dataclass
 from xmem.trace.attribution import Category, Phase
 
 

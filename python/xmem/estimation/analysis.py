@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from xmem.devices.gpus import Device
 from xmem.estimation.estimate import ConvolutionWorkspaces, Estimate, Scaling
 from xmem.estimation.holders import Holders, holders_of
@@ -11,6 +9,7 @@ from xmem.estimation.question import Question
 from xmem.estimation.verdict import Judged, Unreplayed
 from xmem.estimation.warm_start import Warm
 from xmem.orchestration.policy import PolicyChange
+from xmem.records import dataclass
 from xmem.run.job_settings import JobSettings, job_settings
 from xmem.run.recorded import Recorded
 from xmem.run.workload import Workload

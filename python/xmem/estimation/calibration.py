@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -27,6 +26,7 @@ from xmem.errors import ConfigError
 from xmem.estimation.estimate import Bounds, Interval
 from xmem.files.documents import parse_toml
 from xmem.files.package_data import DATA, read_data
+from xmem.records import dataclass
 
 DEFAULT_CONFIDENCE = 0.9
 KINDS = ("convolutional", "other")

@@ -6,14 +6,14 @@ trace's clock; a number that does not apply is -1, a text that does not apply is
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 from xmem.errors import TraceError
 from xmem.files.decoding import decode, encode
 from xmem.printable import names_in
+from xmem.records import dataclass
 from xmem.text.units import format_bytes
 
 SCHEMA_VERSION = 1
@@ -181,9 +181,8 @@ class CardPart:
     Attributes:
         name: ``context``, ``tensors``, ``cublas_workspaces``, ``cudnn_workspaces``, ``other_workspaces``,
             ``rounding``, ``fragmentation``, ``cached``, and of runs on phantom GPUs where there is any:
-                ``nccl``,
-            ``libraries``, ``other_processes``, ``other``, ``managed``, ``not_replayed``, ``other_card``; in
-            this order.
+            ``nccl``, ``libraries``, ``other_processes``, ``other``, ``managed``, ``not_replayed``,
+            ``other_card``; in this order.
         words: Description for people.
     """
 
@@ -541,6 +540,8 @@ class Estimate:
         return estimate
 
     def _repr_html_(self) -> str:
+        import html  # notebooks alone need it
+
         rows = [
             ("Device peak", format_bytes(self.device_peak_bytes)),
             ("Peak reserved", format_bytes(self.peak_reserved_bytes)),

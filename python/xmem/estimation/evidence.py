@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -31,8 +31,8 @@ from xmem.estimation.holders import NO_LINE, OUTSIDE_OF_MODULES, OUTSIDE_OF_OPER
 from xmem.estimation.need import WithoutLimit
 from xmem.estimation.open_recurrent import notes_on_recurrent_layers
 from xmem.orchestration.lifetimes.given_weights import given_weights
+from xmem.records import dataclass
 from xmem.run.job_settings import JobSettings, job_settings
-from xmem.run.operators import OperatorIndex
 from xmem.run.recorded import Origin, Recorded
 from xmem.run.workload import Workload
 from xmem.simulation.alloc_conf import RULE_RELEASES, AllocatorOptions
@@ -277,9 +277,9 @@ def _cudnn_planned(planner: Mapping[str, str]) -> Iterator[str]:
         )
 
 
-def has_convolutions(trace: Trace) -> bool:
+def has_convolutions(recorded: Recorded) -> bool:
     """Return whether a job has convolutions, whose workspaces are an uncertainty that other jobs lack."""
-    return bool(OperatorIndex(trace).rows_named(_is_convolution).any())
+    return bool(recorded.operators.rows_named(_is_convolution).any())
 
 
 def _is_convolution(operator: str) -> bool:

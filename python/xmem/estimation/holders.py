@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from xmem.estimation.shown_lines import shown_line
+from xmem.records import dataclass
 from xmem.run.workload import Workload
 from xmem.simulation.replay import RequestKind, Requests
 from xmem.trace.attribution import Attribution, Category, Phase

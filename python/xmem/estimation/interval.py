@@ -180,7 +180,7 @@ def _with_nccl(between: Interval, verdict: Judged) -> Interval:
 def way_of(stages: Stages) -> tuple[str, str]:
     """Return the way of estimating and the kind of job by which the calibration tells runs apart."""
     way = _way(stages)
-    has_open_workspaces = way != "recorded" and evidence.has_convolutions(stages.trace)
+    has_open_workspaces = way != "recorded" and evidence.has_convolutions(stages.recorded)
     return way, "convolutional" if has_open_workspaces else "other"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 
 from xmem.estimation.estimate import LargeBlock
 from xmem.estimation.holders import Holders, iteration_begins
+from xmem.records import dataclass
 from xmem.run.workload import Workload
 from xmem.simulation.replay import Replay
 from xmem.trace.attribution import Attribution, Category, Phase

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 
 import numpy as np
@@ -14,6 +14,7 @@ from xmem.estimation.observation import Observation
 from xmem.estimation.question import Question
 from xmem.estimation.stage_clock import StageClock
 from xmem.orchestration.policy import PolicyChange, apply_policies
+from xmem.records import dataclass
 from xmem.run.target import RunSettings
 from xmem.run.target import Target as PolicyTarget
 from xmem.run.workload import NOT_RESTORED, Workload

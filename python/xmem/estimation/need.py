@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from weakref import WeakKeyDictionary
 
 from xmem.devices.gpus import Device
@@ -13,6 +13,7 @@ from xmem.estimation.open_sizes import scaling_of
 from xmem.estimation.question import AS_RECORDED, Question
 from xmem.estimation.stage_clock import StageClock
 from xmem.estimation.verdict import NOTHING, Unreplayed, judge, unreplayed_of, with_nccl
+from xmem.records import dataclass
 from xmem.run.job_settings import JobSettings, job_settings
 from xmem.run.recorded import Recorded
 from xmem.simulation.replay import Replay

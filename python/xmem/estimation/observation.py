@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from xmem.estimation.verdict import Unreplayed
 from xmem.files.sources import TraceSource
 from xmem.orchestration.plan import Plan, plan_for, require_policies
 from xmem.orchestration.policy import PolicyChange, apply_policies
+from xmem.records import dataclass
 from xmem.run.recorded import Recorded
 from xmem.run.workload import Workload, workload_of
 from xmem.trace.attribution import Attribution, Phase, attribute, trains

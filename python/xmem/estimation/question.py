@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from xmem.devices.gpus import Device, asked_device, custom_device, find_device
 from xmem.estimation.calibration import DEFAULT_CONFIDENCE, require_confidence
+from xmem.records import dataclass
 from xmem.run.job_settings import JobSettings, job_settings
 from xmem.simulation.alloc_conf import DEFAULT_TORCH_VERSION
 from xmem.simulation.alloc_conf import parse as parse_alloc_conf

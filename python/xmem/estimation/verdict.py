@@ -10,11 +10,12 @@ fuller, that GPU decides.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from xmem._core import nccl_bytes
 from xmem.devices.gpus import Device
 from xmem.estimation.estimate import CardPart
+from xmem.records import dataclass
 from xmem.run.recorded import Origin, Recorded
 from xmem.simulation.alloc_conf import AllocatorOptions
 from xmem.simulation.replay import Replay, Requests

@@ -14,7 +14,7 @@ which all that was reserved had been in use at one time.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from weakref import WeakKeyDictionary
 
@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xmem.orchestration.lifetimes.host_blocks import BASELINE_CATEGORIES
+from xmem.records import dataclass
 from xmem.run.job_settings import job_settings
 from xmem.run.recorded import Origin, Recorded
 from xmem.run.workload import MADE_BY_POLICY, Workload

@@ -9,11 +9,12 @@ readers other than Python's know too, such as PyTorch's viewer in JavaScript; un
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import IO, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from xmem.records import dataclass
 
 _PROTOCOL = b"\x80\x04"
 _EMPTY_DICT, _EMPTY_LIST, _MARK, _SETITEM, _SETITEMS, _APPEND, _APPENDS = (

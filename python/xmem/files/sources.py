@@ -14,7 +14,6 @@ import stat
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import BinaryIO, Protocol, TypeAlias, cast
@@ -22,6 +21,7 @@ from urllib.parse import unquote, urlsplit
 
 from xmem.errors import TraceError
 from xmem.files import system
+from xmem.records import dataclass
 
 try:
     import fcntl

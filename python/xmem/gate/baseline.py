@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from xmem.errors import TraceError
 from xmem.estimation.estimate import Estimate
 from xmem.estimation.estimate_file import read_estimate, write_estimate
 from xmem.files.writing import naming
+from xmem.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from xmem.errors import XmemError
 from xmem.estimation.estimate import Estimate
 from xmem.gate.baseline import Baseline
 from xmem.gate.limits import Limits, Metric
+from xmem.records import dataclass
 from xmem.text.units import format_bytes
 from xmem.text.words import at_instant
 

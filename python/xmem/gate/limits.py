@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from xmem.errors import ConfigError
 from xmem.estimation.estimate import Estimate, Interval
+from xmem.records import dataclass
 from xmem.text.units import format_bytes, parse_bytes
 
 

@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, NoReturn
 
 from xmem.errors import ConfigError
 from xmem.files.documents import read_toml
 from xmem.gate.limits import Limits, Metric, parse_growth
+from xmem.records import dataclass
 from xmem.text.units import parse_bytes
 
 MODES = ("auto", "phantom", "fake", "real")

@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from xmem.files.documents import parse_toml
 from xmem.files.package_data import read_data
 from xmem.occupancy.calculator import Filling
+from xmem.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

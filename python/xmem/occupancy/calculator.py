@@ -8,13 +8,13 @@ launch at a time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from xmem.occupancy.limits import Limits
+from xmem.records import dataclass
 
 _NO_LIMIT = np.iinfo(np.int32).max
 

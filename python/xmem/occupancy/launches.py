@@ -7,11 +7,13 @@ no resources until a model gives them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
+
+from xmem.records import dataclass
 
 NONE = -1
 

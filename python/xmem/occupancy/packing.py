@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 from typing import Literal, get_args
 
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xmem.errors import ConfigError
+from xmem.records import dataclass
 
 Policy = Literal["slot", "utilisation", "occupancy", "memory_and_occupancy", "memory_over_time_and_occupancy"]
 POLICIES: tuple[Policy, ...] = get_args(Policy)

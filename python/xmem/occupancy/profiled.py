@@ -8,7 +8,6 @@ Kernels of libraries are there too, like all others.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from xmem.errors import TraceError
 from xmem.files.documents import parse_json
 from xmem.files.sources import TraceSource, open_source
 from xmem.occupancy.launches import NONE, Known, Launches
+from xmem.records import dataclass
 
 _OPERATORS = ("cpu_op", "Operator")
 _IDENTITIES = ("External id", "external id")

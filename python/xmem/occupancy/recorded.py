@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from xmem.errors import TraceError
 from xmem.occupancy.launches import NONE, Known, Launches, LibraryCalls
 from xmem.occupancy.spans import Nesting, nesting_of
+from xmem.records import dataclass
 from xmem.trace.notes import LaunchNotes
 from xmem.trace.trace import SPAN_KINDS, EventTable, Trace
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
+from xmem.records import dataclass
 from xmem.trace.trace import EventTable
 
 NONE = -1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from xmem.occupancy.kernel_data import card
 from xmem.occupancy.launches import NONE, Known, Launches
 from xmem.occupancy.library_kernels import with_library_kernels
 from xmem.occupancy.limits import limits_of
+from xmem.records import dataclass
 
 SCHEMA_VERSION = 1
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from xmem.errors import ConfigError
@@ -44,7 +43,9 @@ from xmem.orchestration.optimizer.optimizer_temporaries import DropStepCounters,
 from xmem.orchestration.policy import Policy
 from xmem.orchestration.recurrent.cudnn_layers import ReplaceRecurrentLayers
 from xmem.orchestration.user_policies import user_policies, user_policy_names
+from xmem.records import dataclass
 from xmem.run.recorded import Context, Recorded
+from xmem.text.nearest import nearest
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,7 @@ def require_policies(names: Iterable[str]) -> None:
     """
     known = policy_names()
     for name in sorted(set(names).difference(known)):
-        near = difflib.get_close_matches(name, known, n=1)
+        near = nearest(name, known)
         did_you_mean = f"did you mean {near[0]}? Use " if near else "use "
         raise ConfigError(f"unknown policy {name!r}", f"{did_you_mean}one of {', '.join(known)}")
 

@@ -7,14 +7,18 @@ behaviour that it reproduces and how we know; each is listed in the result with 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from xmem.errors import TraceError
+from xmem.records import dataclass
 from xmem.run.recorded import Recorded
 from xmem.run.workload import Workload
+
+_MOST_BYTES_OF_A_RUN = 1 << 62  # so that sums fit into 64 bits
 
 _Seen = TypeVar("_Seen", bound=Recorded, contravariant=True)
 
@@ -45,10 +49,13 @@ class _Lifetimes(NamedTuple):
 
     def differing(self, other: _Lifetimes) -> int:
         """Count the rows, the same in both, whose size or lifetime differs."""
-        differs = self.size_bytes != other.size_bytes
-        differs |= self.alloc_ns != other.alloc_ns
-        differs |= self.free_ns != other.free_ns
-        return int(np.count_nonzero(differs))
+        columns = (
+            (self.size_bytes, other.size_bytes),
+            (self.alloc_ns, other.alloc_ns),
+            (self.free_ns, other.free_ns),
+        )
+        differs = [one != two for one, two in columns if one is not two]  # most policies change one of them
+        return int(np.count_nonzero(np.logical_or.reduce(differs))) if differs else 0
 
     def bytes_at(self, time_ns: int) -> int:
         return int(self.size_bytes[(self.alloc_ns <= time_ns) & (time_ns < self.free_ns)].sum())
@@ -92,7 +99,7 @@ def apply_policies(
     for policy in policies:
         before, applied = workload, policy.name not in off
         if applied:
-            workload = policy(workload, context)
+            workload = _applied(policy, workload, context)
         blocks_changed = _blocks_changed(before, workload)
         changes.append(
             PolicyChange(
@@ -108,6 +115,25 @@ def apply_policies(
             )
         )
     return workload, changes
+
+
+def _applied(policy: Policy[_Seen], workload: Workload, context: _Seen) -> Workload:
+    """Apply a policy.
+
+    Raises:
+        TraceError: It would add more memory than there is, as the trace tells of impossible tensors.
+    """
+    try:
+        changed = policy(workload, context)
+    except OverflowError:  # a size of more than 64 bits
+        changed = None
+    if changed is None or changed.size_bytes.sum(dtype=np.float64) > _MOST_BYTES_OF_A_RUN:
+        raise TraceError(
+            f"its operators were given tensors larger than any device (found by the policy {policy.name}): "
+            "the trace is damaged; record it again",
+            context.trace.path,
+        )
+    return changed
 
 
 def _blocks_changed(before: Workload, after: Workload) -> int:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from xmem.orchestration.tape import Tape
+from xmem.records import dataclass
 from xmem.run.workload import Workload, concatenated, made_by_policy
 from xmem.trace.attribution import Category, Phase
 from xmem.trace.blocks import NEVER

@@ -5,9 +5,10 @@ The choice is that of ``csrc/phantom/libraries/cudnn/planning/planner.hpp``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast
+
+from xmem.records import dataclass
 
 
 @dataclass(frozen=True)

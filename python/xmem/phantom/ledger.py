@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import numpy as np
 
 from xmem.errors import CaptureError
 from xmem.phantom.installation import library_folder
+from xmem.records import dataclass
 
 _MAGIC = b"xmemldgr"
 _VERSION = 2

@@ -6,11 +6,11 @@ To add one, write its module and register it in ``FORMATS``; command line, help 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, TypeAlias
 
 from xmem.errors import ConfigError
 from xmem.estimation.estimate import Estimate
+from xmem.records import dataclass
 
 if TYPE_CHECKING:
     from xmem.estimation.analysis import Analysis

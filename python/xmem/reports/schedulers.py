@@ -17,12 +17,12 @@ Documentation of the fields:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
 from xmem.devices.gpus import Device, devices
 from xmem.estimation.estimate import Estimate
 from xmem.gate.limits import interval_of
+from xmem.records import dataclass
 from xmem.text.units import format_bytes
 
 _MIB = 1 << 20

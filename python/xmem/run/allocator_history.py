@@ -7,12 +7,12 @@ A capture on the phantom GPU includes the requests to PyTorch's allocator, in or
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from xmem.records import dataclass
 from xmem.simulation.replay import FREE_AT_CHECKPOINT, Calls, RequestKind
 from xmem.trace.blocks import NEVER, BlockTable
 from xmem.trace.notes import DeviceRequests

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any, NamedTuple, Protocol
 
 from xmem.text.units import MOST_BYTES
 from xmem.trace.trace import Trace
 
-_WHOLE = re.compile(r"-?[0-9]{1,18}")
+_NUMBER = re.compile(r"-?[0-9]{1,18}")
+_WHOLE_LIST = re.compile(rf"\[\s*(?:{_NUMBER.pattern}(?:\s*,\s*{_NUMBER.pattern})*)?\s*\]")
 
 
 class Inputs(NamedTuple):
     """The inputs of an operator, by position.
+
+    Traces come from anywhere, so what the lists hold is checked when it is asked for: what no operator can
+    have been given counts as unknown.
 
     Attributes:
         shapes: Shapes of tensors, empty for everything else and for what the profiler does not look into.
@@ -26,20 +31,46 @@ class Inputs(NamedTuple):
 
     def shape(self, position: int) -> tuple[int, ...]:
         """Return the shape of a tensor; empty if there is none."""
-        return _integers(self.shapes, position)
+        return _shape(_at(self.shapes, position))
+
+    def shapes_in(self, position: int) -> list[tuple[int, ...]]:
+        """Return the shapes of a list of tensors, or of a single one; empty if there are none."""
+        found = _at(self.shapes, position)
+        if not isinstance(found, list) or not found:
+            return []
+        shapes = [_shape(each) for each in (found if isinstance(found[0], list) else [found])]
+        return shapes if all(shapes) else []
 
     def stride(self, position: int) -> tuple[int, ...]:
-        """Return the strides of a tensor; empty if there is none."""
-        return _integers(self.strides, position)
+        """Return as many strides of a tensor as it has dimensions; empty if they are not known."""
+        strides = _whole_numbers(_at(self.strides, position))
+        return strides if len(strides) == len(self.shape(position)) else ()
 
     def integer(self, position: int) -> int | None:
         """Return a whole number, None if there is none."""
         text = self.value(position)
-        return int(text) if _WHOLE.fullmatch(text) else None
+        return int(text) if _NUMBER.fullmatch(text) else None
+
+    def integers(self, position: int) -> tuple[int, ...] | None:
+        """Return a list of whole numbers, such as the steps of a convolution; None if there is none."""
+        text = self.value(position)
+        return tuple(map(int, _NUMBER.findall(text))) if _WHOLE_LIST.fullmatch(text) else None
+
+    def number(self, position: int) -> float | None:
+        """Return a finite number, None if there is none."""
+        try:
+            found = float(self.value(position))
+        except ValueError:
+            return None
+        return found if math.isfinite(found) else None
+
+    def flag(self, position: int) -> bool:
+        """Return whether a flag is set; false if there is none."""
+        return self.value(position) == "True"
 
     def value(self, position: int) -> str:
         """Return a number or a flag as Python writes it, or a list of them; empty if there is none."""
-        text = self.values[position] if position < len(self.values) else ""
+        text = _at(self.values, position)
         return text if isinstance(text, str) else ""
 
 
@@ -68,9 +99,18 @@ class RecordedInputs:
         return self._known[name]
 
 
-def _integers(lists: list[Any], position: int) -> tuple[int, ...]:
-    found = lists[position] if position < len(lists) else []
-    is_plain = isinstance(found, list) and all(
-        type(each) is int and abs(each) <= MOST_BYTES for each in found
+def _at(values: list[Any], position: int) -> Any:
+    return values[position] if position < len(values) else None
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    """Return a shape; empty if it is none, or one that no device holds."""
+    sizes = _whole_numbers(value)
+    return sizes if all(size >= 0 for size in sizes) and math.prod(sizes) <= MOST_BYTES else ()
+
+
+def _whole_numbers(value: Any) -> tuple[int, ...]:
+    is_plain = isinstance(value, list) and all(
+        type(each) is int and abs(each) <= MOST_BYTES for each in value
     )
-    return tuple(found) if is_plain else ()
+    return tuple(value) if is_plain else ()

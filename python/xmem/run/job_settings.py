@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
+from xmem.records import dataclass
 from xmem.simulation import alloc_conf as allocator_settings
 from xmem.simulation.alloc_conf import AllocatorOptions
 from xmem.trace.blocks import CPU

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum
 from functools import cached_property
 
 import numpy as np
 
+from xmem.records import dataclass
 from xmem.run.allocator_history import AllocatorHistory, allocator_history
 from xmem.run.inputs import InputsByRow
 from xmem.run.operators import OperatorIndex

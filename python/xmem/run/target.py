@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Any
 
 from xmem.cudnn.workspaces import Workspaces
 from xmem.devices.description import Device
+from xmem.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from xmem.records import dataclass
 from xmem.trace.attribution import Attribution, Category, Phase
 from xmem.trace.blocks import CPU, BlockTable
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import count, islice
 from types import MappingProxyType
 
@@ -21,6 +20,7 @@ from xmem.devices.gpus import Device
 from xmem.errors import ConfigError
 from xmem.estimation.need import Need, memory_needed
 from xmem.estimation.question import AS_RECORDED, Question
+from xmem.records import dataclass
 from xmem.scaling.dimensions import label
 from xmem.scaling.model import ScalingModel
 

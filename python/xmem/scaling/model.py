@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from xmem.estimation.need import unreplayed_as_recorded
 from xmem.estimation.observation import Observation, Scaled
 from xmem.estimation.question import AS_RECORDED
 from xmem.estimation.verdict import Unreplayed, most_unreplayed
+from xmem.records import dataclass
 from xmem.scaling.alignment import align_blocks, changed_lifetimes
 from xmem.scaling.dimensions import Point, label, require_dimensions, volume
 from xmem.scaling.polynomials import Certainty, Polynomials, fit_polynomials

@@ -17,7 +17,6 @@ import os
 import reprlib
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -28,6 +27,7 @@ from xmem.files.documents import parse_json
 from xmem.files.model_archive import INDEX, errors_of_damage
 from xmem.files.sources import unpacks_too_far
 from xmem.files.writing import writing
+from xmem.records import dataclass
 from xmem.scaling.dimensions import Point, require_point
 from xmem.scaling.model import Sample, ScalingModel, fit
 from xmem.trace.trace import Trace, read_trace

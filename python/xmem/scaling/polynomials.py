@@ -9,7 +9,6 @@ passes through any sizes and proves nothing; it is used only without squares, wh
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from fractions import Fraction
 from itertools import combinations, product
@@ -19,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xmem.errors import ConfigError
+from xmem.records import dataclass
 from xmem.scaling.dimensions import Point, label
 
 _MAX_DEGREE = 2  # in one dimension: attention is quadratic in the sequence

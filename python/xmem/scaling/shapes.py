@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import repeat
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from xmem.records import dataclass
 from xmem.run.inputs import Inputs, InputsByRow
 from xmem.run.recorded import Recorded
 from xmem.scaling.dimensions import Point

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from xmem.estimation.need import memory_needed
+from xmem.records import dataclass
 from xmem.scaling.alignment import align_blocks
 from xmem.scaling.model import Sample, ScalingModel
 

@@ -7,14 +7,15 @@ change nothing here.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Literal, NoReturn
 
 from xmem.errors import ConfigError
+from xmem.records import dataclass
+from xmem.text.nearest import nearest
 from xmem.text.units import MOST_BYTES
 
 __all__ = ["DEFAULT_TORCH_VERSION", "RULE_RELEASES", "AllocatorOptions", "TieBreak", "parse"]
@@ -316,7 +317,7 @@ def _split(text: str) -> list[_Setting]:
 
 def _require_known(key: str, version: tuple[int, int]) -> None:
     if key not in _KEYS:
-        near = difflib.get_close_matches(key, _KEYS, n=1, cutoff=0.0)[0]
+        near = nearest(key, _KEYS, least=0.0)[0]
         raise ConfigError(
             f"unknown allocator setting {key!r}", f"did you mean {near}? Use one of {', '.join(_KEYS)}"
         )

@@ -10,7 +10,6 @@ must keep the rules of `Allocator`, and the same tests hold them to these.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from xmem import _core
 from xmem.errors import ConfigError
+from xmem.records import dataclass
 from xmem.simulation.replay import (
     FREE_AT_CHECKPOINT,
     AllocatorOptions,

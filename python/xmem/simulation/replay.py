@@ -11,7 +11,7 @@ nanoseconds, -1 means none.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from enum import IntEnum
 from types import MappingProxyType
 from typing import Any, Literal
@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from xmem import _core
 from xmem.errors import ConfigError
+from xmem.records import dataclass
 from xmem.simulation.alloc_conf import AllocatorOptions
 
 __all__ = [

@@ -7,9 +7,10 @@ tried, each set of them once, and the first that agrees with all devices is name
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from xmem.errors import ConfigError, TraceError
+from xmem.records import dataclass
 from xmem.simulation.alloc_conf import RULE_RELEASES, AllocatorOptions, TieBreak
 from xmem.simulation.alloc_conf import parse as parse_alloc_conf
 from xmem.snapshot.snapshot import (

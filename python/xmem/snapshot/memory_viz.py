@@ -7,13 +7,13 @@ The public viewer (pytorch.org/memory_viz), ``torch.cuda._memory_viz`` and ``xme
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from xmem.files.plain_pickle import Columns, PlainPickle, References
+from xmem.records import dataclass
 from xmem.simulation.replay import BlockState, DeviceAction, Replay, RequestKind, Requests
 
 __all__ = ["Frame", "Origins", "write_snapshot"]

@@ -12,7 +12,7 @@ import pickle
 import reprlib
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, NoReturn
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from xmem import _core
 from xmem.errors import TraceError
+from xmem.records import dataclass
 from xmem.simulation.alloc_conf import DEFAULT_TORCH_VERSION, AllocatorOptions
 from xmem.simulation.alloc_conf import parse as parse_alloc_conf
 from xmem.simulation.replay import AllocatorState, BlockState, allocator_state, core_options

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from xmem import __version__
 from xmem.devices.gpus import Device
 from xmem.files.cache import make_private
+from xmem.records import dataclass
 from xmem.scaling import write_model
 from xmem.scaling.dimensions import substitute
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Any, TypeAlias
 
 from xmem.devices.gpus import Device
 from xmem.estimation.question import Question
+from xmem.records import dataclass
 from xmem.sweep.layouts import Layout
 
 

@@ -7,12 +7,12 @@ import json
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from xmem import __version__
 from xmem.errors import CaptureError, ConfigError, SweepError
+from xmem.records import dataclass
 from xmem.sweep.captures import Capture, Captured, CommandJob, captured_job, kept_files
 from xmem.sweep.configuration import Configuration
 from xmem.sweep.evaluate import Finished

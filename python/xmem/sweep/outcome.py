@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 from xmem.devices.gpus import Device
 from xmem.estimation.need import Need
+from xmem.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from xmem.devices.gpus import Device, custom_device, devices, find_device
 from xmem.errors import ConfigError
 from xmem.files.documents import read_toml
+from xmem.records import dataclass
 from xmem.scaling.dimensions import grid, require_dimensions, substitute
 from xmem.sweep.captures import MODES, CommandJob
 from xmem.sweep.configuration import Configuration

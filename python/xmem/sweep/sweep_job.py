@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import OrderedDict
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 
 from xmem.errors import ConfigError, TraceError
 from xmem.estimation.observation import Observation, observe
 from xmem.files.model_archive import is_model_file
+from xmem.records import dataclass
 from xmem.scaling import Point, ScalingModel, read_model
 from xmem.scaling.dimensions import label
 

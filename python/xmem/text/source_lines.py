@@ -6,6 +6,8 @@ the user's line reached torch through a package; the first part is empty where n
 
 from __future__ import annotations
 
+from xmem.text.numbers import whole_number
+
 SEPARATOR = " < "
 
 
@@ -23,5 +25,6 @@ def package_line(name: str) -> str:
 
 def file_and_number(line: str) -> tuple[str, int]:
     """Return ``PATH`` and ``LINE`` of a source line; number 0 if there is none."""
-    path, _, number = line.rpartition(":")
-    return (path, int(number)) if number.isdigit() else (line, 0)
+    path, _, text = line.rpartition(":")
+    number = whole_number(text)
+    return (line, 0) if number is None else (path, number)

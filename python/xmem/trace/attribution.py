@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 
 from xmem import _core
 from xmem.errors import TraceError
+from xmem.records import dataclass
 from xmem.trace.blocks import BlockTable
 from xmem.trace.notes import Mode
 from xmem.trace.trace import Trace

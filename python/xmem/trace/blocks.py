@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from xmem import _core
+from xmem.records import dataclass
 from xmem.trace.trace import Problem, Trace
 
 BORN_BEFORE = 1

@@ -7,11 +7,12 @@ defaults, those of a later one are left out.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Any, Literal
 
 from xmem.files.decoding import decode
+from xmem.records import dataclass
 
 FORMAT = 1
 
@@ -408,9 +409,12 @@ def _require_columns(tensors: NamedTensors) -> None:
     Raises:
         ValueError: A column is shorter or longer, or a shape is no list of whole numbers.
     """
-    for column in (*_EVER, "dtype", "shape", "group"):
+    later = [column for column in ("dtype", "shape", "group") if getattr(tensors, column) is not None]
+    if not tensors.dtype:  # an early capture
+        later.remove("dtype")
+    for column in (*_EVER, *later):
         values = getattr(tensors, column)
-        if (values or column in _EVER) and len(values) != len(tensors.role):
+        if len(values) != len(tensors.role):
             raise ValueError(f"tensors.{column} must have {len(tensors.role)} rows, not {len(values)}")
     for shape in tensors.shape or ():
         if not (isinstance(shape, list) and all(type(size) is int and 0 <= size < 1 << 62 for size in shape)):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
@@ -19,6 +18,7 @@ from xmem.files.documents import parse_json
 from xmem.files.sources import Source, TraceSource, open_source
 from xmem.files.system import usable_processors
 from xmem.printable import one_line
+from xmem.records import dataclass
 from xmem.trace.notes import FORMAT, NO_NOTES, CaptureNotes, parse_notes
 
 _KERNEL_OF_2021 = "Kernel"

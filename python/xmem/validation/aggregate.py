@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from xmem.records import dataclass
 from xmem.validation.metrics import Judged, Summary, summarize
 
 FACTORS: Mapping[str, Callable[[Judged], str]] = {

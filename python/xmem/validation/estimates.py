@@ -11,13 +11,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from xmem.devices.gpus import find_device
 from xmem.errors import ConfigError, TraceError
 from xmem.files.documents import parse_json
+from xmem.records import dataclass
 from xmem.validation.runs import IDENTITY, Identity, MeasuredRun, TableRow, read_table
 
 WAYS = ("phantom", "fake", "cpu", "fitted")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from xmem.errors import TraceError
+from xmem.records import dataclass
 from xmem.snapshot.snapshot import MemoryTrace, RecordedAction
 from xmem.validation.columns import Int64, unpack
 

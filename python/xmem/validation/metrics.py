@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
+from xmem.records import dataclass
 from xmem.validation.estimates import RowEstimate
 from xmem.validation.runs import MeasuredRun
 

@@ -12,11 +12,12 @@ import csv
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
 from xmem.errors import ConfigError, TraceError
+from xmem.records import dataclass
+from xmem.text.numbers import whole_number
 
 IDENTITY = ("set", "family", "model", "optimizer", "batch_size", "gpu", "zero_grad_mode")
 FAMILIES = ("CNN", "Transformer")
@@ -136,9 +137,10 @@ class TableRow:
     def count(self, column: str) -> int:
         """Return the cell as a positive whole number."""
         text = self.filled(column)
-        if not text.isdecimal() or int(text) == 0:
+        number = whole_number(text)
+        if not number:
             self.refuse(column, repr(text), "a positive whole number")
-        return int(text)
+        return number
 
     def number(self, column: str) -> float | None:
         """Return the cell as a finite number, None where it is empty."""
@@ -213,7 +215,7 @@ def _run(row: TableRow) -> MeasuredRun:
         optimizer=row.filled("optimizer"),
         batch=row.count("batch_size"),
         gpu=row.filled("gpu"),
-        zero_grad=int(mode) if mode.isdecimal() else 0,
+        zero_grad=whole_number(mode) or 0,
         total_bytes=row.count("gpu_total_bytes"),
         peak_bytes=row.count("nvml_peak_bytes"),
         out_of_memory=bool(out_of_memory),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 from xmem.estimation.calibration import KINDS, Calibration, Residuals, interval, shipped
 from xmem.estimation.estimate import Interval
+from xmem.records import dataclass
 from xmem.validation.aggregate import FACTORS, experiment, sampling, summaries, variance, worst_first
 from xmem.validation.estimates import WAYS, RowEstimate, context_bytes, first_of, published_estimate
 from xmem.validation.metrics import Judged, MethodResult, judge_all

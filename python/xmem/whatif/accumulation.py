@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -10,7 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xmem.errors import ConfigError
+from xmem.records import dataclass
 from xmem.run.workload import Workload, concatenated
+from xmem.text.numbers import whole_number
 from xmem.trace.attribution import Category
 from xmem.trace.blocks import NEVER
 from xmem.whatif.changed_run import ChangedRun, Span
@@ -187,8 +189,9 @@ def parse_accumulation(text: str, value: str) -> Accumulation:
     Raises:
         ConfigError: The text is not such a number.
     """
-    if not (value.isascii() and value.isdecimal() and len(value) <= 18) or int(value) < 1:
+    batches = whole_number(value)
+    if not batches:
         raise ConfigError(
             f"--what-if {text} is invalid", "use a number of micro-batches, such as accumulate=4"
         )
-    return Accumulation(text, int(value))
+    return Accumulation(text, batches)

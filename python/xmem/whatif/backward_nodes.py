@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from xmem.records import dataclass
 from xmem.trace.trace import SPAN_KINDS
 from xmem.whatif.changed_run import ChangedRun, is_engine_node
 

@@ -7,7 +7,7 @@ the order of times matters from here on, so a nanosecond is as good as the real 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from xmem.errors import ConfigError, TraceError
 from xmem.orchestration.optimizer.optimizer_steps import Parameter
+from xmem.records import dataclass
 from xmem.run.operators import ANNOTATION, OPERATOR
 from xmem.run.recorded import Recorded
 from xmem.run.workload import Workload, concatenated, made_by_policy

@@ -7,13 +7,13 @@ far as the last tensor that it saves (``early_stop``).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 import numpy as np
 from numpy.typing import NDArray
 
 from xmem.errors import ConfigError
+from xmem.records import dataclass
 from xmem.run.workload import Workload, concatenated
 from xmem.trace.attribution import Category, Phase
 from xmem.trace.blocks import NEVER

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from xmem.errors import ConfigError
+from xmem.records import dataclass
 from xmem.run.workload import Workload, concatenated
+from xmem.text.numbers import whole_number
 from xmem.trace.attribution import Category, Phase
 from xmem.trace.blocks import NEVER
 from xmem.whatif.backward_nodes import BackwardNodes, Pass
@@ -234,6 +234,7 @@ def parse_chunked_loss(text: str, value: str) -> ChunkedLoss:
     Raises:
         ConfigError: The text is not such a number.
     """
-    if not value.isdecimal() or int(value) < 1:
+    chunks = whole_number(value)
+    if not chunks:
         raise ConfigError(f"--what-if {text} is invalid", "use a number of chunks, such as chunk_loss=8")
-    return ChunkedLoss(text, int(value))
+    return ChunkedLoss(text, chunks)

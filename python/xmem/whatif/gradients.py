@@ -9,12 +9,12 @@ computed it; that of a matrix that the forward had transposed, only after it was
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from xmem.orchestration.optimizer.optimizer_steps import Parameter
+from xmem.records import dataclass
 from xmem.whatif.changed_run import ChangedRun, Span
 
 _VIEWS = ("TBackward", "TransposeBackward", "PermuteBackward", "ViewBackward", "ReshapeAliasBackward")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from xmem.errors import ConfigError
 from xmem.orchestration.optimizer.optimizer_steps import ALGORITHMS, Step, construct_state
 from xmem.orchestration.tape import Tape
+from xmem.records import dataclass
 from xmem.trace.attribution import Category, Phase
 from xmem.trace.blocks import NEVER
 from xmem.whatif.changed_run import ChangedRun

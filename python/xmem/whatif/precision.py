@@ -7,7 +7,6 @@ types, but not which tensor went where. docs/commands/what_if.md describes the c
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from xmem.dtypes import OF_PROFILER
 from xmem.errors import ConfigError
 from xmem.orchestration.optimizer.optimizer_steps import Parameter
+from xmem.records import dataclass
 from xmem.run.workload import concatenated
 from xmem.trace.attribution import Category, Phase
 from xmem.whatif.changed_run import ChangedRun

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from xmem.errors import ConfigError
+from xmem.records import dataclass
 from xmem.text.source_lines import user_line
 from xmem.trace.attribution import Category, Phase
 from xmem.whatif.backward_nodes import BackwardNodes, Pass

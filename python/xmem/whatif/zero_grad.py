@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from xmem.errors import ConfigError
 from xmem.orchestration.optimizer.optimizer_steps import Parameter
+from xmem.records import dataclass
 from xmem.trace.attribution import Category
 from xmem.trace.blocks import NEVER
 from xmem.whatif.changed_run import ChangedRun

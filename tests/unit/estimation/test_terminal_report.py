@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from estimate_samples import DOES_NOT_FIT, FITS, NO_GPU
-from xmem.estimation.estimate import Breakdown, Estimate
+from xmem.estimation.estimate import Breakdown, CardPart, Estimate
 from xmem.reports.terminal.summary import render
 
 EVIDENCE_TEXT = """\
@@ -226,3 +226,10 @@ def test_failure_without_a_place_in_the_script() -> None:
     nowhere = replace(oom, operator=None, module=None, source_line=None, iteration=-1, phase="other")
     text = shown(replace(DOES_NOT_FIT, simulation=replace(DOES_NOT_FIT.simulation, oom=nowhere)))
     assert "short by 514.00 MiB,\nfails outside of iterations\n" in text
+
+
+def test_parts_of_an_edited_estimate_that_are_more_than_its_peak_draw_no_endless_bar() -> None:
+    card = (CardPart("context", 1 << 60, "measured"), *FITS.card)
+    for peak_bytes in (0, 1, FITS.device_peak_bytes):
+        text = shown(replace(FITS, card=card, device_peak_bytes=peak_bytes), width=100)
+        assert max(map(len, text.splitlines())) <= 100

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from xmem.orchestration.convolution.convolution_calls import Call, read_call, se
 from xmem.orchestration.convolution.cudnn_convolutions import AddConvolutionWorkspaces, OrderConvolutionBlocks
 from xmem.orchestration.kernels.onednn_temporaries import DropOneDnnTemporaries
 from xmem.orchestration.policy import apply_policies
+from xmem.records import dataclass
 from xmem.run.inputs import RecordedInputs
 from xmem.run.operators import OperatorIndex
 from xmem.run.recorded import Context

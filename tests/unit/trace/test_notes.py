@@ -11,6 +11,7 @@ from training_sample import training
 from xmem.errors import TraceError
 from xmem.trace.notes import AllocatorNotes, parse_notes
 
+ONE_TENSOR = {"role": ["parameter"], "name": ["a"], "address": [1], "size_bytes": [1], "time_ns": [1]}
 CARD = {"card": 0, "peak_bytes": 1, "contexts": 1, "context_bytes": 1}
 
 
@@ -46,6 +47,10 @@ def test_the_busiest_device_is_that_of_the_first_rank() -> None:
         ({"tensors": {"role": ["parameter"], "name": [{"a": 1}]}}, "tensors.name must hold only text"),
         ({"tensors": {"role": ["parameter"], "name": ["a", "b"]}}, "tensors.name must have 1 rows, not 2"),
         ({"tensors": {"role": 3}}, "tensors.role must be a list"),
+        *(
+            ({"tensors": {**ONE_TENSOR, column: []}}, f"tensors.{column} must have 1 rows, not 0")
+            for column in ("shape", "group")
+        ),
         ({"phantom": {"cards": [{**CARD, "peak_bytes": 1 << 70}]}}, "at most 64 bits"),
         ({"phantom": {"ranks": [{"rank": 0, "devices": [{"device": 0}]}]}}, "peak_reserved_bytes is missing"),
     ],

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from xmem.cli import options, output
 from xmem.cli.text_table import format_table
+from xmem.records import dataclass
 
 if TYPE_CHECKING:
     from xmem.orchestration.policy import Policy

@@ -17,6 +17,7 @@ from xmem.cli.capturing import CaptureSettings, capture_noting
 from xmem.cli.exit_codes import ExitCode
 from xmem.cli.options import CaptureMode
 from xmem.errors import ConfigError
+from xmem.text.numbers import whole_number
 from xmem.text.units import format_bytes
 
 if TYPE_CHECKING:
@@ -155,7 +156,8 @@ def _parameter(text: str) -> tuple[str, str | int]:
     key, separator, value = text.partition("=")
     if not key or not separator:
         raise ConfigError(f"--slurm {text} is not a KEY=VALUE pair", "write it like slurm_partition=cpu")
-    return key, int(value) if value.isdecimal() else value
+    number = whole_number(value)
+    return key, value if number is None else number
 
 
 def _capture(command: Sequence[str], trace: Path, job: CommandJob) -> None:

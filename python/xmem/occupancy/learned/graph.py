@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from xmem.devices.gpus import Device
 from xmem.occupancy.problems import Problem, broadcast
+from xmem.records import dataclass
 
 OPERATORS = [
     "add",

@@ -6,10 +6,10 @@ that points into the nodes laid end to end.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
+
+from xmem.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -15,6 +14,7 @@ from xmem.devices.gpus import Device
 from xmem.occupancy.learned.graph import OperatorGraph, edge_features, node_features
 from xmem.occupancy.learned.layers import Batch
 from xmem.occupancy.learned.networks import Network
+from xmem.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ of its own.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from xmem.orchestration.attention.fused_kernels import (
 from xmem.orchestration.call_nodes import nodes_of_calls, rows_by_event
 from xmem.orchestration.rewriting import Rewriting, Stretch
 from xmem.orchestration.tape import Tape
+from xmem.records import dataclass
 from xmem.run.recorded import Context
 from xmem.run.workload import Workload
 from xmem.trace.attribution import Category, Phase
@@ -183,8 +184,8 @@ def _call(context: Context, row: int) -> AttentionCall | None:
         by_position=_by_position(query, inputs.stride(0)),
         mask_elements=int(np.prod(mask)) if mask else 0,
         bool_mask=len(types) > 3 and types[3] == _BOOL,
-        causal=inputs.value(5) == "True",
-        dropout=float(inputs.value(4) or 0) != 0,
+        causal=inputs.flag(5),
+        dropout=bool(inputs.number(4)),
         scattered=any(_scattered(dims[position], inputs.stride(position)) for position in range(3)),
     )
 

@@ -8,10 +8,11 @@ each function.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 
 from xmem.orchestration.tape import Tape
+from xmem.records import dataclass
 from xmem.run.target import Target
 
 _FLOAT = 4

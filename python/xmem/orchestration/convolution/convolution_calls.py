@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from math import prod
 
 from xmem.cudnn.planner_settings import PlannerSettings
 from xmem.cudnn.problems import ConvolutionProblem, Operation
 from xmem.dtypes import FLOATS, ITEM_BYTES, OF_PROFILER
+from xmem.records import dataclass
 from xmem.run.inputs import Inputs
+from xmem.text.units import MOST_BYTES
 
 FORWARD, BACKWARD = "aten::_convolution", "aten::convolution_backward"
 
@@ -71,7 +71,7 @@ def settings_of(inputs: Iterable[Inputs | None]) -> PlannerSettings:
     """Return the job's settings in ``torch.backends.cudnn``, from its first convolution that has them."""
     for given in inputs:
         if given is not None and len(given.values) > 12:
-            benchmark, deterministic, _, allow_tf32 = (value == "True" for value in given.values[9:13])
+            benchmark, deterministic, _, allow_tf32 = (given.flag(position) for position in range(9, 13))
             return PlannerSettings(allow_tf32=allow_tf32, deterministic=deterministic, benchmark=benchmark)
     return PlannerSettings()
 
@@ -95,19 +95,20 @@ def read_call(inputs: Inputs | None, dtype: str, *, backward: bool) -> Call | No
 def _read(dtype: str, inputs: Inputs, *, backward: bool) -> Call:
     if dtype not in FLOATS:
         raise ValueError(f"not a convolution dtype: {dtype}")
-    concrete = inputs.values
-    tensors = [_tensor(inputs.shapes[i], inputs.stride(i)) for i in range(3 if backward else 2)]
+    tensors = [_tensor(inputs.shape(i), inputs.stride(i)) for i in range(3 if backward else 2)]
     first = 4 if backward else 3
-    stride, padding, dilation = (_space(concrete[first + i], fill) for i, fill in enumerate((1, 0, 1)))
-    transposed = concrete[first + 3] == "True"
-    output_padding = _space(concrete[first + 4], 0)
-    groups = int(concrete[first + 5])
+    stride, padding, dilation = (_space(inputs, first + i, fill) for i, fill in enumerate((1, 0, 1)))
+    transposed = inputs.flag(first + 3)
+    output_padding = _space(inputs, first + 4, 0)
+    groups = inputs.integer(first + 5)
+    if not groups or groups < 0:
+        raise ValueError(f"not a number of groups: {inputs.value(first + 5)}")
     x, w = tensors[-2:]
     shape = _Shape(OF_PROFILER[dtype], x, w, stride, padding, dilation, transposed, output_padding, groups)
     if backward:
-        return shape.backward(tensors[0], json.loads(concrete[first + 6].lower()))
-    enabled = len(concrete) < 12 or concrete[11] == "True"
-    return shape.forward(enabled)
+        wanted = [text.strip() == "True" for text in inputs.value(first + 6).strip("[]").split(",")]
+        return shape.backward(tensors[0], wanted)
+    return shape.forward(enabled=inputs.flag(11) or not inputs.value(11))
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ class _Shape:
     output_padding: tuple[int, ...]
     groups: int
 
-    def forward(self, enabled: bool) -> Call:
+    def forward(self, *, enabled: bool) -> Call:
         y = self._output()
         problem = self._problem(Operation.FORWARD, y) if enabled and self._is_cudnn else None
         return Call((self._bytes(y),), (problem,), self._copies(self.x, self.w))
@@ -213,21 +214,22 @@ class _Shape:
         )
 
     def _bytes(self, sizes: Sequence[int]) -> int:
-        return prod(sizes) * ITEM_BYTES[self.dtype]
+        size_bytes = prod(sizes) * ITEM_BYTES[self.dtype]
+        if not (all(size > 0 for size in sizes) and size_bytes <= MOST_BYTES):
+            raise ValueError(f"not the shape of a tensor on a device: {sizes}")
+        return size_bytes
 
 
-def _tensor(sizes: Sequence[int], strides: Sequence[int]) -> Tensor:
-    if len(sizes) not in (3, 4, 5) or not all(type(size) is int and size > 0 for size in sizes):
+def _tensor(sizes: tuple[int, ...], strides: Sequence[int]) -> Tensor:
+    if len(sizes) not in (3, 4, 5) or 0 in sizes:
         raise ValueError(f"not the shape of a convolution tensor: {sizes}")
-    given = list(strides)
-    if len(given) != len(sizes):
-        given = [prod(sizes[i + 1 :]) for i in range(len(sizes))]
     if len(sizes) == 3:  # PyTorch gives a convolution along one dimension a second one, and copies
-        sizes = [*sizes[:2], 1, sizes[2]]
-        given = [prod(sizes[i + 1 :]) for i in range(4)]
-    return Tensor(tuple(sizes), tuple(given))
+        sizes, strides = (*sizes[:2], 1, sizes[2]), ()
+    return Tensor(sizes, tuple(strides) or tuple(prod(sizes[i + 1 :]) for i in range(len(sizes))))
 
 
-def _space(text: str, fill: int) -> tuple[int, ...]:
-    numbers = [int(number) for number in json.loads(text)]
-    return (fill, *numbers) if len(numbers) == 1 else tuple(numbers)
+def _space(inputs: Inputs, position: int, fill: int) -> tuple[int, ...]:
+    numbers = inputs.integers(position)
+    if numbers is None:
+        raise ValueError(f"not numbers along dimensions: {inputs.value(position)}")
+    return (fill, *numbers) if len(numbers) == 1 else numbers

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -13,6 +13,7 @@ from xmem.cudnn.planner_settings import PlannerSettings
 from xmem.cudnn.problems import ConvolutionProblem
 from xmem.cudnn.workspaces import Answer
 from xmem.orchestration.convolution.convolution_calls import BACKWARD, FORWARD, Call, read_call, settings_of
+from xmem.records import dataclass
 from xmem.run.inputs import Inputs
 from xmem.run.recorded import Context
 from xmem.run.workload import Workload, concatenated, made_like

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,6 +10,7 @@ from xmem.devices.description import Device
 from xmem.devices.gpus import UNKNOWN_IS_LIKE, find_device
 from xmem.orchestration.kernels.fused_norms import fused_norms
 from xmem.orchestration.transients import AddedBlocks, first_blocks
+from xmem.records import dataclass
 from xmem.run.inputs import Inputs
 from xmem.run.operators import HOST, covered
 from xmem.run.recorded import Context
@@ -138,14 +137,13 @@ def reduction_of(inputs: Inputs, axes_at: int = 1) -> Reduction | None:
     there is nothing to sum.
     """
     shape, strides = inputs.shape(0), inputs.stride(0)
-    text = inputs.value(axes_at)
-    named = ast.literal_eval(text) if text.startswith("[") else []
-    summed = {axis % len(shape) for axis in named} if shape else set()
-    summed = summed or set(range(len(shape)))
+    if not shape or not strides:
+        return None
+    summed = {axis % len(shape) for axis in inputs.integers(axes_at) or range(len(shape))}
     axes = [(strides[axis], shape[axis], axis in summed) for axis in range(len(shape)) if shape[axis] != 1]
     inner = sorted(axis for axis in axes if axis[2])
     outer = sorted(axis for axis in axes if not axis[2])
-    if not inner or len(strides) != len(shape) or 0 in shape:
+    if not inner or 0 in shape:
         return None
     return Reduction(
         outputs=math.prod(size for _, size, _ in outer),

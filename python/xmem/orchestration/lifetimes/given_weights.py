@@ -11,7 +11,6 @@ that was there before, where a layer takes what the layer before it made.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
@@ -19,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xmem.dtypes import item_bytes
+from xmem.records import dataclass
 from xmem.run.inputs import Inputs
 from xmem.run.operators import ANNOTATION, OPERATOR
 from xmem.run.recorded import Recorded

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from xmem.orchestration.lifetimes.given_weights import WEIGHTS_OF, given_weights, input_bytes
+from xmem.records import dataclass
 from xmem.run.operators import ANNOTATION, OPERATOR, covered
 from xmem.run.recorded import Recorded
 from xmem.run.workload import Workload, concatenated, made_by_policy

@@ -9,12 +9,12 @@ foreach keep on the host (``step``) are not either; fused optimizers keep them o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from math import prod
 
 from xmem.dtypes import ITEM_BYTES
 from xmem.errors import TraceError
 from xmem.orchestration.tape import Tape
+from xmem.records import dataclass
 
 LOOP, FOREACH, FUSED = "for-loop", "foreach", "fused"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from xmem.orchestration.optimizer.optimizer_steps import ALGORITHMS, FOREACH, Parameter, Step
 from xmem.orchestration.rewriting import Rewriting, Stretch
 from xmem.orchestration.tape import Tape
+from xmem.records import dataclass
 from xmem.run.operators import ANNOTATION, OPERATOR
 from xmem.run.recorded import Context
 from xmem.run.workload import Workload

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +19,8 @@ from xmem.orchestration.recurrent.recurrent_spaces import (
 )
 from xmem.orchestration.rewriting import Rewriting, Stretch
 from xmem.orchestration.tape import Tape
+from xmem.records import dataclass
+from xmem.run.inputs import Inputs
 from xmem.run.operators import OperatorIndex
 from xmem.run.recorded import Context
 from xmem.run.workload import Workload
@@ -252,50 +252,41 @@ def _recurrent_call(operators: OperatorIndex, row: int, dtypes: frozenset[str]) 
     data = inputs.shape(0)
     packed = len(data) == 2
     first = 4 if packed else 3  # position of has_biases
-    given = _flat_shapes(inputs.shapes[first - 2]) if len(inputs.shapes) > first else []
-    weights = _flat_shapes(inputs.shapes[first - 1]) if given else []
+    given, weights = inputs.shapes_in(first - 2), inputs.shapes_in(first - 1)
     layers = inputs.integer(first + 1)
-    flags = [text == "True" for text in inputs.values[first + 3 : first + 6]]
-    if not given or not weights or not layers or len(flags) < (2 if packed else 3) or 0 in data:
+    has_flags = bool(inputs.value(first + (4 if packed else 5)))
+    if not given or not weights or not layers or layers < 0 or not has_flags or 0 in data:
         return None
-    if len(given[0]) != 3 or any(len(weight) not in (1, 2) for weight in weights):
+    if len(data) not in (2, 3) or len(given[0]) != 3 or any(len(weight) not in (1, 2) for weight in weights):
         return None
-    has_biases = inputs.values[first] == "True"
+    training, both_ways, by_sequence = (inputs.flag(first + place) for place in (3, 4, 5))
     hidden = weights[0][0] // gates
     output = given[0][2]
     return RecurrentCall(
         gates=gates,
         item_bytes=size_bytes,
         steps=math.prod(data[:-1]),
-        longest=_longest(inputs.shapes, data, packed=packed, by_sequence=not packed and flags[2]),
+        longest=_longest(inputs, data, packed=packed, by_sequence=not packed and by_sequence),
         batch=given[0][1],
         input_width=data[-1],
         hidden=hidden,
         projection=output if output != hidden else 0,
         layers=layers,
-        directions=2 if flags[1] else 1,
-        biases=has_biases,
-        training=flags[0],
-        drops=flags[0] and layers > 1 and float(inputs.values[first + 2] or 0) > 0,
-        by_sequence=not packed and flags[2],
+        directions=2 if both_ways else 1,
+        biases=inputs.flag(first),
+        training=training,
+        drops=training and layers > 1 and bool(inputs.number(first + 2)),
+        by_sequence=not packed and by_sequence,
         packed=packed,
         weights_bytes=tuple(math.prod(weight) * size_bytes for weight in weights),
     )
 
 
-def _longest(shapes: Any, data: Sequence[int], *, packed: bool, by_sequence: bool) -> int:
+def _longest(inputs: Inputs, data: Sequence[int], *, packed: bool, by_sequence: bool) -> int:
     """Return the steps of the longest sequence: of packed ones, how many sizes of batches there are."""
-    if not packed:
-        return data[1 if by_sequence else 0]
-    (steps,) = shapes[1] or (data[0],)
-    return int(steps)
-
-
-def _flat_shapes(recorded: Any) -> list[list[int]]:
-    """Return the shapes of a list of tensors, or of one."""
-    if not isinstance(recorded, list) or not recorded:
-        return []
-    return recorded if isinstance(recorded[0], list) else [recorded]
+    if packed:
+        return next(iter(inputs.shape(1)), data[0])
+    return data[1 if by_sequence else 0]
 
 
 def _stretch(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from xmem.devices.description import Device
 from xmem.devices.gpus import UNKNOWN_IS_LIKE, find_device
+from xmem.records import dataclass
 
 _LSTM_GATES, _GRU_GATES = 4, 3
 _PSEUDO_LAYER_BYTES = 8 << 20

@@ -5,11 +5,11 @@ from __future__ import annotations
 import datetime
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from xmem.errors import ConfigError
 from xmem.files.documents import parse_toml
+from xmem.records import dataclass
 from xmem.validation.metrics import Judged
 
 _FIELDS = ("model", "optimizer", "batch_size", "gpu", "way")

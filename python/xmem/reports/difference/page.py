@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
 from xmem.difference import Difference, SizeChange
 from xmem.difference.causes import factor
+from xmem.records import dataclass
 from xmem.reports import offline_page
 from xmem.reports.difference.phrases import (
     grouped_modules,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Literal
 
 from xmem.difference import Difference, Instant, Setting, SizeChange
 from xmem.difference.names import by_pattern
 from xmem.estimation.estimate import AllocatedPeak
+from xmem.records import dataclass
 from xmem.text.units import format_bytes
 from xmem.text.words import spaced
 

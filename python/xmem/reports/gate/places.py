@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from xmem.gate.judge import Finding
+from xmem.records import dataclass
 
 
 @dataclass(frozen=True)

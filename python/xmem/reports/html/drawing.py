@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -14,6 +13,7 @@ from xmem.breakdown.composition import Composition, composition_at
 from xmem.breakdown.curve import Span, iterations_of, phases_of, shown_requests
 from xmem.breakdown.segment_map import FREE, SegmentMap, segment_map_of
 from xmem.estimation.holders import OUTSIDE_OF_MODULES
+from xmem.records import dataclass
 from xmem.reports.html.packing import UNIT_BYTES, NamesUsed, pack, pack_units
 from xmem.reports.html.static_plot import STACKED, StaticPlot, static_plot
 from xmem.text.units import format_bytes

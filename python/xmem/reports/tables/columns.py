@@ -6,7 +6,6 @@ Names of columns end with the unit of their values; unknown or inapplicable valu
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 
 from xmem.errors import ConfigError
 from xmem.estimation.estimate import Estimate
+from xmem.records import dataclass
 from xmem.reports.profiles.peak_paths import peak_paths
 from xmem.reports.tables import TableName
 from xmem.simulation.replay import RequestKind

@@ -232,8 +232,9 @@ def _print_card(estimate: Estimate, console: Console) -> None:
     if bars:
         table.add_column(width=2 + _WATERFALL_WIDTH)
     block, so_far = _bar_character(console), 0
+    # More than the peak only in an estimate that somebody has edited.
+    scale = _WATERFALL_WIDTH / max(estimate.device_peak_bytes, sum(part.bytes for part in parts))
     for part in parts:
-        scale = _WATERFALL_WIDTH / estimate.device_peak_bytes
         begin, end = round(so_far * scale), round((so_far + part.bytes) * scale)
         so_far += part.bytes
         bar = Text(" " * (2 + begin) + block * (end - begin), "cyan")

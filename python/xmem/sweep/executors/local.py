@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from xmem.files.system import usable_processors
+from xmem.records import dataclass
 from xmem.sweep.configuration import Configuration, cut
 from xmem.sweep.evaluate import Finished, evaluate
 from xmem.sweep.sweep_job import JobFile

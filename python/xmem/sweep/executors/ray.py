@@ -7,12 +7,12 @@ import socket
 import stat
 import tempfile
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from xmem.errors import ConfigError, SweepError, XmemError
 from xmem.files import system
+from xmem.records import dataclass
 from xmem.sweep.configuration import Chunk, Configuration, cut
 from xmem.sweep.evaluate import Finished, evaluate
 from xmem.sweep.sweep_job import JobFile

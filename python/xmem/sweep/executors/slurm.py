@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from xmem.errors import ConfigError, SweepError
+from xmem.records import dataclass
 from xmem.sweep.configuration import Configuration, cut
 from xmem.sweep.evaluate import Finished, evaluate
 from xmem.sweep.sweep_job import JobFile

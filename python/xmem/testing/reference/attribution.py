@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from xmem.records import dataclass
 from xmem.testing.reference.categories import Category, Lifetime, Phase, category
 from xmem.testing.reference.pairing import Block, BlockFlag
 from xmem.testing.reference.trace import MODULE_FRAME, NONE, ReferenceTrace, Span, frame_line, is_node

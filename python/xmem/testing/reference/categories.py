@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
+from xmem.records import dataclass
 from xmem.testing.reference.pairing import Block, BlockFlag
 
 

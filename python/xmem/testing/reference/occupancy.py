@@ -5,8 +5,9 @@ It fills a multiprocessor block by block, and a GPU wave by wave, instead of div
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+from xmem.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,14 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from decimal import Decimal
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
 from xmem.errors import TraceError
+from xmem.records import dataclass
 from xmem.trace.trace import WITH_INPUTS
 
 Event = Mapping[str, Any]
