@@ -61,3 +61,10 @@ def test_an_estimate_as_json_imports_what_it_needs(tmp_path: Path) -> None:
         name for name in modules if re.match(r"xmem\.(capture|scaling|sweep|advice|reports)\b", name)
     }
     assert of_others == {"xmem.reports", "xmem.reports.schedulers"}
+
+
+def test_files_of_the_command_line_need_no_pydantic(tmp_path: Path) -> None:
+    file = tmp_path / "trace.json"
+    training().write(file)
+    modules = imported("estimate", str(file), "-o", str(tmp_path / "estimate.json"), "--json")
+    assert modules.isdisjoint(_HEAVY | _FOR_FEW_ESTIMATES - {"tempfile"})
