@@ -38,17 +38,6 @@ def inert(text: str) -> str:
     return f"'{text}" if text.startswith(_FORMULA) else text
 
 
-def names_in(value: Any) -> Any:
-    """Return plain JSON data with every text in it as one line."""
-    if isinstance(value, str):
-        return one_line(value)
-    if isinstance(value, dict):
-        return {names_in(key): names_in(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [names_in(each) for each in value]
-    return value
-
-
 def _escape(found: re.Match[str]) -> str:
     return found[0].encode("unicode_escape").decode("ascii")
 

@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 from xmem.errors import TraceError
 from xmem.files.decoding import decode, encode
-from xmem.printable import names_in
 from xmem.records import dataclass
 from xmem.text.units import format_bytes
 
@@ -532,7 +531,7 @@ class Estimate:
             )
         plain = {name: value for name, value in data.items() if name != "schema_version"}
         try:
-            estimate: Estimate = decode(cls, names_in({**_SINCE_ADDED, **plain}))
+            estimate: Estimate = decode(cls, {**_SINCE_ADDED, **plain})
         except ValueError as error:
             raise TraceError(
                 f"this estimate is damaged ({error}); write it again with `xmem-fast estimate TRACE --json`"

@@ -1,4 +1,7 @@
-"""Encodes dataclasses as plain objects for JSON, and decodes them from these."""
+"""Encodes dataclasses as plain objects for JSON, and decodes them from these.
+
+Texts that are decoded are one line each, without what would steer a terminal: names are shown in many places.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from xmem.printable import one_line
 
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 _ATOMS = frozenset({str, int, float, bool, types.NoneType})
@@ -57,7 +62,7 @@ def decode(kind: Any, value: Any, path: str = "", *, skip_unknown: bool = False)
     if origin is list:
         _require(isinstance(value, list), "a list", value, path)
         _require_elements(arguments[0], value, path)
-        return value
+        return list(map(one_line, value)) if arguments[0] is str else value
     if origin is tuple:
         _require(isinstance(value, list | tuple), "a list", value, path)
         return tuple(
@@ -67,7 +72,7 @@ def decode(kind: Any, value: Any, path: str = "", *, skip_unknown: bool = False)
     if origin is Mapping:
         _require(isinstance(value, Mapping), "an object", value, path)
         return {
-            name: decode(arguments[1], each, f"{path}.{name}", skip_unknown=skip_unknown)
+            one_line(name): decode(arguments[1], each, f"{path}.{name}", skip_unknown=skip_unknown)
             for name, each in value.items()
         }
     if origin is Literal:
@@ -83,7 +88,7 @@ def decode(kind: Any, value: Any, path: str = "", *, skip_unknown: bool = False)
         value,
         path,
     )
-    return value
+    return one_line(value) if kind is str else value
 
 
 def _require_elements(kind: Any, column: list[Any], path: str) -> None:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from xmem import _core
 from xmem.errors import TraceError
+from xmem.printable import one_line
 from xmem.records import dataclass
 from xmem.trace.blocks import BlockTable
 from xmem.trace.notes import Mode
@@ -123,8 +124,8 @@ def attribute(trace: Trace, blocks: BlockTable) -> Attribution:
         host=core.host,
         category=core.category,
         tensor=core.tensor,
-        modules=core.modules,
-        lines=core.lines,
+        modules=list(map(one_line, core.modules)),
+        lines=list(map(one_line, core.lines)),
         optimizer_steps=core.optimizer_steps,
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from xmem.errors import ConfigError
+from xmem.printable import one_line
 from xmem.whatif.accumulation import parse_accumulation
 from xmem.whatif.changed_run import WhatIf
 from xmem.whatif.checkpoint import parse_checkpoint
@@ -40,7 +41,7 @@ def parse_whatif(text: str) -> WhatIf:
     Raises:
         ConfigError: There is no such what-if or no such value.
     """
-    name, equals, value = (part.strip() for part in text.partition("="))
+    name, equals, value = (part.strip() for part in one_line(text).partition("="))  # as in the trace
     if name in _PARAMETERS:
         raise ConfigError(
             f"--what-if {text} is a setting with an option of its own",

@@ -7,7 +7,7 @@ import io
 import pytest
 
 from xmem.errors import TraceError
-from xmem.printable import PrintableStream, inert, names_in, one_line, printable
+from xmem.printable import PrintableStream, inert, one_line, printable
 
 
 @pytest.mark.parametrize(
@@ -31,11 +31,6 @@ def test_a_name_is_one_visible_line(name: str, line: str) -> None:
 
 def test_a_text_keeps_its_lines() -> None:
     assert printable("one\n\ttwo\x1b[31m\r") == "one\n\ttwo\\x1b[31m\\r"
-
-
-def test_json_data_has_only_names() -> None:
-    data = {"a\n": ["b\x07", 1, None, {"c": True}], "d": ("e\x1b",)}
-    assert names_in(data) == {"a\\n": ["b\\x07", 1, None, {"c": True}], "d": ["e\\x1b"]}
 
 
 def test_a_stream_lets_rich_colour_a_terminal_and_nothing_else() -> None:
