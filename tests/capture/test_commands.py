@@ -54,6 +54,15 @@ def test_script_that_catches_everything(tmp_path: Path) -> None:
 
 
 @needs_torch
+@pytest.mark.parametrize("script", ["processes/replaced.py", "trouble/no_environment.py"])
+def test_what_a_process_does_to_itself(script: str, tmp_path: Path) -> None:
+    """One goes on as another program, whose training is the one that counts; one clears its environment."""
+    run = run_capture(tmp_path, target(script))
+    assert run.result.iterations == 3
+    assert run.xmem["optimizers"][0]["steps"] == 3
+
+
+@needs_torch
 def test_questions_about_the_gpu(tmp_path: Path) -> None:
     gpu = {"name": "Test GPU", "total_memory_bytes": 2**30, "capability": [8, 0], "multiprocessors": 108}
     run = run_capture(tmp_path, target("answers.py"), gpu=gpu)

@@ -59,7 +59,7 @@ bool is_zombie(std::int32_t process) {
 }
 
 bool is_alive(std::int32_t process) {
-  return (kill(process, 0) == 0 || errno == EPERM) && !is_zombie(process);
+  return process > 0 && (kill(process, 0) == 0 || errno == EPERM) && !is_zombie(process);
 }
 
 std::int64_t held(const Slot& slot, int device) {
@@ -76,6 +76,9 @@ void raise(std::atomic<std::int64_t>& most, std::int64_t bytes) {
 Slot* claim_slot() {
   if (shared_ledger != nullptr) {
     for (Slot& candidate : shared_ledger->slots) {
+      // Of the program that this process ran before `exec`, whose memory is gone; 0 would end the search for holders.
+      std::int32_t own = getpid();
+      if (candidate.process.compare_exchange_strong(own, -own)) continue;
       std::int32_t free = 0;
       if (candidate.process.load(std::memory_order_relaxed) == 0 &&
           candidate.process.compare_exchange_strong(free, getpid())) {

@@ -48,7 +48,7 @@ struct CardPeak {
 };
 
 struct Slot {
-  std::atomic<std::int32_t> process;    // 0: free
+  std::atomic<std::int32_t> process;    // 0: free; negative: of the program before an `exec` of the process
   std::atomic<std::int32_t> last_call;  // a Function, -1: none yet
   std::atomic<std::int64_t> launches;
   DeviceUse devices[kMostDevices];

@@ -99,7 +99,7 @@ class Heartbeat:
         """Return the lines that the main thread of a process is at: the user's own, and the innermost of
         all."""
         file = self._workspace / f"stacks.{process}"
-        if STACKS_SIGNAL is None or not file.exists():
+        if STACKS_SIGNAL is None or not file.exists() or not _catches(process, STACKS_SIGNAL):
             return ""
         try:
             known = file.stat().st_size
@@ -107,6 +107,17 @@ class Heartbeat:
             return place_of(_answer(file, known))
         except OSError:  # it ended meanwhile, and took its file along
             return ""
+
+
+def _catches(process: int, number: int) -> bool:
+    """Return whether a process handles a signal, which would end it otherwise: one that has replaced itself
+    with ``exec`` has lost its handlers."""
+    try:
+        status = Path(f"/proc/{process}/status").read_text()
+    except OSError:
+        return False
+    caught = re.search(r"^SigCgt:\s*([0-9a-f]+)$", status, re.MULTILINE)
+    return caught is not None and bool(int(caught[1], 16) >> (number - 1) & 1)
 
 
 def _answer(file: Path, known: int) -> str:

@@ -68,7 +68,7 @@ class ProcessRecord:
     """What one process did.
 
     Attributes:
-        process: Number of the process.
+        process: Number of the process; negative for the program that it ran before an ``exec``.
         last_call: The CUDA function that it called last, None if it called none.
         launches: Kernels that it launched.
         devices: By card; only those that it used.

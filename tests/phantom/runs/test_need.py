@@ -100,6 +100,21 @@ def test_processes_that_share_a_card_are_counted_together(python, tmp_path):
     assert estimate.device_peak_bytes >= 3 * ((1 << 30) + context)
 
 
+def test_a_program_that_takes_the_process_over_gives_back_what_the_one_before_held(python, tmp_path):
+    again = """
+    import os, sys, torch
+    held = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+    if "STARTED_AGAIN" not in os.environ:
+        train(1)
+        os.environ["STARTED_AGAIN"] = "1"
+        os.execv(sys.executable, [sys.executable, *sys.argv])
+    train(4)
+    """
+    _, estimate = on_h100(python, tmp_path, TRAIN + textwrap.dedent(again))
+    assert set(parts(estimate)).isdisjoint({"libraries", "other_processes", "other"})
+    assert (1 << 30) <= estimate.peak_reserved_bytes < (1 << 30) + (64 << 20)
+
+
 def test_managed_memory_must_be_on_the_card_as_far_as_a_kernel_works_on_it(python, tmp_path):
     script = TRAIN + textwrap.dedent(
         """

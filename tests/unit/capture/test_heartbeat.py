@@ -124,3 +124,17 @@ def test_a_script_that_ends_no_iteration_any_more_is_noticed(tmp_path: Path) -> 
     time.sleep(0.2)
     assert note("iteration 2, in Linear") >= 0.2
     assert note("after 2 iterations") < 0.1
+
+
+def test_a_program_that_has_taken_the_process_over_is_not_sent_a_signal(tmp_path: Path) -> None:
+    """It has none of the handlers of the program before it, and would be ended."""
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    try:
+        note(tmp_path, process.pid, "iteration 2", 5)
+        (tmp_path / f"stacks.{process.pid}").touch()
+        assert Heartbeat(tmp_path, lambda _line: None).last_seen() == "iteration 2, for 5 s"
+        time.sleep(0.2)
+        assert process.poll() is None
+    finally:
+        process.kill()
+        process.wait()

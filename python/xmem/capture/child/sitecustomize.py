@@ -23,6 +23,8 @@ from types import ModuleType, TracebackType
 from typing import NoReturn
 
 _FOLDER = Path(__file__).resolve().parent
+# What the capture and the phantom GPU tell this process, which the script may clear before it imports torch.
+_told = {name: value for name, value in os.environ.items() if name.startswith("XMEM_")}
 
 
 def _load_shadowed_sitecustomize() -> None:
@@ -42,6 +44,7 @@ def _load_child_package() -> ModuleType:
     """Import the package beside this file by its path, without leaving the folder in ``sys.path``."""
     if "xmem_child" in sys.modules:
         return sys.modules["xmem_child"]
+    os.environ.update(_told)
     package = _FOLDER / "xmem_child"
     spec = importlib.util.spec_from_file_location(
         "xmem_child", package / "__init__.py", submodule_search_locations=[str(package)]
@@ -137,7 +140,7 @@ def _end_with_the_capture() -> None:
     try:
         import fcntl
 
-        workspace = json.loads(os.environ["XMEM_CAPTURE"])["workspace"]
+        workspace = json.loads(_told["XMEM_CAPTURE"])["workspace"]
         lock = os.open(Path(workspace) / "owner", os.O_RDWR)
     except (ImportError, OSError):  # no locks on this system, or on its file system
         return
@@ -154,7 +157,7 @@ def _end_with_the_capture() -> None:
     _thread.start_new_thread(wait, ())
 
 
-if "XMEM_CAPTURE" in os.environ:
+if "XMEM_CAPTURE" in _told:
     _end_with_the_capture()
     sys.meta_path.insert(0, _TorchFinder())
     _follow_failures()

@@ -265,7 +265,7 @@ class Session(RunNotes):
 
     def _yield_to_owner(self) -> None:
         """Stop recording in a process that only computes beside the captured one."""
-        if not self._owner and self.settings.claim.exists():
+        if not self._owner and self.settings.is_claimed_by_another():
             self._abandon()
 
     def _abandon(self) -> None:

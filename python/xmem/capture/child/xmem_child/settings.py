@@ -118,7 +118,7 @@ class Settings(NamedTuple):
     @property
     def claim(self) -> Path:
         """A file that exists once a process has completed an optimizer step: that process is the captured
-        one."""
+        one. It holds its number."""
         return self.workspace / "claim"
 
     @property
@@ -143,10 +143,21 @@ class Settings(NamedTuple):
     def take_claim(self) -> bool:
         """Make this process the captured one; return False if another was first."""
         try:
-            os.close(os.open(self.claim, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+            with self.claim.open("x") as file:
+                file.write(str(os.getpid()))
+        except OSError:
+            return self.claim.exists() and not self.is_claimed_by_another()
+        return True
+
+    def is_claimed_by_another(self) -> bool:
+        """Return whether another process is the captured one.
+
+        A program that has taken this process over with ``exec`` finds its own number in the claim.
+        """
+        try:
+            return self.claim.read_text() != str(os.getpid())
         except OSError:
             return False
-        return True
 
     def note_torch(self, version: str) -> None:
         """Tell the parent that some process imported torch."""
