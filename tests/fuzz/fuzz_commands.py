@@ -38,6 +38,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import typer
 
+import xmem
 from xmem.cli.main import app
 from xmem.testing.trace_builder import TraceBuilder
 
@@ -253,11 +254,25 @@ confidence = 0.9
 command = ["no-such-command-xyz", "--layers", "2"]
 """
 SWEEP = """
-command = ["no-such-command-xyz", "{batch_size}"]
-gpus = ["rtx-3060"]
-[dimensions]
+[job]
+model = "model.xmem"
+[grid]
 batch_size = [1, 2]
+gpu = ["rtx-3060", "24GiB"]
+alloc_conf = ["", "expandable_segments:True"]
+what_if = ["", "accumulate=2"]
 """
+RUNS = """set,family,model,optimizer,batch_size,gpu,gpu_total_bytes,zero_grad_mode,nvml_peak_bytes,real_oom,\
+xmem_estimate_bytes,xmem_second_round_oom,xmem_runtime_s
+001,CNN,ResNet,Adam,300,NVIDIA GeForce RTX 3060,12622168064,1,10521411584,false,10808721408,false,24.09
+001,CNN,VGG,SGD,200,NVIDIA GeForce RTX 3060,12622168064,,9521411584,true,,,
+"""
+ESTIMATES = """set,family,model,optimizer,batch_size,gpu,zero_grad_mode,way,estimate_bytes,estimated_oom,\
+seconds,low_bytes,high_bytes,note
+001,CNN,ResNet,Adam,300,NVIDIA GeForce RTX 3060,1,fake,10521411584,false,1.5,10421411584,10621411584,a
+001,CNN,VGG,SGD,200,NVIDIA GeForce RTX 3060,,fake,9521411584,true,,,,
+"""
+GPU = Path(xmem.__file__).parent / "data" / "gpus" / "ampere" / "rtx-3090.toml"
 
 Files = dict[str, bytes]
 
@@ -273,6 +288,9 @@ def good_files(run: Callable[[list[str]], int]) -> Files:
         "snapshot.pickle": pickle.dumps(snapshot()),
         "check.toml": CHECK.encode(),
         "sweep.toml": SWEEP.encode(),
+        "runs.csv": RUNS.encode(),
+        "estimates.csv": ESTIMATES.encode(),
+        "gpu.toml": GPU.read_bytes(),
     }
     for name, content in made.items():
         Path(name).write_bytes(content)
@@ -282,6 +300,8 @@ def good_files(run: Callable[[list[str]], int]) -> Files:
     ):
         if run(arguments) != 0:
             raise SystemExit(f"the good case {arguments} fails")
+    if run(["validate", "--runs", "runs.csv", "--estimates", "estimates.csv"]) not in (0, 1):
+        raise SystemExit("the good case of validate fails")
     made["estimate.json"] = Path("estimate.json").read_bytes()
     index = {
         "format": 1,
@@ -417,7 +437,15 @@ def damaged(name: str, content: bytes, chance: Chance) -> bytes:
 # Command lines.
 
 READS = {
-    "estimate": ("foreign.json", "gpu.json", "cpu.json", "layers.json", "phantom.json", "model.xmem"),
+    "estimate": (
+        "foreign.json",
+        "gpu.json",
+        "cpu.json",
+        "layers.json",
+        "phantom.json",
+        "model.xmem",
+        "gpu.toml",
+    ),
     "report": ("foreign.json", "gpu.json", "cpu.json", "phantom.json", "estimate.json", "model.xmem"),
     "check": ("foreign.json", "cpu.json", "phantom.json", "estimate.json", "model.xmem", "check.toml"),
     "diff": ("cpu.json", "layers.json", "phantom.json", "estimate.json"),
@@ -427,7 +455,7 @@ READS = {
     "advise": ("cpu.json", "layers.json", "phantom.json"),
     "occupancy": ("foreign.json", "gpu.json", "cpu.json", "layers.json", "phantom.json"),
     "replay": ("snapshot.pickle",),
-    "validate": ("estimate.json", "check.toml"),
+    "validate": ("runs.csv", "estimates.csv", "estimate.json"),
     "sweep": ("sweep.toml",),
     "gpus": (),
     "policies": (),
@@ -472,6 +500,8 @@ class Arguments:
         given = [file] if file else []
         if name == "check" and file == "check.toml":
             return ["--config", file]
+        if file == "gpu.toml":
+            return ["phantom.json", "--gpu", file]
         if name == "diff":
             return [*given, chance.choice(["estimate.json", "phantom.json"])]
         if name == "inspect":
@@ -479,7 +509,8 @@ class Arguments:
         if name == "fit":
             return [f"{file}@batch_size={chance.choice(['1', '2', *ODD_TEXTS])}", "-o", "fitted.xmem"]
         if name == "validate":
-            return ["--runs", str(file), "--estimates", str(file)]
+            runs, estimates = (file, "estimates.csv") if file == "runs.csv" else ("runs.csv", str(file))
+            return ["--runs", runs, "--estimates", estimates]
         if name == "sweep":
             return [*given, "-o", "rows.csv"]
         if name in ("run", "capture"):
