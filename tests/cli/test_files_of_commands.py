@@ -73,3 +73,10 @@ def test_two_outputs_need_two_files(trace: Path, tmp_path: Path) -> None:
 def test_a_device_has_nothing_to_lose(trace: Path) -> None:
     result = CliRunner().invoke(app, ["estimate", str(trace), "-o", "/dev/null", "--html", "/dev/null"])
     assert result.exit_code in (0, USAGE)
+
+
+@pytest.mark.parametrize("arguments", [["replay", "a\0b"], ["estimate", "T", "--gpu", "\0"]])
+def test_a_nul_character_is_refused(arguments: list[str], trace: Path) -> None:
+    result = CliRunner().invoke(app, [str(trace) if word == "T" else word for word in arguments])
+    assert result.exit_code == USAGE
+    assert "holds a NUL character" in result.output

@@ -26,6 +26,9 @@ class Command(TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         """Check the files, then run the command."""
+        for text in _texts(list(ctx.params.values())):
+            if "\0" in text:  # from a program: no shell passes one
+                raise ConfigError(f"{text} holds a NUL character", "no name and no value has one")
         require_apart(self, ctx.params)
         return super().invoke(ctx)
 

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from estimate_samples import DOES_NOT_FIT, FITS, NO_GPU
 from xmem.estimation.estimate import Breakdown, CardPart, Estimate
+from xmem.reports.terminal.sparkline import sparkline
 from xmem.reports.terminal.summary import render
 
 EVIDENCE_TEXT = """\
@@ -233,3 +234,7 @@ def test_parts_of_an_edited_estimate_that_are_more_than_its_peak_draw_no_endless
     for peak_bytes in (0, 1, FITS.device_peak_bytes):
         text = shown(replace(FITS, card=card, device_peak_bytes=peak_bytes), width=100)
         assert max(map(len, text.splitlines())) <= 100
+
+
+def test_values_below_zero_of_an_edited_estimate_are_shown_as_nothing() -> None:
+    assert sparkline([-5, 0, 10], 10, 3, plain=True) == sparkline([0, 0, 10], 10, 3, plain=True)

@@ -24,4 +24,6 @@ def sparkline(values: Sequence[int], most: int, width: int, *, plain: bool = Fal
     highest = [max(values[begin:end]) for begin, end in pairwise(edges)]
     top = len(levels) - 1
     # Rounded up: nothing but zero is shown as nothing.
-    return "".join(levels[min(-(-value * top // most), top)] if most > 0 else levels[0] for value in highest)
+    return "".join(
+        levels[min(max(-(-value * top // most), 0), top)] if most > 0 else levels[0] for value in highest
+    )
