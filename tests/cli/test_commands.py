@@ -702,3 +702,10 @@ class TestPolicies:
 
     def test_an_unknown_name_is_a_usage_error(self) -> None:
         assert xmem_fast("policies", "add_cublas").exit_code == 2
+
+
+@pytest.mark.parametrize("words", [["train.py"], ["--python", sys.executable, "--", "train"]])
+def test_occupancy_takes_a_script_for_a_command(words: list[str]) -> None:
+    result = xmem_fast("occupancy", *words)
+    assert result.exit_code == 2
+    assert "needs a CUDA build of torch" in result.stderr

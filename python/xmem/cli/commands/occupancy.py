@@ -69,7 +69,7 @@ def occupancy(
         raise typer.BadParameter("name a trace, or pass a command after --, such as: -- python infer.py")
     typed = list(asked)
     output.require_places({"--keep-trace": keep_trace})
-    if sweep is None and len(typed) == 1 and _is_trace(typed[0]):
+    if sweep is None and python is None and len(typed) == 1 and _is_trace(typed[0]):
         found = _of_trace(typed[0], gpu, whole_run)
         _give(found, rows, as_json)
         return
@@ -87,6 +87,8 @@ def occupancy(
 
 def _is_trace(word: str) -> bool:
     """Return whether a lone word names a trace, even one that is not there; else it is a command."""
+    if word.endswith(".py"):
+        return False
     return word == "-" or "://" in word or Path(word).is_file() or shutil.which(word) is None
 
 
