@@ -494,3 +494,14 @@ def test_a_real_gpu_trace(name: str, browse: Any) -> None:
     opened = browse(xmem.analyze(trace, gpu="v100-16gb"))
     assert text(opened, "#instant-title") == "At the peak"
     opened.picture(name)
+
+
+def test_a_line_with_a_tab_inside_is_the_same_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = training()
+    assert trace.metadata is not None
+    trace.metadata["lines"] = {"train.py:7": {"function": "main", "text": "seven = 1\t# of them"}}
+    lines = [f"visible_{number} = 1" for number in range(1, 20)]
+    lines[6] = "seven = 1\t# of them"
+    (tmp_path / "train.py").write_text("\n".join(lines))
+    monkeypatch.chdir(tmp_path)
+    assert "visible_3 =" in page_of(xmem.analyze(trace.bytes()))

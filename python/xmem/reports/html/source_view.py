@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from xmem.breakdown.execution import Execution
 from xmem.breakdown.lines import LineBytes, bytes_by_line
 from xmem.capture.child.xmem_child.masking import masked
+from xmem.printable import one_line
 
 if TYPE_CHECKING:
     from xmem.estimation.analysis import Analysis
@@ -127,7 +128,7 @@ def _agrees(line: LineBytes, texts: Sequence[str]) -> bool:
     """Return whether the file is unchanged since the run was recorded."""
     if not 1 <= line.line <= len(texts):
         return False
-    return not line.text or masked(texts[line.line - 1]).strip() == line.text.strip()
+    return not line.text or one_line(masked(texts[line.line - 1]).strip()) == line.text.strip()
 
 
 def _file_lines(file: str) -> list[str] | None:

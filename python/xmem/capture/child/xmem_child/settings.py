@@ -143,10 +143,14 @@ class Settings(NamedTuple):
     def take_claim(self) -> bool:
         """Make this process the captured one; return False if another was first."""
         try:
-            with self.claim.open("x") as file:
-                file.write(str(os.getpid()))
+            file = os.open(self.claim, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+        except FileExistsError:
+            return not self.is_claimed_by_another()
         except OSError:
-            return self.claim.exists() and not self.is_claimed_by_another()
+            return False
+        with contextlib.suppress(OSError):  # of a full disk
+            os.write(file, str(os.getpid()).encode())
+        os.close(file)
         return True
 
     def is_claimed_by_another(self) -> bool:
