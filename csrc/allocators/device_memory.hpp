@@ -6,10 +6,9 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
-#include <map>
 
 #include "allocators/concepts.hpp"
+#include "allocators/free_ranges.hpp"
 
 namespace xmem::allocators {
 
@@ -44,19 +43,14 @@ class SimulatedDevice {
   Bytes total_bytes() const { return properties_.capacity; }
 
  private:
-  using Gaps = std::map<Bytes, Bytes>;  // end by begin
-
   Bytes whole_pages(Bytes size) const;
   Bytes reserve_from_top(Bytes length);
-  Bytes take(Gaps::iterator gap, Bytes length);
-  void add_gap(Bytes begin, Bytes end);
 
   DeviceProperties properties_;
   Bytes used_ = 0;
-  // Free address ranges that never touch; the last one has no end, in descending order the first one no begin.
-  Gaps gaps_;
-  // No range but that one is longer: most requests are longer than what any chunk has left, and need not look.
-  Bytes longest_rest_ = 0;
+  FreeRanges gaps_;
+  // Where the range without end begins, or, in descending order, ends; no gap touches it.
+  Bytes endless_;
 };
 static_assert(DeviceMemory<SimulatedDevice>);
 
