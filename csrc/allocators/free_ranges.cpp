@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <functional>
 #include <iterator>
+#include <ranges>
 
 namespace xmem::allocators {
 
@@ -21,29 +23,24 @@ void FreeRanges::add(Bytes begin, Bytes end) {
 }
 
 std::optional<Bytes> FreeRanges::take_lowest(Bytes length) {
+  return take_first(length, std::views::all, std::less<>());
+}
+
+std::optional<Bytes> FreeRanges::take_highest(Bytes length) {
+  return take_first(length, std::views::reverse, std::greater<>());
+}
+
+template <typename Order, typename Before>
+std::optional<Bytes> FreeRanges::take_first(Bytes length, Order in_order, Before is_before) {
   std::optional<Bytes> found;
   const std::size_t smallest = class_of(length);
   for (std::size_t number = smallest; number < kClasses; ++number) {
-    const Begins& begins = begins_by_class_[number];
+    const auto begins = begins_by_class_[number] | in_order;
     auto begin = begins.begin();
     if (number == smallest && number >= kExact) {  // the only class with both
       begin = std::ranges::find_if(begins, [&](Bytes b) { return end_by_begin_.at(b) - b >= length; });
     }
-    if (begin != begins.end() && (!found || *begin < *found)) found = *begin;
-  }
-  return found ? std::optional(take(*found, length)) : std::nullopt;
-}
-
-std::optional<Bytes> FreeRanges::take_highest(Bytes length) {
-  std::optional<Bytes> found;
-  const std::size_t smallest = class_of(length);
-  for (std::size_t number = smallest; number < kClasses; ++number) {
-    const Begins& begins = begins_by_class_[number];
-    auto begin = begins.rbegin();
-    if (number == smallest && number >= kExact) {  // the only class with both
-      begin = std::find_if(begins.rbegin(), begins.rend(), [&](Bytes b) { return end_by_begin_.at(b) - b >= length; });
-    }
-    if (begin != begins.rend() && (!found || *begin > *found)) found = *begin;
+    if (begin != begins.end() && (!found || is_before(*begin, *found))) found = *begin;
   }
   return found ? std::optional(take(*found, length)) : std::nullopt;
 }

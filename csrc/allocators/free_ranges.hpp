@@ -1,4 +1,5 @@
-// Free ranges of addresses: the lowest or the highest one that is long enough is found without looking at the others.
+// Free ranges of addresses: the lowest or the highest one that is long enough is found by its length. Only among ranges
+// of 16 pages and more, those of a request's own class are looked through.
 #pragma once
 
 #include <array>
@@ -34,6 +35,8 @@ class FreeRanges {
   using Begins = std::set<Bytes>;
 
   std::size_t class_of(Bytes length) const;
+  template <typename Order, typename Before>
+  std::optional<Bytes> take_first(Bytes length, Order in_order, Before is_before);
   Bytes take(Bytes begin, Bytes length);
   void insert(Bytes begin, Bytes end);
   void erase(std::map<Bytes, Bytes>::iterator range);
