@@ -2,8 +2,8 @@
 
     python -m scoreboard --data FOLDER [timm liger ...] [--only TEXT] [--jobs N] [--page docs/scoreboard.md]
 
-Answers stay in ``.scoreboard``, so a run that was cut short goes on. Jobs of a project take turns by card and
-kind, so that an early end has seen all of them.
+Answers stay in ``scoreboard/figures``, so a run that was cut short goes on, and ``--jobs 0`` scores what is
+there. Jobs of a project take turns by card and kind, so that an early end has seen all of them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from accuracy.cache import digest
-from scoreboard.answers import AnswerFolder, Answers
+from scoreboard.answers import KEPT, Answers, AnswerTables
 from scoreboard.laboratory import HERE, Laboratory
 from scoreboard.page import write_page
 from scoreboard.projects import PROJECTS
@@ -37,8 +37,9 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, help="run at most so many jobs of each project; 0 only scores")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no job after this time")
     parser.add_argument("--retry", action="store_true", help="run again what failed")
-    parser.add_argument("--stale", action="store_true", help="take answers of other sources too")
-    parser.add_argument("--folder", type=Path, default=Path(".scoreboard"), help="of answers and code")
+    parser.add_argument("--stale", action="store_true", help="do not run again what an earlier version ran")
+    parser.add_argument("--folder", type=Path, default=Path(".scoreboard"), help="of histories and code")
+    parser.add_argument("--figures", type=Path, default=KEPT, help="of our answers")
     parser.add_argument("--environments", type=Path, default=Path(".venv-scoreboard"))
     parser.add_argument("--histories", type=Path, help="of bare clones OWNER/NAME; by default in --folder")
     parser.add_argument("--page", type=Path, help="write the page of the documentation here")
@@ -48,7 +49,9 @@ def main() -> None:
         (options.folder / "code").absolute(),
         options.environments.absolute(),
     )
-    answers = AnswerFolder(options.folder / "answers", _version(), options.stale)
+    tables = AnswerTables(options.figures)
+    version = _version()
+    wanted = None if options.stale else version
     chosen = [PROJECTS[name] for name in options.projects or PROJECTS]
     end = time.monotonic() + options.seconds
     try:
@@ -56,17 +59,23 @@ def main() -> None:
         for project in chosen:
             own = [row for row in project.rows(options.data) if options.only in row.job]
             rows += own
-            left = [row for row in in_turns(own) if _is_open(answers, row, retry=options.retry)]
+            known = tables.read(project.NAME)
+
+            def is_left(row: Row, known: dict[str, Answers]) -> bool:
+                return is_open(row, known.get(row.job), wanted, retry=options.retry)
+
+            left = [row for row in in_turns(own) if is_left(row, known)]
             for row in left[: options.jobs]:
                 if time.monotonic() > end:
                     break
-                if not _is_open(answers, row, retry=options.retry):
+                if not is_left(row, tables.read(project.NAME)):
                     continue  # another process has run it meanwhile
-                _run(row, laboratory, answers)
-        scored = [score(row, answers.find(row.project, row.job)) for row in rows]
+                tables.put(row.project, row.job, replace(_run(row, laboratory), version=version))
+        known_by_project = {project.NAME: tables.read(project.NAME) for project in chosen}
+        scored = [score(row, known_by_project[row.project].get(row.job)) for row in rows]
         print(summary(scored))
         if options.page is not None:
-            write_page(scored, options.page, answers.version)
+            write_page(scored, options.page, version)
     except (XmemError, OSError) as error:
         sys.exit(f"{error}")
 
@@ -78,23 +87,32 @@ def _version() -> str:
     return digest(child, HERE / "scripts", *sorted(library_folder().glob("*xmem_phantom*")))
 
 
-def _is_open(answers: AnswerFolder, row: Row, *, retry: bool) -> bool:
+def is_open(row: Row, known: Answers | None, version: str | None, *, retry: bool) -> bool:
+    """Whether the job of a row has to run.
+
+    Args:
+        row: A figure of the job.
+        known: The answers that there are.
+        version: Answers of other versions do not count; None if all do.
+        retry: Whether a job that failed runs again.
+    """
     if score(row, None).verdict == "left out":
         return False
-    known = answers.find(row.project, row.job)
-    return known is None or (retry and bool(known.problem))
+    if known is None or version not in (None, known.version):
+        return True
+    return retry and bool(known.problem)
 
 
-def _run(row: Row, laboratory: Laboratory, folder: AnswerFolder) -> None:
+def _run(row: Row, laboratory: Laboratory) -> Answers:
     begin = time.monotonic()
     try:
         answers = PROJECTS[row.project].run(row, laboratory)
     except XmemError as error:
         answers = Answers(problem=str(error))
     seconds = time.monotonic() - begin
-    folder.put(row.project, row.job, replace(answers, seconds=round(seconds, 1), version=folder.version))
     said = answers.problem or ", ".join(f"{item} {figure:g}" for item, figure in answers.figures.items())
     print(f"{time.strftime('%H:%M:%S')} {row.project} {row.job} in {seconds:.0f} s: {said[:300]}", flush=True)
+    return answers
 
 
 def in_turns(rows: list[Row]) -> list[Row]:

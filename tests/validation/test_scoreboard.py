@@ -11,8 +11,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 
-from scoreboard.__main__ import _is_open, in_turns
-from scoreboard.answers import AnswerFolder, Answers
+from scoreboard.__main__ import in_turns, is_open
+from scoreboard.answers import Answers, AnswerTables
 from scoreboard.laboratory import HERE, Laboratory
 from scoreboard.page import write_page
 from scoreboard.projects import liger, megatron, modded_nanogpt, peft, timm, torchtitan
@@ -255,9 +255,8 @@ def test_rows_of_peft_and_which_of_them_are_run(tmp_path):
     assert [row.item for row in (same, other, text)] == ["max", "mean", "99th"]
     assert (same.truth, same.gpu, same.quantity) == (10708058112.0, "l40s", "reserved")
     assert (same.is_rebuilt, other.is_rebuilt) == (True, False)
-    folder = AnswerFolder(tmp_path, "1")
-    assert _is_open(folder, same, retry=False)
-    assert not _is_open(folder, text, retry=True)  # its data are not to be had
+    assert is_open(same, None, "1", retry=False)
+    assert not is_open(text, None, "1", retry=True)  # its data are not to be had
 
 
 def test_the_mean_of_a_short_run_of_peft_is_weighted_as_in_the_whole_run():
@@ -325,15 +324,38 @@ def test_causes_and_rows_that_measure_something_else():
     assert score(BYTES, None).verdict == "not run"
 
 
-def test_answers_are_found_under_the_version_that_gave_them(tmp_path):
-    folder = AnswerFolder(tmp_path, "new")
-    folder.put("timm", "infer/net/224", Answers({"batch": 1.0}, version="old"))
-    assert folder.find("timm", "infer/net/224") is None
-    stale = replace(folder, stale=True)
-    assert stale.find("timm", "infer/net/224") == Answers({"batch": 1.0}, version="old")
-    next(tmp_path.rglob("*.json")).write_text("{}}")
-    with pytest.raises(TraceError, match="delete it and run again"):
-        stale.find("timm", "infer/net/224")
+def test_answers_come_back_as_they_were_put(tmp_path):
+    tables = AnswerTables(tmp_path / "figures")
+    assert tables.read("timm") == {}
+    first = Answers({"batch": 1.0, "batch-2%": 0.5}, {"other": 'a, "b"'}, torch="2.9.1", version="old")
+    tables.put("timm", "infer/net/224", first)
+    tables.put("timm", "infer/a/224", Answers(problem="it failed\nin many lines", version="old"))
+    tables.put("liger", "rope", Answers({"a b=1 {}": 2.0**53}, version="old"))
+    again = AnswerTables(tmp_path / "figures").read("timm")
+    assert again == {"infer/a/224": Answers(problem="it failed", version="old"), "infer/net/224": first}
+    assert tables.read("liger")["rope"].figures == {"a b=1 {}": 2.0**53}
+    tables.put("timm", "infer/net/224", Answers({"batch": 2.0}, version="new"))
+    assert tables.read("timm")["infer/net/224"] == Answers({"batch": 2.0}, version="new")
+    assert len(tables.read("timm")) == 2
+
+
+def test_a_damaged_table_of_answers_names_its_line(tmp_path):
+    tables = AnswerTables(tmp_path)
+    tables.put("timm", "infer/net/224", Answers({"batch": 1.0}))
+    table = tmp_path / "timm.csv"
+    table.write_text(table.read_text().replace("batch,1", "batch,one"))
+    with pytest.raises(TraceError, match="line 2 is not an answer"):
+        tables.put("timm", "infer/other/224", Answers({"batch": 1.0}))
+    assert "infer/other" not in table.read_text()
+
+
+def test_answers_of_another_version_and_failures_run_again_if_that_is_wanted():
+    failed = Answers(problem="it failed", version="new")
+    assert is_open(BATCH, None, "new", retry=False)
+    assert is_open(BATCH, Answers({"batch": 1.0}, version="old"), "new", retry=False)
+    assert not is_open(BATCH, Answers({"batch": 1.0}, version="old"), None, retry=False)
+    assert not is_open(BATCH, failed, "new", retry=False)
+    assert is_open(BATCH, failed, "new", retry=True)
 
 
 def test_every_kind_and_card_has_a_turn_before_any_has_two():
