@@ -704,6 +704,13 @@ class TestPolicies:
         assert xmem_fast("policies", "add_cublas").exit_code == 2
 
 
+@pytest.mark.parametrize("command", [("run",), ("capture", "-o", "trace.json")])
+def test_a_gpu_that_is_behind_has_to_be_a_phantom(command: tuple[str, ...]) -> None:
+    result = xmem_fast(*command, "--behind", "--mode", "fake", "--", sys.executable, "train.py")
+    assert result.exit_code == 2
+    assert "--behind needs a phantom GPU" in result.stderr
+
+
 @pytest.mark.parametrize("words", [["train.py"], ["--python", sys.executable, "--", "train"]])
 def test_occupancy_takes_a_script_for_a_command(words: list[str]) -> None:
     result = xmem_fast("occupancy", *words)

@@ -64,6 +64,7 @@ PHANTOM_EXPORT int cuMemAlloc_v2(DeviceAddress* address, std::size_t size) {
 
 PHANTOM_EXPORT int cuMemFree_v2(DeviceAddress address) {
   note(Function::cuMemFree_v2);
+  wait_for_device();
   return release_host(pointer(address)) ? static_cast<int>(kSuccess) : release(pointer(address));
 }
 

@@ -34,6 +34,8 @@ Machine read_machine(const std::string& path) {
       read.driver_version = std::atoi(value.c_str());
     } else if (key == "cudnn_library") {
       read.cudnn_library = value;
+    } else if (key == "most_waiting") {
+      read.most_waiting = std::strtoull(value.c_str(), nullptr, 10);
     } else if (key == "device") {
       read.devices.emplace_back();
     } else if (read.devices.empty()) {
@@ -106,6 +108,7 @@ Machine visible_machine() {
   Machine seen;
   seen.driver_version = whole.driver_version;
   seen.cudnn_library = whole.cudnn_library;
+  seen.most_waiting = whole.most_waiting;
   seen.physical = visible_cards(whole);
   for (const int card : seen.physical) seen.devices.push_back(whole.device(card));
   seen.cards = std::move(whole.devices);

@@ -3,6 +3,7 @@
 // XMEM_PHANTOM names a folder with the file `machine`, lines of a key and a value; `xmem.phantom.machine` writes it:
 //   driver_version 13000
 //   cudnn_library PATH          a libcudnn.so.9 of 9.8 or newer, for environments whose own is older; may be absent
+//   most_waiting 1024           work of a stream that may wait for a GPU that is behind; left out, it never is
 //   device                      begins the next GPU
 //   name NVIDIA GeForce RTX 3060
 //   uuid 4f1c...                32 hexadecimal digits
@@ -40,6 +41,7 @@ struct Device {
 struct Machine {
   int driver_version = 0;
   std::string cudnn_library;
+  std::uint64_t most_waiting = 0;
   std::vector<Device> devices;  // those that CUDA_VISIBLE_DEVICES lets this process see
   std::vector<int> physical;    // the card behind each of them
   std::vector<Device> cards;    // all GPUs of the machine, as NVML sees them

@@ -27,6 +27,7 @@ int copy_on(void* stream, void* target, const void* source, std::size_t size) {
     capture->graph->nodes.fetch_add(1);
     return kSuccess;
   }
+  issued(stream);
   copy(target, source, size);
   return kSuccess;
 }
@@ -66,6 +67,7 @@ PHANTOM_EXPORT int cudaFree(void* address) {
     ensure_context(current_device());  // the idiom that initializes a device
     return kSuccess;
   }
+  wait_for_device();
   if (release_host(address)) return kSuccess;  // managed
   return fail(release(address));
 }
@@ -147,6 +149,7 @@ PHANTOM_EXPORT int cudaPointerGetAttributes(PointerAttributes* attributes, const
 
 PHANTOM_EXPORT int cudaMemcpy(void* target, const void* source, std::size_t size, int) {
   note(Function::cudaMemcpy);
+  wait_for_stream(nullptr);
   copy(target, source, size);
   return kSuccess;
 }
@@ -186,7 +189,11 @@ PHANTOM_EXPORT int cudaMemset(void* address, int value, std::size_t size) {
 
 PHANTOM_EXPORT int cudaMemsetAsync(void* address, int value, std::size_t size, void* stream) {
   note(Function::cudaMemsetAsync);
-  if (const auto capture = capture_of(stream)) capture->graph->nodes.fetch_add(1);
+  if (const auto capture = capture_of(stream)) {
+    capture->graph->nodes.fetch_add(1);
+  } else {
+    issued(stream);
+  }
   return clear(address, value, size);
 }
 

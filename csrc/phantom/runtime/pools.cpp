@@ -249,17 +249,20 @@ PHANTOM_EXPORT int cudaMemPoolTrimTo(void* pool, std::size_t keep) {
 PHANTOM_EXPORT int cudaDeviceSynchronize() {
   note(Function::cudaDeviceSynchronize);
   if (const int error = refuse_in_any_capture(); error != kSuccess) return fail(error);
+  wait_for_device();
   return synchronize_pools();
 }
 
 PHANTOM_EXPORT int cudaStreamSynchronize(void* stream) {
   note(Function::cudaStreamSynchronize);
   if (const int error = refuse_in_capture(stream); error != kSuccess) return fail(error);
+  wait_for_stream(stream);
   return synchronize_pools();
 }
 
 PHANTOM_EXPORT int cudaEventSynchronize(void* event) {
   note(Function::cudaEventSynchronize);
   if (const int error = refuse_captured_event(event); error != kSuccess) return fail(error);
+  wait_for_event(event);
   return synchronize_pools();
 }

@@ -30,13 +30,18 @@ struct Registry {
   std::array<Stream, kMostDevices> defaults{};
   std::uint64_t next_stream = 1;
   std::uint64_t next_capture = 1;
-  std::atomic<int> open_captures{0};  // changed under the lock; read without it by every launch
+  std::unique_ptr<Progress> progress;  // null: the GPU is never behind
+  std::atomic<int> open_captures{0};   // changed under the lock; read without it by every launch
 };
 
 Registry& registry() {
   static auto* kept = [] {
     auto* made = new Registry();
-    for (unsigned device = 0; device < kMostDevices; ++device) made->defaults[device].device = static_cast<int>(device);
+    if (machine().most_waiting > 0) made->progress = std::make_unique<Progress>(machine().most_waiting);
+    for (unsigned device = 0; device < kMostDevices; ++device) {
+      made->defaults[device].device = static_cast<int>(device);
+      if (made->progress) made->defaults[device].line = made->progress->add_line();
+    }
     return made;
   }();
   return *kept;
@@ -69,6 +74,7 @@ int create_stream(void** handle, unsigned flags, int priority) {
   made->priority = std::clamp(priority, kGreatestPriority, kLeastPriority);
   made->flags = flags;
   made->id = kept.next_stream++;
+  if (kept.progress) made->line = kept.progress->add_line();
   *handle = made.get();
   kept.streams[*handle] = std::move(made);
   return kSuccess;
@@ -76,7 +82,7 @@ int create_stream(void** handle, unsigned flags, int priority) {
 
 int create_event(void** handle, unsigned flags) {
   if (!machine().has(current_device())) return fail(kNoDevice);
-  auto* made = new Event{current_device(), flags, -1, nullptr};
+  auto* made = new Event{current_device(), flags, -1, nullptr, {}};
   Registry& kept = registry();
   const std::lock_guard lock(kept.mutex);
   kept.events.insert(made);
@@ -97,6 +103,7 @@ int record_event(void* handle, void* stream_handle) {
   if (event == nullptr || stream == nullptr) return fail(kInvalidHandle);
   event->recorded_ns = now_ns();
   event->capture = stream->capture;
+  if (kept.progress && stream->capture == nullptr) event->mark = kept.progress->mark(stream->line);
   return kSuccess;
 }
 
@@ -178,7 +185,43 @@ int refuse_in_any_capture() {
 void launched(void* stream) {
   slot().launches.fetch_add(1, std::memory_order_relaxed);
   kernel_launched();
-  if (const auto capture = capture_of(stream)) capture->graph->nodes.fetch_add(1, std::memory_order_relaxed);
+  if (const auto capture = capture_of(stream)) {
+    capture->graph->nodes.fetch_add(1, std::memory_order_relaxed);
+  } else {
+    issued(stream);
+  }
+}
+
+void issued(void* handle) {
+  Registry& kept = registry();
+  if (!kept.progress) return;
+  const std::lock_guard lock(kept.mutex);
+  if (const Stream* stream = find(kept, handle)) kept.progress->issue(stream->line);
+}
+
+void wait_for_stream(void* handle) {
+  Registry& kept = registry();
+  if (!kept.progress) return;
+  const std::lock_guard lock(kept.mutex);
+  if (const Stream* stream = find(kept, handle)) kept.progress->finish(stream->line);
+}
+
+void wait_for_event(void* handle) {
+  Registry& kept = registry();
+  if (!kept.progress) return;
+  const std::lock_guard lock(kept.mutex);
+  if (const Event* event = known_event(kept, handle)) kept.progress->finish(event->mark);
+}
+
+void wait_for_device() {
+  Registry& kept = registry();
+  if (!kept.progress) return;
+  const std::lock_guard lock(kept.mutex);
+  const int device = std::max(current_device(), 0);
+  kept.progress->finish(kept.defaults[static_cast<unsigned>(device) % kMostDevices].line);
+  for (const auto& [handle, stream] : kept.streams) {
+    if (stream->device == device) kept.progress->finish(stream->line);
+  }
 }
 
 }  // namespace xmem::phantom
@@ -249,6 +292,7 @@ PHANTOM_EXPORT int cudaStreamWaitEvent(void* stream, void* event, unsigned) {
   if (awaited->capture != nullptr && waiting->capture == nullptr && !is_default(stream)) {
     waiting->capture = awaited->capture;
   }
+  if (kept.progress && waiting->capture == nullptr) kept.progress->wait(waiting->line, awaited->mark);
   return kSuccess;
 }
 
@@ -293,6 +337,25 @@ PHANTOM_EXPORT int cudaEventRecord(void* event, void* stream) {
 PHANTOM_EXPORT int cudaEventRecordWithFlags(void* event, void* stream, unsigned) {
   note(Function::cudaEventRecordWithFlags);
   return record_event(event, stream);
+}
+
+// Not an error that the runtime keeps: PyTorch asks and goes on.
+PHANTOM_EXPORT int cudaEventQuery(void* event) {
+  note(Function::cudaEventQuery);
+  Registry& kept = registry();
+  if (!kept.progress) return kSuccess;
+  const std::lock_guard lock(kept.mutex);
+  const Event* known = known_event(kept, event);
+  return known == nullptr || kept.progress->is_done(known->mark, now_ns()) ? kSuccess : kNotReady;
+}
+
+PHANTOM_EXPORT int cudaStreamQuery(void* stream) {
+  note(Function::cudaStreamQuery);
+  Registry& kept = registry();
+  if (!kept.progress) return kSuccess;
+  const std::lock_guard lock(kept.mutex);
+  const Stream* known = find(kept, stream);
+  return known == nullptr || kept.progress->is_done(kept.progress->place(known->line), now_ns()) ? kSuccess : kNotReady;
 }
 
 // The time between two records on the host: short, positive, and in order, which is all that tuners ask for.

@@ -1,11 +1,14 @@
 // Streams, events and captures. Work is over as soon as it is issued, in the order of the program, so a stream is a
-// name; only captures have state: while one is open, work on its streams goes into a graph and does not run.
+// name; only captures have state: while one is open, work on its streams goes into a graph and does not run. On a
+// machine that is described as behind, work is over for those who ask for it when `Progress` has it.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>
+
+#include "runtime/progress.hpp"
 
 namespace xmem::phantom {
 
@@ -28,6 +31,7 @@ struct Stream {
   unsigned flags;
   std::uint64_t id;
   std::shared_ptr<Capture> capture;  // null outside of captures
+  Line line = 0;                     // where the machine is behind
 };
 
 struct Event {
@@ -35,6 +39,7 @@ struct Event {
   unsigned flags;
   std::int64_t recorded_ns = -1;
   std::shared_ptr<Capture> capture;  // of the stream it was last recorded on
+  Mark mark;                         // where the machine is behind
 };
 
 // The stream of a handle; null, 1 and 2 are the default streams of the current device.
@@ -42,6 +47,14 @@ Stream& stream_of(void* handle);
 
 // Work was issued on a stream: counted, or put into the graph being captured.
 void launched(void* stream);
+
+// Work was issued on a stream that no graph takes and nothing counts.
+void issued(void* stream);
+
+// The host waits for a stream, an event, or all streams of the current device.
+void wait_for_stream(void* stream);
+void wait_for_event(void* event);
+void wait_for_device();
 
 // Whether a capture is open on the stream.
 std::shared_ptr<Capture> capture_of(void* stream);

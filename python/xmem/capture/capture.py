@@ -252,6 +252,7 @@ def _capture_rank(asked: _Asked, target: Path, rank: int) -> CaptureResult:
                 "gzip": target.suffix == ".gz",
                 "snapshot": machine.snapshot is not None,
                 "launches": machine.launches,
+                "behind": machine.behind,
                 "keep_init": machine.keep_init,
                 "values": dict(machine.values),
                 "known_elements": machine.known_elements,

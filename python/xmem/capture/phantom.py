@@ -17,6 +17,8 @@ _FOLDER = "phantom"
 # More than any job holds, and far below what overflows.
 _UNLIMITED_BYTES = 1 << 50
 _NAMED_CALLS = 6
+# Launches that a stream takes before a launch waits for the GPU, as measured by others; the driver's choice.
+_MOST_WAITING = 1024
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,8 @@ class PhantomMachine:
             environment; None for that environment's own.
         snapshot: Where the allocator's own snapshot goes, for ``xmem-fast replay`` and PyTorch's viewer.
         launches: Whether every kernel and library call is written down, for ``xmem-fast occupancy``.
+        behind: Whether the GPU is as far behind the script as it can be. Otherwise it is done with everything
+            as soon as that is issued.
     """
 
     device: Device = field(default_factory=lambda: find_device("rtx-3060"))
@@ -52,6 +56,7 @@ class PhantomMachine:
     cudnn_library: Path | None = None
     snapshot: Path | None = None
     launches: bool = False
+    behind: bool = False
 
     def switch_on(self, workspace: Path, environment: Mapping[str, str]) -> dict[str, str]:
         """Describe the machine in a folder of ``workspace``; returns the environment of its processes."""
@@ -64,6 +69,7 @@ class PhantomMachine:
             driver_version=self.driver_version,
             limit_bytes=limit,
             cudnn_library=self.cudnn_library,
+            most_waiting=_MOST_WAITING if self.behind else 0,
         )
         return phantom_environment(folder, environment)
 

@@ -203,6 +203,14 @@ StrictCapacity = Annotated[
         "--strict-capacity", help="Phantom memory runs out where the GPU's does, inside the script too."
     ),
 ]
+Behind = Annotated[
+    bool,
+    typer.Option(
+        "--behind",
+        help="Keep the phantom GPU as far behind the script as a GPU can be: for the most that memory of "
+        "other streams and of collectives can take.",
+    ),
+]
 KeepInit = Annotated[
     bool, typer.Option("--keep-init", help="Initialize weights in the modes phantom and fake: slower.")
 ]

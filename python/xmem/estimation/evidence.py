@@ -42,7 +42,7 @@ from xmem.simulation.stretches import highest_of_stretches
 from xmem.text.units import format_bytes
 from xmem.trace.attribution import CATEGORY_LABELS, Attribution, Phase, trains
 from xmem.trace.blocks import NEVER, BlockTable
-from xmem.trace.notes import CardNote, Mode, ValueRead
+from xmem.trace.notes import CardNote, Mode, PhantomNotes, ValueRead
 from xmem.trace.trace import Trace
 
 _GRANULE_BYTES = 512  # the caching allocator's rounding, kMinBlockSize
@@ -51,6 +51,7 @@ _GRAVE = 0.01  # share of the measured peak that the replay may miss without a w
 _ALIKE = 0.01
 _MOST_PATHS = 1000
 _CURVE_POINTS = 200
+_NOTABLE_SHARE = 0.01  # of the peak, in blocks that other streams use
 _WHOLE_ITERATION = 2  # optimizer steps that enclose one
 _COLLECTIVES = ("nccl:", "gloo:", "c10d::", "record_param_comms")
 
@@ -265,6 +266,28 @@ def _managed(cards: Sequence[CardNote]) -> Iterator[str]:
         )
 
 
+def _freed_late(context: Recorded, phantom: PhantomNotes) -> Iterator[str]:
+    """Describe when blocks were freed that the GPU may still work on after the script is done with them."""
+    if phantom.behind:
+        yield (
+            "the phantom GPU was as far behind the script as a GPU can be: what other streams and "
+            "collectives use was freed as late as possible"
+        )
+        return
+    waited_bytes, blocks = 0, 0
+    for requests in phantom.requests:
+        if requests.device == context.traced_device[1]:
+            waited_bytes += sum(requests.size_bytes[row] for row in requests.waits)
+            blocks += len(requests.waits)
+    peak = phantom.busiest
+    if peak is not None and waited_bytes > _NOTABLE_SHARE * peak.peak_reserved_bytes:
+        yield (
+            f"{blocks} blocks of {format_bytes(waited_bytes)} in all were freed while another stream used "
+            "them, and were free at once here; a GPU that is behind the script frees them later, which may "
+            "take more memory; run with --behind for the most that it takes"
+        )
+
+
 def _cudnn_planned(planner: Mapping[str, str]) -> Iterator[str]:
     """Describe the source of convolution workspaces that the job's own cuDNN did not choose."""
     bundled, version = planner.get("bundled_version"), planner.get("version")
@@ -341,6 +364,7 @@ def assumptions(context: Recorded, device: Device | None) -> Iterator[str]:
         yield from _values_read(notes.phantom.values)
         yield from _cudnn_planned(notes.phantom.cudnn)
         yield from _managed(notes.phantom.cards)
+        yield from _freed_late(context, notes.phantom)
     elif not origin.on_cpu:
         yield "the trace was recorded on a GPU: its allocations are replayed as they were"
         if not trains(context.attribution):

@@ -19,6 +19,7 @@ def prepare(
     driver_version: int = 13000,
     limit_bytes: int | None = None,
     cudnn_library: Path | None = None,
+    most_waiting: int = 0,
 ) -> None:
     """Write the machine and an empty ledger.
 
@@ -28,6 +29,7 @@ def prepare(
         driver_version: Version as ``cudaDriverGetVersion`` returns it.
         limit_bytes: Memory that each GPU hands out before it is out of memory; its size by default.
         cudnn_library: See :func:`xmem.phantom.machine.write_machine`.
+        most_waiting: See there.
     """
     write_machine(
         folder / "machine",
@@ -35,6 +37,7 @@ def prepare(
         driver_version=driver_version,
         limit_bytes=limit_bytes,
         cudnn_library=cudnn_library,
+        most_waiting=most_waiting,
     )
     create_ledger(folder / "ledger")
 

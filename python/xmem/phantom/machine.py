@@ -23,6 +23,7 @@ def write_machine(
     driver_version: int,
     limit_bytes: int | None = None,
     cudnn_library: Path | None = None,
+    most_waiting: int = 0,
 ) -> None:
     """Write the description of a machine with these GPUs, in order.
 
@@ -33,6 +34,8 @@ def write_machine(
         limit_bytes: Memory that each GPU hands out before it is out of memory; its size by default.
         cudnn_library: A ``libcudnn.so.9``, for the CUDA of the environment, that plans convolutions in
             place of the environment's own.
+        most_waiting: How many launches of a stream may wait for a GPU that is behind the script; 0: it is
+            done with everything as soon as it is issued.
 
     Raises:
         ConfigError: A GPU has no CUDA.
@@ -40,6 +43,8 @@ def write_machine(
     lines = [f"driver_version {driver_version}"]
     if cudnn_library is not None:
         lines.append(f"cudnn_library {cudnn_library}")
+    if most_waiting:
+        lines.append(f"most_waiting {most_waiting}")
     for number, device in enumerate(devices):
         lines += _device_lines(device, number, driver_version)
         if limit_bytes is not None:

@@ -209,6 +209,7 @@ class PhantomNotes(AllocatorNotes):
         emptied_after: Number of requests so far at each time the script emptied the cache, in early captures.
         cudnn: Facts about the cuDNN that planned convolutions, such as ``planned_by``.
         values: Lines that read values of the GPU.
+        behind: Whether the GPU was behind the script.
     """
 
     requests: tuple[DeviceRequests, ...] = ()
@@ -216,6 +217,7 @@ class PhantomNotes(AllocatorNotes):
     emptied_after: list[int] = field(default_factory=list)
     cudnn: Mapping[str, str] = field(default_factory=dict)
     values: tuple[ValueRead, ...] = ()
+    behind: bool = False
 
 
 @dataclass(frozen=True)

@@ -420,6 +420,7 @@ class Session(RunNotes):
         return {
             **self._world(),
             "alloc_conf": allocator_settings(),
+            "behind": self.settings.behind,
             "ranks": [own, *self.settings.peers()],
             "cards": cards(),
             "requests": [requests.columns() for requests in self._requests],

@@ -72,6 +72,7 @@ class Settings(NamedTuple):
         gzip: Whether the trace is compressed.
         snapshot: Whether the allocator's snapshot is kept (phantom).
         launches: Whether every launch is written down (phantom).
+        behind: Whether the GPU is behind the script (phantom).
         keep_init: Whether weights are initialized (phantom, fake).
         values: The value that reads of GPU memory give, by source line (phantom, fake).
         known_elements: Tensors with more elements have no values (phantom, fake).
@@ -88,6 +89,7 @@ class Settings(NamedTuple):
     gzip: bool
     snapshot: bool
     launches: bool
+    behind: bool
     keep_init: bool
     values: dict[str, float]
     known_elements: int

@@ -1,0 +1,135 @@
+"""A phantom GPU that is behind the script: what is freed late, and what the estimate says of it."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import xmem
+from nightly import most_nightly
+from xmem.capture import CaptureResult, PhantomMachine, capture
+from xmem.devices.gpus import find_device
+
+from ..conftest import NEWEST_FIRST, PYTHONS
+
+MIB = 1 << 20
+
+pytestmark = pytest.mark.skipif(not PYTHONS, reason="no CUDA build of torch here")
+
+
+@pytest.fixture(params=NEWEST_FIRST)
+def python(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def run(python: str, folder: Path, script: str, *, behind: bool) -> CaptureResult:
+    path = folder / "script.py"
+    path.write_text(textwrap.dedent(script))
+    machine = PhantomMachine(device=find_device("h100"), behind=behind)
+    return capture([python, str(path)], folder / "trace.json", mode="phantom", machine=machine, timeout_s=240)
+
+
+def reserved_mib(result: CaptureResult) -> float:
+    return result.metadata["phantom"]["ranks"][0]["devices"][0]["peak_reserved_bytes"] / MIB
+
+
+# Eight blocks that a second stream uses; what waits for that stream in between is the argument.
+SIDE_STREAM = """
+    import torch
+    side = torch.cuda.Stream()
+    for step in range(8):
+        x = torch.empty(16 << 20, dtype=torch.uint8, device="cuda")
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            x.add_(1)
+        x.record_stream(side)
+        del x
+        {between}
+"""
+
+
+@pytest.mark.parametrize(
+    ("between", "blocks"),
+    most_nightly(
+        [
+            ("pass", 8),
+            ("torch.cuda.current_stream().wait_stream(side); torch.cuda.current_stream().synchronize()", 1),
+            ("torch.cuda.current_stream().synchronize()", 8),  # which does not wait for the other
+            ("side.synchronize()", 1),
+            ("torch.cuda.synchronize()", 1),
+            ("event = torch.cuda.Event(); event.record(side); event.synchronize()", 1),
+            ("torch.zeros(1, device='cuda').item()", 8),
+            ("with torch.cuda.stream(side): torch.zeros(1, device='cuda').item()", 1),
+        ],
+        at_once=3,
+    ),
+)
+def test_blocks_of_other_streams_are_freed_once_the_script_waits(python, tmp_path, between, blocks):
+    script = SIDE_STREAM.format(between=between)
+    if blocks == 8:
+        assert reserved_mib(run(python, tmp_path, script, behind=False)) < 3 * 16
+    assert blocks * 16 <= reserved_mib(run(python, tmp_path, script, behind=True)) < blocks * 16 + 16
+
+
+def test_a_script_that_asks_until_the_gpu_is_done_goes_on(python, tmp_path):
+    script = """
+        import time, torch
+        x = torch.ones(1024, device="cuda")
+        event = torch.cuda.Event()
+        event.record()
+        assert not event.query() and not torch.cuda.current_stream().query()
+        while not event.query():
+            pass
+        event.record()
+        while not event.query():
+            time.sleep(0.1)
+        assert torch.cuda.current_stream().query()
+    """
+    run(python, tmp_path, script, behind=True)
+
+
+def test_launches_do_not_pile_up_beyond_what_a_stream_takes(python, tmp_path):
+    script = SIDE_STREAM.format(
+        between="""with torch.cuda.stream(side):
+            for _ in range(600): y.add_(1)"""
+    ).replace("side = torch.cuda.Stream()", "side = torch.cuda.Stream(); y = torch.ones(1, device='cuda')")
+    assert reserved_mib(run(python, tmp_path, script, behind=True)) < 4 * 16
+
+
+def test_work_in_a_graph_is_not_waited_for_before_it_runs(python, tmp_path):
+    script = """
+        import torch
+        x = torch.ones(1024, device="cuda")
+        side = torch.cuda.Stream()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                y = x + 1
+            torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.synchronize()
+        event = torch.cuda.Event()
+        graph.replay()
+        event.record()
+        assert not event.query()
+        torch.cuda.synchronize()
+        assert event.query()
+    """
+    run(python, tmp_path, script, behind=True)
+
+
+def test_the_estimate_says_when_a_gpu_that_is_behind_needs_more(python, tmp_path):
+    prompt, late = (
+        xmem.estimate(
+            run(python, tmp_path, SIDE_STREAM.format(between="pass"), behind=behind).path, gpu="h100"
+        )
+        for behind in (False, True)
+    )
+    assert any("run with --behind" in text for text in prompt.assumptions)
+    assert any("as far behind the script as a GPU can be" in text for text in late.assumptions)
+    assert late.peak_reserved_bytes > prompt.peak_reserved_bytes + 64 * MIB
+    waits = SIDE_STREAM.replace("x.record_stream(side)", "torch.cuda.current_stream().wait_stream(side)")
+    plain = xmem.estimate(run(python, tmp_path, waits.format(between="pass"), behind=False).path, gpu="h100")
+    assert not any("--behind" in text for text in plain.assumptions)
