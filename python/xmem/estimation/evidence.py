@@ -35,7 +35,7 @@ from xmem.records import dataclass
 from xmem.run.job_settings import JobSettings, job_settings
 from xmem.run.recorded import Origin, Recorded
 from xmem.run.workload import Workload
-from xmem.simulation.alloc_conf import RULE_RELEASES, AllocatorOptions
+from xmem.simulation.alloc_conf import RULE_RELEASES, AllocatorOptions, release_of
 from xmem.simulation.replay import DeviceAction, Replay, RequestKind, Requests
 from xmem.simulation.replay import replay as replay_requests
 from xmem.simulation.stretches import highest_of_stretches
@@ -53,6 +53,9 @@ _MOST_PATHS = 1000
 _CURVE_POINTS = 200
 _NOTABLE_SHARE = 0.01  # of the peak, in blocks that other streams use
 _WHOLE_ITERATION = 2  # optimizer steps that enclose one
+# From this release on, NCCL's watchdog lets go of the buffers that futures wait for.
+_FIRST_THAT_HOLDS_BUCKETS = (2, 7)
+_BUCKET = "DistributedDataParallel.bucket"
 _COLLECTIVES = ("nccl:", "gloo:", "c10d::", "record_param_comms")
 
 
@@ -288,6 +291,27 @@ def _freed_late(context: Recorded, phantom: PhantomNotes) -> Iterator[str]:
         )
 
 
+def _let_go_early(context: Recorded, phantom: PhantomNotes) -> Iterator[str]:
+    """Describe that DDP's first buckets went before the second iteration, which depends on its speed."""
+    version = context.notes.torch_version
+    if phantom.behind or version is None or release_of(version) < _FIRST_THAT_HOLDS_BUCKETS:
+        return
+    tensors, first_bytes, seen = context.notes.tensors, 0, set()
+    for name, size_bytes in zip(tensors.name, tensors.size_bytes, strict=True):
+        if name.startswith(_BUCKET):
+            if name in seen:  # made anew in the second iteration
+                break
+            seen.add(name)
+            first_bytes += size_bytes
+    peak = phantom.busiest
+    if peak is not None and first_bytes > _NOTABLE_SHARE * peak.peak_reserved_bytes:
+        yield (
+            f"DDP's first buckets of {format_bytes(first_bytes)} went before the second iteration, as on a "
+            "GPU whose iterations take 100 ms or more; with shorter ones they stay until the third; run with "
+            "--behind for the memory that it takes then"
+        )
+
+
 def _cudnn_planned(planner: Mapping[str, str]) -> Iterator[str]:
     """Describe the source of convolution workspaces that the job's own cuDNN did not choose."""
     bundled, version = planner.get("bundled_version"), planner.get("version")
@@ -365,6 +389,7 @@ def assumptions(context: Recorded, device: Device | None) -> Iterator[str]:
         yield from _cudnn_planned(notes.phantom.cudnn)
         yield from _managed(notes.phantom.cards)
         yield from _freed_late(context, notes.phantom)
+        yield from _let_go_early(context, notes.phantom)
     elif not origin.on_cpu:
         yield "the trace was recorded on a GPU: its allocations are replayed as they were"
         if not trains(context.attribution):

@@ -120,6 +120,34 @@ def test_work_in_a_graph_is_not_waited_for_before_it_runs(python, tmp_path):
     run(python, tmp_path, script, behind=True)
 
 
+DDP = """
+    import os, sys, torch
+    import torch.distributed as dist
+    os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": CHOSEN}
+    dist.init_process_group("nccl", device_id=torch.device("cuda", 0))
+    layers = [torch.nn.Linear(1024, 1024) for _ in range(16)]  # of 4 MiB each
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers).cuda())
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(4):
+        model(torch.randn(4096, 1024, device="cuda")).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    dist.destroy_process_group()
+"""
+
+
+def test_the_first_buckets_of_ddp_outlive_a_short_second_iteration(python, tmp_path, unused_port):
+    script = DDP.replace("CHOSEN", repr(unused_port))
+    prompt, late = (
+        xmem.estimate(run(python, tmp_path, script, behind=behind).path, gpu="h100")
+        for behind in (False, True)
+    )
+    assert 60 * MIB < late.peak_allocated_bytes - prompt.peak_allocated_bytes < 70 * MIB
+    (said,) = [text for text in prompt.assumptions if "DDP's first buckets of 64" in text]
+    assert "--behind" in said
+    assert not any("DDP's first buckets" in text for text in late.assumptions)
+
+
 def test_the_estimate_says_when_a_gpu_that_is_behind_needs_more(python, tmp_path):
     prompt, late = (
         xmem.estimate(

@@ -170,7 +170,7 @@ def _install_phantom(settings: Settings) -> None:
         from .absent import AbsentPeers
 
         session.absent = AbsentPeers(settings, session.assume)
-    phantom_distributed.install(session.absent)
+    phantom_distributed.install(session.absent, behind=settings.behind)
     if session.absent is not None:
         session.absent.install()
     take_first_choices(session.assume)

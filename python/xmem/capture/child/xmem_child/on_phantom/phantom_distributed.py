@@ -24,14 +24,17 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 from torch.nn.parallel import DistributedDataParallel
+from torch.torch_version import TorchVersion
 
 from ..absent.store import own_store
 from ..following_imports import after_import
+from ..watching.flat_memory import MadeTensors
 from .servers import tell_ranks_of_id, told_color
 from .symmetric_memory import stand_in_for_peers
 
@@ -40,6 +43,8 @@ if TYPE_CHECKING:
 
 _LEFT = "xmem_phantom/left"
 _PATIENCE_SECONDS = 20.0
+_FIRST_WITH_WATCHDOG = (2, 7)  # that lets go of the buffers that DDP waits for
+_ITERATIONS_OF_FIRST_BUCKETS = 2
 
 # Object collectives whose caller may name the device to send through.
 _WITH_DEVICE = ("broadcast_object_list", "send_object_list", "recv_object_list")
@@ -49,11 +54,12 @@ _in_split = threading.local()
 _splits: Counter[str] = Counter()  # of a group, by its name
 
 
-def install(absent: AbsentPeers | None = None) -> None:
+def install(absent: AbsentPeers | None = None, *, behind: bool = False) -> None:
     """Patch ``torch.distributed``; called once, right after ``import torch``.
 
     Args:
         absent: The ranks of the job, where not all of them run.
+        behind: Whether the GPU is behind the script.
     """
     if not (dist.is_available() and dist.is_nccl_available() and dist.is_gloo_available()):
         return
@@ -70,7 +76,10 @@ def install(absent: AbsentPeers | None = None) -> None:
     if absent is None:
         _wrap("destroy_process_group", _leaving_first)
         atexit.register(_leave, None)
-    DistributedDataParallel._pre_forward = _after_the_watchdog(DistributedDataParallel._pre_forward)
+    if behind and TorchVersion(torch.__version__) >= _FIRST_WITH_WATCHDOG:
+        _keep_first_buckets()
+    else:
+        DistributedDataParallel._pre_forward = _after_the_watchdog(DistributedDataParallel._pre_forward)
 
 
 def _know_absent_peers() -> None:
@@ -261,6 +270,31 @@ def _after_the_watchdog(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(module, *arguments, **named)
 
     return pre_forward
+
+
+def _keep_first_buckets() -> None:
+    """Let DDP's first buckets live until the third iteration begins, as they do on a GPU where NCCL's
+    watchdog notices the reductions of the first iteration only after the second has made other buckets."""
+    first: WeakKeyDictionary[Any, list[Any]] = WeakKeyDictionary()
+    forwards: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+    make, pre_forward = DistributedDataParallel._ddp_init_helper, DistributedDataParallel._pre_forward
+
+    @functools.wraps(make)
+    def make_keeping(module: Any, *arguments: Any, **named: Any) -> Any:
+        with MadeTensors() as made:
+            result = make(module, *arguments, **named)
+        first[module] = made.tensors
+        return result
+
+    @functools.wraps(pre_forward)
+    def pre_forward_counting(module: Any, *arguments: Any, **named: Any) -> Any:
+        forwards[module] = forwards.get(module, 0) + 1
+        if forwards[module] > _ITERATIONS_OF_FIRST_BUCKETS:
+            first.pop(module, None)
+        return pre_forward(module, *arguments, **named)
+
+    DistributedDataParallel._ddp_init_helper = make_keeping
+    DistributedDataParallel._pre_forward = pre_forward_counting
 
 
 def _leaving_first(original: Callable[..., Any], group: Any = None) -> Any:

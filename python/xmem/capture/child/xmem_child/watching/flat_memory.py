@@ -39,8 +39,12 @@ def name_flat_memory(names: TensorNames) -> None:
         after_import(module, functools.partial(_follow_zero, names, optimizer))
 
 
-class _Made(TorchDispatchMode):  # type: ignore[misc]
-    """Collects the floating-point tensors that C++ makes; its computations pass through."""
+class MadeTensors(TorchDispatchMode):  # type: ignore[misc]
+    """Collects the floating-point tensors that C++ makes; its computations pass through.
+
+    Attributes:
+        tensors: What was made, in order.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,7 +71,7 @@ def _follow_buckets(names: TensorNames) -> None:
     def naming(make: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(make)
         def make_named(*args: Any, **kwargs: Any) -> Any:
-            with _Made() as made:
+            with MadeTensors() as made:
                 result = make(*args, **kwargs)
             for number, bucket in enumerate(made.tensors):
                 names.add("gradient", f"DistributedDataParallel.bucket{number}", bucket)
