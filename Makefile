@@ -170,7 +170,7 @@ accuracy: $(STAMPS)/xmem .venv-cuda12/ready  ## Estimate the measured runs in RU
 	python bench/accuracy/accuracy_page.py --runs $(RUNS) --estimates .accuracy/estimates.csv --docs docs/accuracy.md
 
 # DATA is a folder of published figures, PROJECT one of bench/scoreboard/projects. Our figures go to bench/scoreboard/figures.
-scoreboard: $(STAMPS)/xmem $(patsubst bench/scoreboard/environments/%.txt,.venv-scoreboard/%/ready,$(wildcard bench/scoreboard/environments/*.txt))  ## Score published figures of real GPUs in DATA [PROJECT=NAME]
+scoreboard: $(STAMPS)/xmem $(STAMPS)/develop $(patsubst bench/scoreboard/environments/%.txt,.venv-scoreboard/%/ready,$(wildcard bench/scoreboard/environments/*.txt))  ## Score published figures of real GPUs in DATA [PROJECT=NAME]
 	cd bench && python -m scoreboard $(PROJECT) \
 	  --data $(or $(DATA),$(error name the folder of published figures: make scoreboard DATA=FOLDER)) \
 	  --folder $(CURDIR)/.scoreboard --environments $(CURDIR)/.venv-scoreboard --page $(CURDIR)/docs/scoreboard.md

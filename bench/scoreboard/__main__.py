@@ -13,6 +13,7 @@ import os
 import random
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from scoreboard.laboratory import HERE, Laboratory
 from scoreboard.page import write_page
 from scoreboard.projects import PROJECTS
 from scoreboard.rows import Row
-from scoreboard.score import score, summary
+from scoreboard.score import Scored, score, summary
 from xmem.errors import XmemError
 from xmem.phantom.installation import library_folder
 
@@ -42,7 +43,11 @@ def main() -> None:
     parser.add_argument("--figures", type=Path, default=KEPT, help="of our answers")
     parser.add_argument("--environments", type=Path, default=Path(".venv-scoreboard"))
     parser.add_argument("--histories", type=Path, help="of bare clones OWNER/NAME; by default in --folder")
-    parser.add_argument("--page", type=Path, help="write the page of the documentation here")
+    parser.add_argument(
+        "--page",
+        type=Path,
+        help="write the page of the documentation, with all projects, and its picture here",
+    )
     options = parser.parse_args()
     laboratory = Laboratory(
         (options.histories or options.folder / "histories").absolute(),
@@ -71,13 +76,17 @@ def main() -> None:
                 if not is_left(row, tables.read(project.NAME)):
                     continue  # another process has run it meanwhile
                 tables.put(row.project, row.job, replace(_run(row, laboratory), version=version))
-        known_by_project = {project.NAME: tables.read(project.NAME) for project in chosen}
-        scored = [score(row, known_by_project[row.project].get(row.job)) for row in rows]
-        print(summary(scored))
+        print(summary(_scored(rows, tables)))
         if options.page is not None:
-            write_page(scored, options.page, version)
+            every = [row for project in PROJECTS.values() for row in project.rows(options.data)]
+            write_page(_scored(every, tables), options.page, version)
     except (XmemError, OSError) as error:
         sys.exit(f"{error}")
+
+
+def _scored(rows: Sequence[Row], tables: AnswerTables) -> list[Scored]:
+    known = {project: tables.read(project) for project in {row.project for row in rows}}
+    return [score(row, known[row.project].get(row.job)) for row in rows]
 
 
 def _version() -> str:

@@ -116,7 +116,9 @@ def _text(by_job: Mapping[str, Answers]) -> str:
         if not answers.figures and not answers.problems:
             lines.writerow((job, "", "", _short(answers.problem), *made_by))
         for item, figure in sorted(answers.figures.items()):
-            lines.writerow((job, item, f"{figure:.0f}" if figure.is_integer() else figure, "", *made_by))
+            lines.writerow(
+                (job, item, f"{figure:.0f}" if float(figure).is_integer() else figure, "", *made_by)
+            )
         for item, problem in sorted(answers.problems.items()):
             lines.writerow((job, item, "", _short(problem), *made_by))
     return text.getvalue()

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from scoreboard.plot import write_plot
 from scoreboard.score import Scored
 from xmem.files.writing import write_whole
 
@@ -29,11 +30,13 @@ The 77 measured runs of the xMem paper's authors, with all other estimators besi
 
 *Equal*: all published digits are the same (bytes to 1 KiB, batches exactly). *Error*: ours less theirs, over
 theirs. *Rebuilt*: the release of torch and the code of the measurement can be had.
+
+![Ours beside the published figures]({picture})
 """
 
 
 def write_page(scored: Sequence[Scored], page: Path, version: str) -> None:
-    """Write the tables of all rows.
+    """Write the tables of all rows, and beside the page its picture, a file of the same name with ``.svg``.
 
     Args:
         scored: The rows.
@@ -43,15 +46,16 @@ def write_page(scored: Sequence[Scored], page: Path, version: str) -> None:
     Raises:
         OSError: The page cannot be written.
     """
+    picture = page.with_suffix(".svg")
+    write_plot(scored, picture)
+    head = _HEAD.format(picture=picture.name)
     bytes_rows = [one for one in scored if one.row.quantity != "batch"]
     batch_rows = [one for one in scored if one.row.quantity == "batch"]
     known = [one for one in scored if one.figure is not None]
     if older := sum(one.version != version for one in known):
-        text = (
-            f"{_HEAD}\n{older} of the {len(known)} figures of ours were made by earlier versions of xMem.\n"
-        )
+        text = f"{head}\n{older} of the {len(known)} figures of ours were made by earlier versions of xMem.\n"
     else:
-        text = _HEAD
+        text = head
     if bytes_rows:
         text += "\n## Bytes\n\n" + _bytes_table(bytes_rows)
     rivals = [one for one in scored if one.row.rival is not None and one.figure is not None]

@@ -388,3 +388,8 @@ def test_the_page_has_a_line_for_each_group_and_a_reason_for_each_gap(tmp_path):
     assert "| liger | rope/h100/2025-01-01/table | 1 | +2.00% | unknown | unknown |" in text
     assert "| liger | rope/h100/2025-01-01/table | 0.931 GiB | -3.00% | +2.00% |" in text
     assert "| timm | 1 | no / module |" in text
+    picture = tmp_path / "scoreboard.svg"
+    assert f"({picture.name})" in text
+    drawn = picture.read_bytes()
+    write_page(scored, page, "new")
+    assert picture.read_bytes() == drawn
