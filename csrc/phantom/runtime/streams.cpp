@@ -103,7 +103,7 @@ int record_event(void* handle, void* stream_handle) {
   if (event == nullptr || stream == nullptr) return fail(kInvalidHandle);
   event->recorded_ns = now_ns();
   event->capture = stream->capture;
-  if (kept.progress && stream->capture == nullptr) event->mark = kept.progress->mark(stream->line);
+  if (kept.progress) event->mark = stream->capture == nullptr ? kept.progress->mark(stream->line) : Mark{};
   return kSuccess;
 }
 
