@@ -12,7 +12,7 @@ from nightly import most_nightly
 from xmem.capture import CaptureResult, PhantomMachine, capture
 from xmem.devices.gpus import find_device
 
-from ..conftest import NEWEST_FIRST, PYTHONS
+from ..conftest import NEWEST_FIRST, PYTHONS, needs_torch
 
 MIB = 1 << 20
 
@@ -137,6 +137,7 @@ DDP = """
 
 
 def test_the_first_buckets_of_ddp_outlive_a_short_second_iteration(python, tmp_path, unused_port):
+    needs_torch(python, (2, 7), "frees the buckets at once")
     script = DDP.replace("CHOSEN", repr(unused_port))
     prompt, late = (
         xmem.estimate(run(python, tmp_path, script, behind=behind).path, gpu="h100")
@@ -158,6 +159,10 @@ def test_the_estimate_says_when_a_gpu_that_is_behind_needs_more(python, tmp_path
     assert any("run with --behind" in text for text in prompt.assumptions)
     assert any("as far behind the script as a GPU can be" in text for text in late.assumptions)
     assert late.peak_reserved_bytes > prompt.peak_reserved_bytes + 64 * MIB
+    assert prompt.measured is not None
+    assert prompt.measured.replay_agrees
+    assert late.measured is not None
+    assert late.measured.replay_agrees
     waits = SIDE_STREAM.replace("x.record_stream(side)", "torch.cuda.current_stream().wait_stream(side)")
     plain = xmem.estimate(run(python, tmp_path, waits.format(between="pass"), behind=False).path, gpu="h100")
     assert not any("--behind" in text for text in plain.assumptions)

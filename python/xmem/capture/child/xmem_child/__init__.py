@@ -159,7 +159,7 @@ def _install_phantom(settings: Settings) -> None:
     from .watching.flat_memory import name_flat_memory
 
     session, patches = Session(settings), Patches()
-    session.allocator = AllocatorRecord(session.assume)
+    session.allocator = AllocatorRecord(session.assume, behind=settings.behind)
     session.allocator.install()
     session.values = Values(settings, session.spans, session.assume)
     failures.tell_reads(session.values.before)

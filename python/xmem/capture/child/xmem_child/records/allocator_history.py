@@ -105,6 +105,8 @@ def requests_of(
     limits: Limits,
     pool_number: Callable[[PoolId], int],
     pool_of_segment: Callable[[int, int, int, int], PoolId],
+    *,
+    when_done: bool = False,
 ) -> Requests:
     """Read the history of a device.
 
@@ -117,12 +119,43 @@ def requests_of(
         pool_of_segment: Returns the private pool of the segment around an address, for histories without
             pools (before torch 2.9); its other arguments are the position, and those between which the
             segment was there.
+        when_done: Whether frees that waited for other streams stand where those were done, as they may be
+            any time later; otherwise where they were asked for, with a note that they waited.
     """
     segments = None if entries and "pool_id" in entries[0] else _Segments(entries)
     reader = _HistoryReader(Requests(device), marks, limits, pool_number, pool_of_segment, segments)
     for entry in entries:
         reader.read(entry)
-    return reader.finish()
+    requests = reader.finish()
+    if when_done:
+        _free_when_done(requests, reader.completed)
+    return requests
+
+
+class _Completion(NamedTuple):
+    """Where a free that had waited completed: before the request at this position."""
+
+    position: int
+    time_us: int
+
+
+def _free_when_done(requests: Requests, completed: dict[int, _Completion]) -> None:
+    """Move the frees that waited to where they completed; those that never did are left out."""
+    waits = set(requests.waits)
+    at: dict[int, list[int]] = {}
+    for allocation in sorted(waits & completed.keys(), key=lambda waiting: completed[waiting].position):
+        at.setdefault(completed[allocation].position, []).append(allocation)
+    order, times, position_of = [], [], []
+    for position in range(len(requests.order) + 1):
+        for allocation in at.get(position, ()):
+            order.append(allocation)
+            times.append(completed[allocation].time_us)
+        position_of.append(len(order))
+        if position < len(requests.order) and requests.order[position] not in waits:
+            order.append(requests.order[position])
+            times.append(requests.time_us[position])
+    requests.order, requests.time_us, requests.waits = order, times, []
+    requests.marks = [mark._replace(position=position_of[mark.position]) for mark in requests.marks]
 
 
 class _GivenBack(NamedTuple):
@@ -190,6 +223,8 @@ class _HistoryReader:
         self._streams = {0: 0}
         self._live: dict[int, int] = {}  # allocation by address
         self._last_freed: tuple[int, int] | None = None  # address and allocation of the entry just read
+        self._waiting: dict[int, int] = {}  # allocation by address, of frees that did not complete yet
+        self.completed: dict[int, _Completion] = {}  # by allocation, of those that had waited
         self._reserved = 0
         self._asked = 0
         self._given_back: _GivenBack | None = None
@@ -198,9 +233,11 @@ class _HistoryReader:
     def read(self, entry: dict[str, Any]) -> None:
         action = entry["action"]
         if action == "free_completed":
-            if self._last_freed is None or self._last_freed[0] != entry["addr"]:
-                return  # it had waited, which is known
-            self._last_freed = None
+            if self._last_freed is not None and self._last_freed[0] == entry["addr"]:
+                self._last_freed = None
+            elif (allocation := self._waiting.pop(entry["addr"], None)) is not None:
+                position = len(self._requests.order)
+                self.completed[allocation] = _Completion(position, entry.get("time_us", -1))
             return
         self._free_waits()
         if action == "alloc":
@@ -247,7 +284,9 @@ class _HistoryReader:
     def _free_waits(self) -> None:
         """Note that the free read last did not complete at once."""
         if self._last_freed is not None:
-            self._requests.waits.append(self._last_freed[1])
+            address, allocation = self._last_freed
+            self._requests.waits.append(allocation)
+            self._waiting[address] = allocation
             self._last_freed = None
 
     def _give_back(self, entry: dict[str, Any]) -> None:
