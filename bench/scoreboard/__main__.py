@@ -9,11 +9,14 @@ there. Jobs of a project take turns by card and kind, so that an early end has s
 from __future__ import annotations
 
 import argparse
+import fcntl
+import hashlib
 import os
 import random
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -73,9 +76,10 @@ def main() -> None:
             for row in left[: options.jobs]:
                 if time.monotonic() > end:
                     break
-                if not is_left(row, tables.read(project.NAME)):
-                    continue  # another process has run it meanwhile
-                tables.put(row.project, row.job, replace(_run(row, laboratory), version=version))
+                with claimed(row, options.folder) as is_ours:
+                    if not is_ours or not is_left(row, tables.read(project.NAME)):
+                        continue  # another process runs it, or has run it meanwhile
+                    tables.put(row.project, row.job, replace(_run(row, laboratory), version=version))
         print(summary(_scored(rows, tables)))
         if options.page is not None:
             every = [row for project in PROJECTS.values() for row in project.rows(options.data)]
@@ -122,6 +126,21 @@ def _run(row: Row, laboratory: Laboratory) -> Answers:
     said = answers.problem or ", ".join(f"{item} {figure:g}" for item, figure in answers.figures.items())
     print(f"{time.strftime('%H:%M:%S')} {row.project} {row.job} in {seconds:.0f} s: {said[:300]}", flush=True)
     return answers
+
+
+@contextmanager
+def claimed(row: Row, folder: Path) -> Iterator[bool]:
+    """Keep other processes from the job of a row; yield whether none has it already."""
+    running = folder / "running"
+    running.mkdir(parents=True, exist_ok=True)
+    name = hashlib.sha256(f"{row.project} {row.job}".encode()).hexdigest()[:16]
+    with (running / name).open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True  # until the file is closed
 
 
 def in_turns(rows: list[Row]) -> list[Row]:

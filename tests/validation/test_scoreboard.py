@@ -11,7 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 
-from scoreboard.__main__ import in_turns, is_open
+from scoreboard.__main__ import claimed, in_turns, is_open
 from scoreboard.answers import Answers, AnswerTables
 from scoreboard.laboratory import HERE, Laboratory
 from scoreboard.page import write_page
@@ -356,6 +356,18 @@ def test_answers_of_another_version_and_failures_run_again_if_that_is_wanted():
     assert not is_open(BATCH, Answers({"batch": 1.0}, version="old"), None, retry=False)
     assert not is_open(BATCH, failed, "new", retry=False)
     assert is_open(BATCH, failed, "new", retry=True)
+
+
+def test_a_job_that_runs_is_left_to_whoever_runs_it(tmp_path):
+    other = replace(BATCH, job="infer/other/224")
+    with (
+        claimed(BATCH, tmp_path) as first,
+        claimed(BATCH, tmp_path) as second,
+        claimed(other, tmp_path) as third,
+    ):
+        assert (first, second, third) == (True, False, True)
+    with claimed(BATCH, tmp_path) as again:
+        assert again
 
 
 def test_every_kind_and_card_has_a_turn_before_any_has_two():
