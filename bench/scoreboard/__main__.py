@@ -62,16 +62,16 @@ def main() -> None:
     wanted = None if options.stale else version
     chosen = [PROJECTS[name] for name in options.projects or PROJECTS]
     end = time.monotonic() + options.seconds
+
+    def is_left(row: Row, known: dict[str, Answers]) -> bool:
+        return is_open(row, known.get(row.job), wanted, retry=options.retry)
+
     try:
         rows: list[Row] = []
         for project in chosen:
             own = [row for row in project.rows(options.data) if options.only in row.job]
             rows += own
             known = tables.read(project.NAME)
-
-            def is_left(row: Row, known: dict[str, Answers]) -> bool:
-                return is_open(row, known.get(row.job), wanted, retry=options.retry)
-
             left = [row for row in in_turns(own) if is_left(row, known)]
             for row in left[: options.jobs]:
                 if time.monotonic() > end:

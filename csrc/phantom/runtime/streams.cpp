@@ -40,7 +40,9 @@ Registry& registry() {
     if (machine().most_waiting > 0) made->progress = std::make_unique<Progress>(machine().most_waiting);
     for (unsigned device = 0; device < kMostDevices; ++device) {
       made->defaults[device].device = static_cast<int>(device);
-      if (made->progress) made->defaults[device].line = made->progress->add_line();
+      if (made->progress && machine().has(static_cast<int>(device))) {
+        made->defaults[device].line = made->progress->add_line();
+      }
     }
     return made;
   }();

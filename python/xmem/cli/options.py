@@ -207,8 +207,8 @@ Behind = Annotated[
     bool,
     typer.Option(
         "--behind",
-        help="Keep the phantom GPU as far behind the script as a GPU can be: for the most that memory of "
-        "other streams and of collectives can take.",
+        help="Keep the phantom GPU as far behind the script as a GPU can be: for about the most that "
+        "memory of other streams and of collectives can take.",
     ),
 ]
 KeepInit = Annotated[

@@ -27,6 +27,7 @@ from xmem.estimation.estimate import (
     SimulationSummary,
     TraceSummary,
 )
+from xmem.estimation.gpu_speed import notes_on_gpu_speed
 from xmem.estimation.holders import NO_LINE, OUTSIDE_OF_MODULES, OUTSIDE_OF_OPERATORS, Holders
 from xmem.estimation.need import WithoutLimit
 from xmem.estimation.open_recurrent import notes_on_recurrent_layers
@@ -35,14 +36,14 @@ from xmem.records import dataclass
 from xmem.run.job_settings import JobSettings, job_settings
 from xmem.run.recorded import Origin, Recorded
 from xmem.run.workload import Workload
-from xmem.simulation.alloc_conf import RULE_RELEASES, AllocatorOptions, release_of
+from xmem.simulation.alloc_conf import RULE_RELEASES, AllocatorOptions
 from xmem.simulation.replay import DeviceAction, Replay, RequestKind, Requests
 from xmem.simulation.replay import replay as replay_requests
 from xmem.simulation.stretches import highest_of_stretches
 from xmem.text.units import format_bytes
 from xmem.trace.attribution import CATEGORY_LABELS, Attribution, Phase, trains
 from xmem.trace.blocks import NEVER, BlockTable
-from xmem.trace.notes import CardNote, Mode, PhantomNotes, ValueRead
+from xmem.trace.notes import CardNote, Mode, ValueRead
 from xmem.trace.trace import Trace
 
 _GRANULE_BYTES = 512  # the caching allocator's rounding, kMinBlockSize
@@ -51,11 +52,7 @@ _GRAVE = 0.01  # share of the measured peak that the replay may miss without a w
 _ALIKE = 0.01
 _MOST_PATHS = 1000
 _CURVE_POINTS = 200
-_NOTABLE_SHARE = 0.01  # of the peak, in blocks that other streams use
 _WHOLE_ITERATION = 2  # optimizer steps that enclose one
-# From this release on, NCCL's watchdog lets go of the buffers that futures wait for.
-_FIRST_THAT_HOLDS_BUCKETS = (2, 7)
-_BUCKET = "DistributedDataParallel.bucket"
 _COLLECTIVES = ("nccl:", "gloo:", "c10d::", "record_param_comms")
 
 
@@ -269,49 +266,6 @@ def _managed(cards: Sequence[CardNote]) -> Iterator[str]:
         )
 
 
-def _freed_late(context: Recorded, phantom: PhantomNotes) -> Iterator[str]:
-    """Describe when blocks were freed that the GPU may still work on after the script is done with them."""
-    if phantom.behind:
-        yield (
-            "the phantom GPU was as far behind the script as a GPU can be: what other streams and "
-            "collectives use was freed as late as possible"
-        )
-        return
-    waited_bytes, blocks = 0, 0
-    for requests in phantom.requests:
-        if requests.device == context.traced_device[1]:
-            waited_bytes += sum(requests.size_bytes[row] for row in requests.waits)
-            blocks += len(requests.waits)
-    peak = phantom.busiest
-    if peak is not None and waited_bytes > _NOTABLE_SHARE * peak.peak_reserved_bytes:
-        yield (
-            f"{blocks} blocks of {format_bytes(waited_bytes)} in all were freed while another stream used "
-            "them, and were free at once here; a GPU that is behind the script frees them later, which may "
-            "take more memory; run with --behind for the most that it takes"
-        )
-
-
-def _let_go_early(context: Recorded, phantom: PhantomNotes) -> Iterator[str]:
-    """Describe that DDP's first buckets went before the second iteration, which depends on its speed."""
-    version = context.notes.torch_version
-    if phantom.behind or version is None or release_of(version) < _FIRST_THAT_HOLDS_BUCKETS:
-        return
-    tensors, first_bytes, seen = context.notes.tensors, 0, set()
-    for name, size_bytes in zip(tensors.name, tensors.size_bytes, strict=True):
-        if name.startswith(_BUCKET):
-            if name in seen:  # made anew in the second iteration
-                break
-            seen.add(name)
-            first_bytes += size_bytes
-    peak = phantom.busiest
-    if peak is not None and first_bytes > _NOTABLE_SHARE * peak.peak_reserved_bytes:
-        yield (
-            f"DDP's first buckets of {format_bytes(first_bytes)} went before the second iteration, as on a "
-            "GPU whose iterations take 100 ms or more; with shorter ones they stay until the third; run with "
-            "--behind for the memory that it takes then"
-        )
-
-
 def _cudnn_planned(planner: Mapping[str, str]) -> Iterator[str]:
     """Describe the source of convolution workspaces that the job's own cuDNN did not choose."""
     bundled, version = planner.get("bundled_version"), planner.get("version")
@@ -388,8 +342,7 @@ def assumptions(context: Recorded, device: Device | None) -> Iterator[str]:
         yield from _values_read(notes.phantom.values)
         yield from _cudnn_planned(notes.phantom.cudnn)
         yield from _managed(notes.phantom.cards)
-        yield from _freed_late(context, notes.phantom)
-        yield from _let_go_early(context, notes.phantom)
+        yield from notes_on_gpu_speed(context, notes.phantom)
     elif not origin.on_cpu:
         yield "the trace was recorded on a GPU: its allocations are replayed as they were"
         if not trains(context.attribution):
