@@ -120,6 +120,29 @@ def test_work_in_a_graph_is_not_waited_for_before_it_runs(python, tmp_path):
     run(python, tmp_path, script, behind=True)
 
 
+# The next allocation follows the free at once, so the history does not tell that it waited.
+PREFETCHING = """
+    import torch
+    copies = torch.cuda.Stream()
+    model = torch.nn.Linear(1024, 1024).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for step in range(4):
+        with torch.cuda.stream(copies):
+            x = torch.randn(4096, 1024).pin_memory().to("cuda", non_blocking=True)
+        torch.cuda.current_stream().wait_stream(copies)
+        x.record_stream(torch.cuda.current_stream())
+        model(x).sum().backward()
+        optimizer.step()
+        del x
+"""
+
+
+def test_the_estimate_knows_a_loader_on_a_stream_of_its_own(python, tmp_path):
+    estimate = xmem.estimate(run(python, tmp_path, PREFETCHING, behind=False).path, gpu="h100")
+    (said,) = [text for text in estimate.assumptions if "record_stream" in text]
+    assert "run with --behind" in said
+
+
 DDP = """
     import os, sys, torch
     import torch.distributed as dist
