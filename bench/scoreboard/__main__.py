@@ -22,12 +22,14 @@ from pathlib import Path
 
 from accuracy.cache import digest
 from scoreboard.answers import KEPT, Answers, AnswerTables
+from scoreboard.calibration import as_text
 from scoreboard.laboratory import HERE, Laboratory
 from scoreboard.page import write_page
 from scoreboard.projects import PROJECTS
 from scoreboard.rows import Row
 from scoreboard.score import Scored, score, summary
 from xmem.errors import XmemError
+from xmem.files.writing import write_whole
 from xmem.phantom.installation import library_folder
 
 
@@ -50,6 +52,9 @@ def main() -> None:
         "--page",
         type=Path,
         help="write the page of the documentation, with all projects, and its picture here",
+    )
+    parser.add_argument(
+        "--calibration", type=Path, help="write the residuals of all projects, for intervals of estimates"
     )
     options = parser.parse_args()
     laboratory = Laboratory(
@@ -81,9 +86,14 @@ def main() -> None:
                         continue  # another process runs it, or has run it meanwhile
                     tables.put(row.project, row.job, replace(_run(row, laboratory), version=version))
         print(summary(_scored(rows, tables)))
-        if options.page is not None:
-            every = [row for project in PROJECTS.values() for row in project.rows(options.data)]
-            write_page(_scored(every, tables), options.page, version)
+        if options.page is not None or options.calibration is not None:
+            every = _scored(
+                [row for project in PROJECTS.values() for row in project.rows(options.data)], tables
+            )
+            if options.page is not None:
+                write_page(every, options.page, version)
+            if options.calibration is not None:
+                write_whole(options.calibration, as_text(every).encode())
     except (XmemError, OSError) as error:
         sys.exit(f"{error}")
 

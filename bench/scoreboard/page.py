@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from scoreboard.calibration import holds
 from scoreboard.plot import write_plot
 from scoreboard.score import Scored
 from xmem.files.writing import write_whole
@@ -63,6 +64,8 @@ def write_page(scored: Sequence[Scored], page: Path, version: str) -> None:
         text += "\n## Beside the publisher's own estimator\n\n" + _rival_table(rivals)
     if batch_rows:
         text += "\n## The largest batch that fits\n\n" + _BATCHES + _batch_table(batch_rows)
+    if bytes_rows:
+        text += "\n## Intervals\n\n" + _INTERVALS + _interval_table(scored)
     text += "\n## What differs by more than 1%, and why\n\n" + _differences(scored)
     text += "\n## What gave no figure\n\n" + _without(scored)
     write_whole(page, text.encode())
@@ -73,6 +76,28 @@ phantom GPU of the card's size, it finds a batch itself. *Near*: another one tha
 same with 2% less or 2% more memory, so the verdict hangs on the last 2% of the card.
 
 """
+
+_INTERVALS = """Estimates of jobs without convolutions get their interval from these figures, each project
+with the same weight (`python/xmem/estimation/calibration.py`). Below, the interval for the jobs of each project
+is made from all other projects. Rows whose cause is theirs are left out, and so are those whose estimate says
+that it depends on the speed of the GPU. `xmem_paper` is the measured runs of the paper's authors.
+
+"""
+_CONFIDENCES = (0.9, 0.99)
+
+
+def _interval_table(scored: Sequence[Scored]) -> str:
+    lines = [
+        "| project | jobs | " + " | ".join(f"inside at {confidence:g}" for confidence in _CONFIDENCES) + " |",
+        "| --- | --: " + "| --: " * len(_CONFIDENCES) + "|",
+    ]
+    held = [holds(scored, confidence) for confidence in _CONFIDENCES]
+    for project in sorted(held[0]):
+        shares = [f"{of[project][0]} ({of[project][0] / of[project][1]:.0%})" for of in held]
+        lines.append(f"| {project} | {held[0][project][1]} | {' | '.join(shares)} |")
+    means = [f"{np.mean([inside / jobs for inside, jobs in of.values()]):.1%}" for of in held]
+    lines.append(f"| mean of projects | | {' | '.join(means)} |")
+    return "\n".join(lines) + "\n"
 
 
 def _bytes_table(scored: Iterable[Scored]) -> str:

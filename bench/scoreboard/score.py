@@ -31,6 +31,7 @@ class Scored:
         problem: Why there is no figure.
         whose: Where the cause of a difference lies.
         cause: What it is.
+        is_said: Whether our estimate says that the figure hangs on this.
         version: Of the sources that gave our figure; empty if it was not noted.
     """
 
@@ -40,6 +41,7 @@ class Scored:
     problem: str = ""
     whose: Whose = ""
     cause: str = ""
+    is_said: bool = False
     version: str = ""
 
     @property
@@ -50,16 +52,16 @@ class Scored:
 
 def score(row: Row, answers: Answers | None) -> Scored:
     """Compare a row with our answers to its job."""
-    whose, cause = _cause(row)
+    whose, cause, is_said = _cause(row)
     if whose == "left out":
         return Scored(row, None, "left out", "", "", cause)
     if answers is None:
-        return Scored(row, None, "not run", "", whose, cause)
+        return Scored(row, None, "not run", "", whose, cause, is_said)
     figure = answers.figures.get(row.item)
     if figure is None:
         problem = answers.problem or answers.problems.get(row.item, "the job did not give this figure")
-        return Scored(row, None, "failed", problem, whose, cause)
-    return Scored(row, figure, _verdict(row, figure, answers), "", whose, cause, answers.version)
+        return Scored(row, None, "failed", problem, whose, cause, is_said)
+    return Scored(row, figure, _verdict(row, figure, answers), "", whose, cause, is_said, answers.version)
 
 
 def _verdict(row: Row, figure: float, answers: Answers) -> Verdict:
@@ -71,17 +73,19 @@ def _verdict(row: Row, figure: float, answers: Answers) -> Verdict:
     return "equal" if abs(figure - row.truth) <= row.rounding else "off"
 
 
-def _cause(row: Row) -> tuple[Whose | Literal["left out"], str]:
-    for pattern, whose, text in _causes():
+def _cause(row: Row) -> tuple[Whose | Literal["left out"], str, bool]:
+    for pattern, whose, text, is_said in _causes():
         if fnmatch(f"{row.project}:{row.job}:{row.item}", pattern):
-            return whose, text
-    return "", ""
+            return whose, text, is_said
+    return "", "", False
 
 
 @cache
-def _causes() -> list[tuple[str, Whose, str]]:
+def _causes() -> list[tuple[str, Whose, str, bool]]:
     table = tomllib.loads((HERE / "causes.toml").read_text())
-    return [(cause["rows"], cause["whose"], cause["cause"]) for cause in table["causes"]]
+    return [
+        (cause["rows"], cause["whose"], cause["cause"], cause.get("said", False)) for cause in table["causes"]
+    ]
 
 
 def summary(scored: Iterable[Scored]) -> str:

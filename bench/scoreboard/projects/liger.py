@@ -14,6 +14,7 @@ import tempfile
 import tomllib
 from collections.abc import Iterator
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,12 @@ _CONFIG = re.compile(r"mode=(\S*) ([^=]+)=(\S+) ?(.*)")
 _MEASURED = re.compile(r"measured (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)")
 # The table has four decimals of a MiB, written from a float.
 _ROUNDING_BYTES = 1024
+# These tables compare implementations of the library's kernels: their scripts run once for each, and the
+# library's provider gets its name. The first one is what the library takes by itself.
+_COMPARED = {
+    "all_benchmark_data_cutile": {"": "liger_triton", "cutile": "liger_cutile"},
+    "all_benchmark_data_cutedsl": {"": "liger_triton", "cutedsl": "liger_cutedsl"},
+}
 
 
 def rows(data: Path) -> Iterator[Row]:
@@ -81,7 +88,7 @@ def run(row: Row, laboratory: Laboratory) -> Answers:
     with tempfile.TemporaryDirectory(prefix="scoreboard-") as folder:
         output, times = Path(folder) / "rows.json", Path(folder) / "times.json"
         times.write_text(json.dumps(_published_times(laboratory, path, commit)))
-        for arguments in setting["runs"]:
+        for implementation, arguments in product(_COMPARED.get(table, {"": "liger"}), setting["runs"]):
             output.unlink(missing_ok=True)
             command = [python, HERE / "scripts" / "liger_rows.py", output, _script(code, kernel)]
             command += [times if setting["times"] == "published" else "short", setting["modes"]]
@@ -89,9 +96,18 @@ def run(row: Row, laboratory: Laboratory) -> Answers:
             ran = laboratory.on_phantom(
                 [str(part) for part in command],
                 row.gpu,
-                variables={"PYTHONPATH": f"{own / 'src'}:{code}"},
+                variables={
+                    "PYTHONPATH": f"{own / 'src'}:{code}",
+                    "LIGER_KERNEL_IMPL": implementation,
+                    # How fast Triton's kernels would be changes nothing, and some take ten minutes of it.
+                    "DISABLE_PTXAS_OPT": "1",
+                },
             )
-            points += json.loads(output.read_text()) if output.exists() else [{"fatal": ran.problem}]
+            found = json.loads(output.read_text()) if output.exists() else [{"fatal": ran.problem}]
+            for point in found if table in _COMPARED else ():
+                rename = setting["renamed"], _COMPARED[table][implementation]
+                point["provider"] = _renamed(point.get("provider", ""), *rename)
+            points += found
     figures, problems, fatal = {}, {}, ""
     for point in points:
         if "fatal" in point:
@@ -105,6 +121,19 @@ def run(row: Row, laboratory: Laboratory) -> Answers:
         else:
             problems[item] = point["error"]
     return Answers(figures, problems, fatal if not figures else "", laboratory.torch(setting["environment"]))
+
+
+def _renamed(provider: str, rule: str, name: str) -> str:
+    """The library's provider under the name of its implementation.
+
+    Args:
+        provider: As the script has it.
+        rule: ``whole`` if only ``liger`` itself is renamed, ``beginning`` if ``liger-fp32`` is too.
+        name: The implementation's.
+    """
+    if provider == "liger" or (rule == "beginning" and provider.startswith("liger")):
+        return name + provider.removeprefix("liger")
+    return provider
 
 
 def _item(provider: str, mode: str, x_name: str, x: str, config: str) -> str:

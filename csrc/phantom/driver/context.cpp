@@ -210,6 +210,14 @@ PHANTOM_EXPORT int cuCtxGetDevice(int* device) {
   return kSuccess;
 }
 
+PHANTOM_EXPORT int cuCtxGetDevice_v2(int* device, void* context) {
+  note(Function::cuCtxGetDevice_v2);
+  if (context == nullptr) return cuCtxGetDevice(device);
+  if (!machine().has(device_of_context(context))) return kInvalidContext;
+  *device = device_of_context(context);
+  return kSuccess;
+}
+
 PHANTOM_EXPORT int cuCtxGetFlags(unsigned* flags) {
   note(Function::cuCtxGetFlags);
   *flags = 0;

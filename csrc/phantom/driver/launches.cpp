@@ -79,11 +79,6 @@ int set_attribute(const void* function, int attribute, int value) {
   return attribute == kDynamicSharedBytes ? allow_dynamic_shared(function, value) : kSuccess;
 }
 
-int launch_by_driver(const void* function, const LaunchShape& shape, void* stream, void** arguments) {
-  const int error = launch_kernel(function, shape, stream, arguments);
-  return error != kInvalidConfiguration ? error : kInvalidValue;
-}
-
 using SharedBytesOfBlock = std::size_t (*)(int block_size);
 
 // The block size that fills a multiprocessor best; the larger of equals.
@@ -112,7 +107,7 @@ PHANTOM_EXPORT int cuLaunchKernel(const void* function, unsigned grid_x, unsigne
                                   void* stream, void** arguments, void**) {
   note(Function::cuLaunchKernel);
   const LaunchShape shape{{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, 0};
-  return function != nullptr ? launch_by_driver(function, shape, stream, arguments) : kInvalidHandle;
+  return launch_by_driver(function, shape, stream, arguments);
 }
 
 PHANTOM_EXPORT int cuLaunchCooperativeKernel(const void* function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
@@ -120,7 +115,7 @@ PHANTOM_EXPORT int cuLaunchCooperativeKernel(const void* function, unsigned grid
                                              unsigned shared_bytes, void* stream, void** arguments) {
   note(Function::cuLaunchCooperativeKernel);
   const LaunchShape shape{{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, 0};
-  return function != nullptr ? launch_by_driver(function, shape, stream, arguments) : kInvalidHandle;
+  return launch_by_driver(function, shape, stream, arguments);
 }
 
 PHANTOM_EXPORT int cuLaunchKernelEx(const DriverLaunchConfig* config, const void* function, void** arguments, void**) {
@@ -128,7 +123,7 @@ PHANTOM_EXPORT int cuLaunchKernelEx(const DriverLaunchConfig* config, const void
   if (config == nullptr) return kInvalidValue;
   const LaunchShape shape{config->grid, config->block, config->dynamic_shared_bytes,
                           cluster_blocks_of(config->attributes, config->attribute_count)};
-  return function != nullptr ? launch_by_driver(function, shape, config->stream, arguments) : kInvalidHandle;
+  return launch_by_driver(function, shape, config->stream, arguments);
 }
 
 PHANTOM_EXPORT int cuFuncGetAttribute(int* value, int attribute, const void* function) {

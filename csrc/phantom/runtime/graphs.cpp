@@ -1,4 +1,5 @@
-// CUDA graphs: a captured graph keeps its private pool's memory, which is the caller's; launching one does nothing.
+// CUDA graphs: a captured graph keeps its private pool's memory, which is the caller's; launching one does nothing but
+// what its allocation nodes do.
 #include <cstddef>
 #include <memory>
 
@@ -6,6 +7,7 @@
 #include "machine/calls.hpp"
 #include "machine/last_error.hpp"
 #include "memory/contents.hpp"
+#include "runtime/graph_memory.hpp"
 #include "runtime/launch_log.hpp"
 #include "runtime/streams.hpp"
 
@@ -57,6 +59,7 @@ PHANTOM_EXPORT int cudaGraphExecDestroy(void* executable) {
 
 PHANTOM_EXPORT int cudaGraphLaunch(void* executable, void* stream) {
   note(Function::cudaGraphLaunch);
+  if (const int error = launch_memory(graph_of(executable)->memory()); error != kSuccess) return fail(error);
   launched(stream);
   if (logs_launches()) log_graph(graph_of(executable)->work, stream);
   return kSuccess;

@@ -91,6 +91,12 @@ int launch_kernel(const void* handle, const LaunchShape& shape, void* stream, vo
   return kSuccess;
 }
 
+int launch_by_driver(const void* handle, const LaunchShape& shape, void* stream, void** arguments) {
+  if (handle == nullptr) return kInvalidHandle;
+  const int error = launch_kernel(handle, shape, stream, arguments);
+  return error != kInvalidConfiguration ? error : kInvalidValue;
+}
+
 const void* keep_kernel(Kernel kernel) {
   auto* handle = new char();  // an address that nothing else has, also not a registered symbol
   LoadedKernels& kept = loaded_kernels();

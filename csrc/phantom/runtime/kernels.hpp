@@ -39,6 +39,9 @@ unsigned cluster_blocks_of(const void* attributes, unsigned count);
 // value that was not computed. The arguments are null where they are passed in another way.
 int launch_kernel(const void* handle, const LaunchShape& shape, void* stream, void** arguments);
 
+// The same with the driver's errors, which has none of its own for a launch beyond the limits.
+int launch_by_driver(const void* handle, const LaunchShape& shape, void* stream, void** arguments);
+
 // Gives a kernel a handle (a CUfunction, CUkernel or cudaKernel_t), and takes it back.
 const void* keep_kernel(Kernel kernel);
 void drop_kernel(const void* handle);

@@ -15,6 +15,7 @@
 #include "machine/ledger.hpp"
 #include "machine/machine.hpp"
 #include "memory/contents.hpp"
+#include "memory/device_memory.hpp"
 
 namespace xmem::phantom {
 namespace {
@@ -22,6 +23,7 @@ namespace {
 constexpr int kLeastPriority = 0;
 constexpr int kGreatestPriority = -5;
 constexpr unsigned kDisableTiming = 2;
+constexpr int kNoDeviceOfItsOwn = -1;  // of a stream that only puts work into a graph
 
 struct Registry {
   std::mutex mutex;
@@ -136,6 +138,50 @@ int capture_info(void* handle, int* status, unsigned long long* id, void** graph
 }
 
 }  // namespace
+
+Graph::~Graph() {
+  for (const MemoryNode& node : memory_) {
+    if (node.size > 0) release_addresses(reinterpret_cast<void*>(node.address), node.size);
+  }
+}
+
+void Graph::add_memory(const MemoryNode& node) {
+  const std::lock_guard lock(mutex_);
+  memory_.push_back(node);
+}
+
+std::vector<MemoryNode> Graph::memory() const {
+  const std::lock_guard lock(mutex_);
+  return memory_;
+}
+
+IntoGraph::IntoGraph(std::shared_ptr<Graph> graph) {
+  Registry& kept = registry();
+  const std::lock_guard lock(kept.mutex);
+  auto made = std::make_unique<Stream>();
+  made->device = kNoDeviceOfItsOwn;
+  stream_ = made.get();
+  made->capture = std::make_shared<Capture>(Capture{kept.next_capture++, std::move(graph), stream_, false});
+  kept.open_captures.fetch_add(1, std::memory_order_relaxed);
+  kept.streams[stream_] = std::move(made);
+}
+
+IntoGraph::~IntoGraph() {
+  Registry& kept = registry();
+  const std::lock_guard lock(kept.mutex);
+  kept.open_captures.fetch_sub(1, std::memory_order_relaxed);
+  kept.streams.erase(stream_);
+}
+
+int record_into_graph(void* handle) {
+  Registry& kept = registry();
+  const std::lock_guard lock(kept.mutex);
+  Event* event = known_event(kept, handle);
+  if (event == nullptr) return kInvalidHandle;
+  event->recorded_ns = now_ns();
+  event->mark = {};
+  return kSuccess;
+}
 
 Stream& stream_of(void* handle) {
   Registry& kept = registry();

@@ -6,16 +6,30 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <vector>
 
+#include "runtime/graph_memory.hpp"
 #include "runtime/progress.hpp"
 
 namespace xmem::phantom {
 
 // A recorded graph: how much was captured, for nothing of it is ever computed.
 struct Graph {
+  Graph() = default;
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+  ~Graph();  // gives back the addresses of its allocations
+
+  void add_memory(const MemoryNode& node);
+  std::vector<MemoryNode> memory() const;
+
   std::atomic<std::uint64_t> nodes{0};
   std::vector<std::uint32_t> work;  // of the launch log, under its lock
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<MemoryNode> memory_;
 };
 
 struct Capture {
@@ -55,6 +69,22 @@ void issued(void* stream);
 void wait_for_stream(void* stream);
 void wait_for_event(void* event);
 void wait_for_device();
+
+// A stream that puts work into a graph while it lives, as a capture that only its owner sees.
+class IntoGraph {
+ public:
+  explicit IntoGraph(std::shared_ptr<Graph> graph);
+  IntoGraph(const IntoGraph&) = delete;
+  IntoGraph& operator=(const IntoGraph&) = delete;
+  ~IntoGraph();
+  void* stream() const { return stream_; }
+
+ private:
+  void* stream_;
+};
+
+// An event of a graph, which is recorded with each of its launches: as if it had been when it was put there.
+int record_into_graph(void* event);
 
 // Whether a capture is open on the stream.
 std::shared_ptr<Capture> capture_of(void* stream);

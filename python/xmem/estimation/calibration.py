@@ -10,7 +10,8 @@ independent ones. So a new excess exceeds x with probability (1 + x / (i e)) ** 
 m / (n + 1) that lies above u at all.
 
 Traces that others recorded are of libraries that share nothing, and one job can have several of them. There,
-the residuals are listed by library and job (`LibraryResiduals`).
+the residuals are listed by library and job (`LibraryResiduals`). Runs that many projects published are listed
+by project and job (`ProjectResiduals`), each project with the same weight, however much it published.
 
 Each bound holds by itself with the confidence: the upper one is exceeded with probability at most 1 - c.
 """
@@ -18,8 +19,10 @@ Each bound holds by itself with the confidence: the upper one is exceeded with p
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
+from itertools import accumulate
 from typing import Any
 
 from xmem.errors import ConfigError
@@ -30,8 +33,15 @@ from xmem.records import dataclass
 
 DEFAULT_CONFIDENCE = 0.9
 KINDS = ("convolutional", "other")
-_FILES = ("calibration.toml", "calibration_of_foreign_traces.toml", "calibration_of_gpu_traces.toml")
+_FILES = (
+    "calibration.toml",
+    "calibration_of_foreign_traces.toml",
+    "calibration_of_gpu_traces.toml",
+    "calibration_of_published_runs.toml",
+)
+_AUTHORS = "xmem_paper"  # the project whose runs calibration.toml has
 _TAIL_SHARE = 5  # the largest fifth
+_ROUNDING = 1e-9  # of shares
 _LEAST_ROWS = 9  # enough to reach the default confidence without an extrapolated tail
 # Both are based on captures on the CPU and may substitute for each other.
 _KIN = {"cpu": "fitted", "fitted": "cpu"}
@@ -160,32 +170,137 @@ class LibraryResiduals:
         return sum(map(len, self.libraries.values()))
 
 
+@dataclass(frozen=True)
+class ProjectResiduals:
+    """Residuals of runs that projects published, by project and job.
+
+    Runs of a job err alike, so a job counts as its worst run, from above and from below separately. The next
+    run may be of any project, and there of any job: each project weighs the same, and so does each job within
+    one. Rows of such weights w bound a new one as n = 1 / sum(w^2) rows of the same weight do (Kish, Survey
+    Sampling, 1965, section 11.7).
+
+    Attributes:
+        projects: For each project its jobs, and for each job the residuals of its runs: truth over estimate,
+            less 1.
+    """
+
+    projects: Mapping[str, tuple[tuple[float, ...], ...]]
+
+    def upper(self, confidence: float) -> float:
+        """Return the bound that a new job exceeds with probability ``1 - confidence`` at most.
+
+        The bound is never negative.
+        """
+        return self._furthest(confidence, lambda residual: residual)
+
+    def lower(self, confidence: float) -> float:
+        """Return the bound that a new job stays below with that probability at most.
+
+        The bound is never positive.
+        """
+        return 0.0 - self._furthest(confidence, lambda residual: -residual)
+
+    def _furthest(self, confidence: float, outward: Callable[[float], float]) -> float:
+        weighted = sorted(
+            (max(outward(residual) for residual in job), 1 / len(jobs) / len(self.projects))
+            for jobs in self.projects.values()
+            for job in jobs
+        )
+        values, weights = zip(*weighted, strict=True)
+        independent_share = min(len(self.projects) / _effective_rows(weights), 1.0)
+        return max(_upper_of_weighted(values, weights, confidence, independent_share), 0.0)
+
+    def is_continued(self, confidence: float) -> bool:
+        """Return whether there are too few jobs, so that the tail is extrapolated."""
+        return _share(_effective_rows(self._weights), confidence) > 1
+
+    def held_out(self, confidence: float) -> dict[str, tuple[int, int]]:
+        """Return for each project how many of its jobs the bounds of all others hold, and how many it has."""
+        found = {}
+        for left_out, jobs in self.projects.items() if len(self.projects) > 1 else ():
+            others = ProjectResiduals({name: of for name, of in self.projects.items() if name != left_out})
+            low, high = others.lower(confidence), others.upper(confidence)
+            found[left_out] = sum(low <= min(job) and max(job) <= high for job in jobs), len(jobs)
+        return found
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether bounds can be made from these rows."""
+        return _effective_rows(self._weights) >= _LEAST_ROWS
+
+    @property
+    def words(self) -> str:
+        """What was measured, for people."""
+        return f"{len(self._weights)} measured jobs of {len(self.projects)} projects"
+
+    @property
+    def _weights(self) -> tuple[float, ...]:
+        return tuple(
+            1 / len(jobs) / len(self.projects) for jobs in self.projects.values() for _ in range(len(jobs))
+        )
+
+
 def _rank(rows: int, confidence: float) -> int:
     return math.ceil(round((rows + 1) * confidence, 9))
 
 
+def _effective_rows(weights: Sequence[float]) -> float:
+    """Return how many rows of one weight are as much evidence as rows of these, which sum up to 1."""
+    return 1 / sum(weight * weight for weight in weights)
+
+
+def _share(rows: float, confidence: float) -> float:
+    """Return the share of the weight that must lie at or below a bound; above 1, rows are too few."""
+    return round((rows + 1) / rows * confidence, 9)
+
+
 def _upper(ascending: Sequence[float], confidence: float, independent_share: float) -> float:
-    rows, rank = len(ascending), _rank(len(ascending), confidence)
-    if rank <= rows:
-        return ascending[rank - 1]
-    beyond = max(rows // _TAIL_SHARE, 1)
-    threshold = ascending[rows - beyond - 1] if beyond < rows else ascending[0]
-    mean_excess = sum(value - threshold for value in ascending[rows - beyond :]) / beyond
-    times_rarer = beyond / ((rows + 1) * (1 - confidence))
-    independent = max(beyond * independent_share, 1.0)
+    rows = len(ascending)
+    return _upper_of_weighted(ascending, [1 / rows] * rows, confidence, independent_share)
+
+
+def _upper_of_weighted(
+    ascending: Sequence[float], weights: Sequence[float], confidence: float, independent_share: float
+) -> float:
+    rows = _effective_rows(weights)
+    share = _share(rows, confidence)
+    below = list(accumulate(weights))
+    if share <= 1:
+        return ascending[min(bisect_left(below, share - _ROUNDING), len(below) - 1)]
+    # Those above: as many as weigh a fifth at most, and at least one.
+    first = min(bisect_left(below, 1 - 1 / _TAIL_SHARE - _ROUNDING) + 1, len(ascending) - 1)
+    above = sum(weights[first:])
+    threshold = ascending[max(first - 1, 0)]
+    excesses = zip(ascending[first:], weights[first:], strict=True)
+    mean_excess = sum((value - threshold) * weight for value, weight in excesses) / above
+    times_rarer = above * rows / ((rows + 1) * (1 - confidence))
+    independent = max(above * rows * independent_share, 1.0)
     growth = math.expm1(math.log(times_rarer) / independent)
     continued = threshold + independent * mean_excess * growth
     return max(continued, ascending[-1])
 
 
-Calibration = Mapping[str, Mapping[str, Residuals | LibraryResiduals]]
+Group = Residuals | LibraryResiduals | ProjectResiduals
+Calibration = Mapping[str, Mapping[str, Group]]
 
 
 @cache
 def shipped() -> Calibration:
     """Return the residuals that come with xmem, by way and kind; empty for those never measured."""
-    texts = [read_data(name) for name in _FILES if (DATA / name).is_file()]
-    return {way: kinds for text in texts for way, kinds in parse(text).items()}
+    found: dict[str, dict[str, Group]] = {}
+    for text in (read_data(name) for name in _FILES if (DATA / name).is_file()):
+        for way, kinds in parse(text).items():
+            for kind, group in kinds.items():
+                known = found.setdefault(way, {}).get(kind)
+                if isinstance(known, Residuals) and isinstance(group, ProjectResiduals):
+                    group = with_authors(known, group)
+                found[way][kind] = group
+    return found
+
+
+def with_authors(authors: Residuals, published: ProjectResiduals) -> ProjectResiduals:
+    """Return what projects published, with the runs of the paper's authors as one more; each is a job."""
+    return ProjectResiduals({_AUTHORS: tuple((value,) for value in authors.values), **published.projects})
 
 
 def parse(text: str) -> Calibration:
@@ -203,15 +318,22 @@ def parse(text: str) -> Calibration:
         ) from error
 
 
-def _group(group: Mapping[str, Any]) -> Residuals | LibraryResiduals:
-    if "libraries" not in group:
-        return Residuals(tuple(sorted(float(value) for value in group["residuals"])), int(group["models"]))
-    return LibraryResiduals(
-        {
-            library: tuple(tuple(float(residual) for residual in job) for job in jobs)
-            for library, jobs in group["libraries"].items()
-        }
-    )
+def _group(group: Mapping[str, Any]) -> Group:
+    if "libraries" in group:
+        return LibraryResiduals(_jobs_by_name(group["libraries"]))
+    if "projects" in group:
+        return ProjectResiduals(_jobs_by_name(group["projects"]))
+    return Residuals(tuple(sorted(float(value) for value in group["residuals"])), int(group["models"]))
+
+
+def _jobs_by_name(table: Mapping[str, Any]) -> dict[str, tuple[tuple[float, ...], ...]]:
+    found = {
+        name: tuple(tuple(float(residual) for residual in job) for job in jobs)
+        for name, jobs in table.items()
+    }
+    if not all(jobs and all(jobs) for jobs in found.values()):
+        raise ValueError("a job without residuals")
+    return found
 
 
 def render(calibration: Calibration, source: str) -> str:
@@ -225,11 +347,10 @@ def render(calibration: Calibration, source: str) -> str:
     for way, kinds in calibration.items():
         for kind, group in kinds.items():
             if isinstance(group, LibraryResiduals):
-                lines += ["", f"[{way}.{kind}.libraries]"]
-                for library, jobs in group.libraries.items():
-                    lines.append(f"{library} = [")
-                    lines += [f"    [{', '.join(f'{residual:.5f}' for residual in job)}]," for job in jobs]
-                    lines.append("]")
+                lines += ["", f"[{way}.{kind}.libraries]", *_rendered_jobs(group.libraries)]
+                continue
+            if isinstance(group, ProjectResiduals):
+                lines += ["", f"[{way}.{kind}.projects]", *_rendered_jobs(group.projects)]
                 continue
             lines += ["", f"[{way}.{kind}]", f"models = {group.models}", "residuals = ["]
             shown = [f"{value:.5f}" for value in group.values]
@@ -237,6 +358,13 @@ def render(calibration: Calibration, source: str) -> str:
                 lines.append("    " + ", ".join(shown[start : start + 10]) + ",")
             lines.append("]")
     return "\n".join(lines) + "\n"
+
+
+def _rendered_jobs(jobs_by_name: Mapping[str, tuple[tuple[float, ...], ...]]) -> Iterator[str]:
+    for name, jobs in jobs_by_name.items():
+        yield f"{name} = ["
+        yield from (f"    [{', '.join(f'{residual:.5f}' for residual in job)}]," for job in jobs)
+        yield "]"
 
 
 def require_confidence(confidence: float) -> None:
@@ -310,9 +438,7 @@ def is_calibrated(way: str, kind: str) -> bool:
     return found is not None and found.is_enough
 
 
-def _residuals(
-    calibration: Calibration, way: str, kind: str
-) -> tuple[str, Residuals | LibraryResiduals] | None:
+def _residuals(calibration: Calibration, way: str, kind: str) -> tuple[str, Group] | None:
     """Return residuals of this kind, else of the nearest with enough rows; convolutions are less certain."""
     for near_kind in dict.fromkeys((kind, "convolutional")):
         for near_way in (way, _KIN.get(way, way)):

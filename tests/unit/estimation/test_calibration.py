@@ -10,6 +10,7 @@ import pytest
 from xmem.errors import ConfigError
 from xmem.estimation.calibration import (
     LibraryResiduals,
+    ProjectResiduals,
     Residuals,
     interval,
     is_calibrated,
@@ -17,6 +18,7 @@ from xmem.estimation.calibration import (
     render,
     require_confidence,
     shipped,
+    with_authors,
 )
 from xmem.estimation.estimate import Bounds
 
@@ -202,6 +204,71 @@ def test_what_does_not_hold_for_a_library_left_out_is_not_enough() -> None:
     assert not LibraryResiduals({"a": ((0.0,),) * 20}).is_enough  # nothing to hold it against
 
 
+def projects_of(values: dict[str, list[float]]) -> ProjectResiduals:
+    """Projects of jobs with one run each."""
+    return ProjectResiduals({name: tuple((value,) for value in of) for name, of in values.items()})
+
+
+def test_projects_of_one_size_are_bounded_as_rows_of_one_kind() -> None:
+    values = [value / 100 for value in range(-4, 16)]
+    projects = projects_of({name: values[start::4] for start, name in enumerate("abcd")})
+    rows = Residuals(tuple(values), models=4)
+    for confidence in (0.5, 0.6, 0.9, 0.95, 0.99):
+        assert projects.upper(confidence) == pytest.approx(rows.upper(confidence))
+        assert projects.lower(confidence) == pytest.approx(rows.lower(confidence))
+        assert projects.is_continued(confidence) == rows.is_continued(confidence)
+
+
+def test_a_project_with_many_jobs_weighs_no_more_than_one_with_few() -> None:
+    # Two projects; 95 of 100 jobs are equal, but half of the weight has 4%.
+    uneven = projects_of({"many": [0.0] * 95, "few": [0.04] * 5})
+    effective = 1 / (95 * (1 / 190) ** 2 + 5 * (1 / 10) ** 2)
+    assert effective == pytest.approx(19.0)
+    assert not uneven.is_continued(0.9)  # 20 / 19 * 0.9 is less than 1
+    assert uneven.upper(0.6) == pytest.approx(0.04)
+    assert Residuals(tuple([0.0] * 95 + [0.04] * 5)).upper(0.9) == 0.0
+
+
+def test_a_job_of_a_project_counts_as_its_worst_run_both_ways() -> None:
+    jobs = tuple((-0.02, 0.03) for _ in range(10))
+    assert ProjectResiduals({"one": jobs}).upper(0.9) == pytest.approx(0.03)
+    assert ProjectResiduals({"one": jobs}).lower(0.9) == pytest.approx(-0.02)
+    assert not ProjectResiduals({"one": jobs[:8]}).is_enough
+    assert ProjectResiduals({"one": jobs, "two": jobs}).words == "20 measured jobs of 2 projects"
+
+
+def test_each_project_is_left_out_in_turn() -> None:
+    projects = projects_of({"a": [0.0] * 10, "b": [0.01] * 10, "off": [0.0] * 5 + [0.3] * 5})
+    held = projects.held_out(0.9)
+    assert held["a"] == (10, 10)
+    assert held["b"] == (10, 10)
+    assert held["off"] == (5, 10)  # of the others, 1% is the most
+    assert projects_of({"a": [0.0] * 10}).held_out(0.9) == {}
+
+
+def test_bounds_of_projects_hold_for_new_ones() -> None:
+    """Projects of one to sixty jobs, each with an error of its own."""
+    generator = np.random.default_rng(7)
+    shares = []
+    for _ in range(300):
+        every = [
+            generator.exponential(0.02) * 0.2 + generator.exponential(0.02, generator.integers(1, 61))
+            for _ in range(9)
+        ]
+        *known, new = every
+        bound = projects_of({str(number): list(of) for number, of in enumerate(known)}).upper(0.9)
+        shares.append(float(np.mean(new <= bound)))
+    assert np.mean(shares) >= 0.89
+
+
+def test_what_projects_published_comes_beside_the_runs_of_the_authors() -> None:
+    published = projects_of({"a": [0.01]})
+    together = with_authors(TEN, published)
+    assert together.projects == {"xmem_paper": tuple((value,) for value in TEN.values), **published.projects}
+    parsed = parse(render({"phantom": {"other": together}}, "Two lines\nof source"))
+    assert parsed == {"phantom": {"other": together}}
+
+
 @pytest.mark.parametrize("way", ["foreign", "foreign_without_shapes"])
 @pytest.mark.parametrize("kind", ["other", "convolutional"])
 def test_intervals_of_traces_by_others_hold_for_each_library_left_out(way: str, kind: str) -> None:
@@ -230,7 +297,4 @@ def test_the_shipped_calibration_can_be_read() -> None:
     for kinds in shipped().values():
         assert set(kinds) <= {"convolutional", "other"}
         for group in kinds.values():
-            if isinstance(group, Residuals):
-                assert 0 < group.models <= len(group.values)
-            else:
-                assert all(jobs and all(jobs) for jobs in group.libraries.values())
+            assert not isinstance(group, Residuals) or 0 < group.models <= len(group.values)
