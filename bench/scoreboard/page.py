@@ -78,7 +78,7 @@ same with 2% less or 2% more memory, so the verdict hangs on the last 2% of the 
 """
 
 _INTERVALS = """Estimates of jobs without convolutions get their interval from these figures, each project
-with the same weight (`python/xmem/estimation/calibration.py`). Below, the interval for the jobs of each project
+with the same weight (`python/xmem/estimation/calibration.py`). Below, the interval for each project's jobs
 is made from all other projects. Rows whose cause is theirs are left out, and so are those whose estimate says
 that it depends on the speed of the GPU. `xmem_paper` is the measured runs of the paper's authors.
 

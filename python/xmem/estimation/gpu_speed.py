@@ -39,6 +39,13 @@ def notes_on_gpu_speed(context: Recorded, phantom: PhantomNotes) -> Iterator[str
             "of it; a GPU that is behind the script frees it later, which may take more memory; run with "
             "--behind to see how much"
         )
+    unwaited_bytes = phantom.unwaited.bytes // max(context.notes.iterations, 1)
+    if unwaited_bytes > notable_bytes:
+        yield (
+            f"the script does not wait for collectives that use {format_bytes(unwaited_bytes)} in an "
+            "iteration; PyTorch frees their tensors some time after the GPU is done with them, so how much "
+            "is held at once depends on the speed of the GPU; run with --behind for about the most"
+        )
     first_bytes = _first_buckets_bytes(context)
     if first_bytes > notable_bytes:
         yield (

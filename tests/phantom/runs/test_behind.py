@@ -189,3 +189,31 @@ def test_the_estimate_says_when_a_gpu_that_is_behind_needs_more(python, tmp_path
     waits = SIDE_STREAM.replace("x.record_stream(side)", "torch.cuda.current_stream().wait_stream(side)")
     plain = xmem.estimate(run(python, tmp_path, waits.format(between="pass"), behind=False).path, gpu="h100")
     assert not any("--behind" in text for text in plain.assumptions)
+
+
+# Gradients of 64 MiB that a collective averages; how the script waits for it is the argument.
+AVERAGING = """
+    import os, torch
+    import torch.distributed as dist
+    os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": CHOSEN}
+    dist.init_process_group("nccl", device_id=torch.device("cuda", 0))
+    model = torch.nn.Linear(4096, 4096, bias=False).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(4):
+        model(torch.randn(64, 4096, device="cuda")).sum().backward()
+        work = dist.all_reduce(model.weight.grad, async_op=True)
+        work.WAIT
+        optimizer.step()
+        optimizer.zero_grad()
+    dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize(("wait", "is_said"), [("get_future().wait()", True), ("wait()", False)])
+def test_the_estimate_knows_collectives_that_are_not_waited_for(python, tmp_path, unused_port, wait, is_said):
+    needs_torch(python, (2, 8), "keeps no tensors of collectives")
+    script = AVERAGING.replace("CHOSEN", repr(unused_port)).replace("WAIT", wait)
+    estimate = xmem.estimate(run(python, tmp_path, script, behind=False).path, gpu="h100")
+    said = [text for text in estimate.assumptions if "the script does not wait for collectives" in text]
+    assert bool(said) == is_said
+    assert all("64.00 MiB in an iteration" in text and "run with --behind" in text for text in said)

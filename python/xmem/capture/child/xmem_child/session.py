@@ -410,6 +410,8 @@ class Session(RunNotes):
         return {"rank": rank_here(), "process": self._process, "devices": devices, "place": place}
 
     def _phantom_metadata(self, read: list[dict[str, Any]]) -> dict[str, Any]:
+        from .on_phantom import phantom_distributed
+
         assert self.allocator is not None
         own = self._own_peaks()
         if self.settings.snapshot:
@@ -421,6 +423,7 @@ class Session(RunNotes):
             **self._world(),
             "alloc_conf": allocator_settings(),
             "behind": self.settings.behind,
+            "unwaited": phantom_distributed.unwaited.notes(),
             "ranks": [own, *self.settings.peers()],
             "cards": cards(),
             "requests": [requests.columns() for requests in self._requests],

@@ -37,6 +37,7 @@ from ..following_imports import after_import
 from ..watching.flat_memory import MadeTensors
 from .servers import tell_ranks_of_id, told_color
 from .symmetric_memory import stand_in_for_peers
+from .unwaited_works import UnwaitedWorks
 
 if TYPE_CHECKING:
     from ..absent import AbsentPeers
@@ -48,6 +49,9 @@ _ITERATIONS_OF_FIRST_BUCKETS = 2
 
 # Object collectives whose caller may name the device to send through.
 _WITH_DEVICE = ("broadcast_object_list", "send_object_list", "recv_object_list")
+
+# What the script does not wait for.
+unwaited = UnwaitedWorks()
 
 _in_barrier = threading.local()
 _in_split = threading.local()
@@ -76,6 +80,7 @@ def install(absent: AbsentPeers | None = None, *, behind: bool = False) -> None:
     if absent is None:
         _wrap("destroy_process_group", _leaving_first)
         atexit.register(_leave, None)
+    unwaited.follow(_wrap)
     if behind and TorchVersion(torch.__version__) >= _FIRST_WITH_WATCHDOG:
         _keep_first_buckets()
     else:
