@@ -2,8 +2,8 @@
 
 From torch 2.8 on, NCCL's process group keeps the tensors of an asynchronous collective until its work is
 waited for (``stashed_for_allocator_safety_`` in ``ProcessGroupNCCL.hpp``). Where the script waits for the
-work's future instead, or for nothing, they stay until the watchdog, a thread that looks every 100 ms, has seen
-that the GPU is done, and another collective begins. So how long they live depends on the speed of the GPU.
+work's future instead, or for nothing, they stay until the watchdog, a thread that looks every 100 ms, has
+seen that the GPU is done, and another collective begins. How long that is depends on the speed of the GPU.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class UnwaitedWorks:
                 self._bytes -= size_bytes
             return wait(work, *arguments, **named)
 
-        dist.Work.wait = counting_wait  # type: ignore[method-assign]
+        dist.Work.wait = counting_wait
 
     def notes(self) -> dict[str, int]:
         """Return how many there were, and what their tensors on CUDA devices took."""
