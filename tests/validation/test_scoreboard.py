@@ -13,12 +13,14 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 
 from scoreboard.__main__ import claimed, in_turns, is_open
 from scoreboard.answers import Answers, AnswerTables
-from scoreboard.laboratory import HERE, Laboratory
+from scoreboard.calibration import as_text, holds, residuals
+from scoreboard.laboratory import HERE, Laboratory, Ran
 from scoreboard.page import write_page
 from scoreboard.projects import liger, megatron, modded_nanogpt, peft, timm, torchtitan
 from scoreboard.rows import MIB, Row
-from scoreboard.score import score
+from scoreboard.score import Scored, score
 from xmem.errors import TraceError
+from xmem.estimation.calibration import ProjectResiduals, parse
 
 COLUMNS = (
     *("source", "repo_path", "model", "config", "gpu"),
@@ -142,6 +144,41 @@ def test_settings_of_liger_are_for_a_kernel_a_commit_and_a_day():
     assert ("code" in late, late["modes"]) == (False, "forward,backward")
     assert liger._setting("rope", "b5672a15", "2024-09-03")["environment"].endswith("4.44")
     assert liger._setting("rope", "ffffffff", "2024-09-03")["environment"] == "torch-2.6.0"
+
+
+def test_comparisons_of_liger_run_once_for_each_implementation(tmp_path, monkeypatch):
+    """As the project's driver does: the library's own kernels, then the others, under other names."""
+    monkeypatch.setattr(liger, "_added", lambda *_: {("softmax", "b200", "2026-07-24"): "7a12e092"})
+    monkeypatch.setattr(liger, "_published_times", lambda *_: {})
+    monkeypatch.setattr(liger, "_script", lambda *_: Path("benchmark_softmax.py"))
+    monkeypatch.setattr(Laboratory, "code", lambda *_: tmp_path)
+    monkeypatch.setattr(Laboratory, "python", lambda *_: "python")
+    monkeypatch.setattr(Laboratory, "torch", lambda *_: "2.12.0")
+    ran = []
+
+    def on_phantom(_: Laboratory, command: list[str], gpu: str, *, variables: dict[str, str]) -> Ran:
+        ran.append((gpu, variables["LIGER_KERNEL_IMPL"]))
+        own = 1.0 if variables["LIGER_KERNEL_IMPL"] else 2.0
+        points = [
+            {"provider": provider, "mode": "full", "x_name": "BT", "x": 1024, "config": "{}", "mib": mib}
+            for provider, mib in (("liger", own), ("liger_fp32", own), ("torch", 3.0))
+        ]
+        Path(command[2]).write_text(json.dumps(points))
+        return Ran("", "")
+
+    monkeypatch.setattr(Laboratory, "on_phantom", on_phantom)
+    row = replace(BYTES, job="softmax/b200/2026-07-24/all_benchmark_data_cutile", gpu="b200")
+    answers = liger.run(row, Laboratory(tmp_path, tmp_path, tmp_path))
+    assert ran == [("b200", ""), ("b200", "cutile")]
+    assert {item.split()[0]: figure / MIB for item, figure in answers.figures.items()} == {
+        "liger_triton": 2.0,
+        "liger_triton_fp32": 2.0,
+        "liger_cutile": 1.0,
+        "liger_cutile_fp32": 1.0,
+        "torch": 3.0,
+    }
+    assert liger._renamed("liger_tiled", "whole", "liger_triton") == "liger_tiled"
+    assert liger._renamed("liger", "whole", "liger_triton") == "liger_triton"
 
 
 def test_rows_of_megatron_are_first_runs_without_transformer_engine(tmp_path):
@@ -314,6 +351,35 @@ def test_bytes_are_equal_to_the_published_digits(figure, verdict):
 )
 def test_a_batch_is_near_if_little_memory_decides(figures, verdict):
     assert score(BATCH, Answers(figures)).verdict == verdict
+
+
+def test_residuals_are_those_of_figures_that_say_something_of_ours():
+    def scored(job: str, figure: float, row: Row = BYTES, **cause: object) -> Scored:
+        own = replace(row, job=job)
+        return replace(score(own, Answers({own.item: figure, "a": figure})), **cause)
+
+    rows = [
+        scored("one/h100/2025-01-01/table", 1e9),
+        scored("one/h100/2025-01-01/table", 8e8),
+        scored("one/h100/2025-01-01/table", 1e9 + 1000),  # the published digits
+        scored("two/h100/2025-01-01/table", 2e9),
+        scored("theirs/h100/2025-01-01/table", 5e8, whose="theirs"),
+        scored("said/h100/2025-01-01/table", 5e8, whose="ours", is_said=True),
+        scored("infer/net/224", 128.0, BATCH),
+        score(BYTES, None),
+    ]
+    assert residuals(rows).projects == {"liger": ((0.0, pytest.approx(0.25)), (-0.5, -0.5))}
+    (group,) = parse(as_text(rows))["phantom"].values()
+    assert group == ProjectResiduals({"liger": ((0.0, 0.25), (-0.5, -0.5))})
+    held = holds(rows, 0.9)
+    assert held["liger"] == (0, 2)  # outside of what the runs of the paper's authors give
+    assert held["xmem_paper"][1] > 30
+
+
+def test_rows_whose_estimate_says_what_they_depend_on():
+    late = replace(BYTES, project="modded_nanogpt", job="short/BosAlign/2025-07-12/2.8", item="reserved")
+    assert score(late, Answers({"reserved": 9e8})).is_said
+    assert not score(BYTES, Answers({"a": 9e8})).is_said
 
 
 def test_causes_and_rows_that_measure_something_else():
