@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from scoreboard.score import Scored
-from xmem.estimation.calibration import ProjectResiduals, Residuals, parse, render, with_authors
+from xmem.estimation.calibration import ProjectResiduals, Residuals, parse, render
 from xmem.files.package_data import read_data
 
 WAY, KIND = "phantom", "other"
@@ -48,4 +48,4 @@ def holds(scored: Sequence[Scored], confidence: float) -> dict[str, tuple[int, i
     """
     authors = parse(read_data("calibration.toml"))[WAY][KIND]
     assert isinstance(authors, Residuals)
-    return with_authors(authors, residuals(scored)).held_out(confidence)
+    return ProjectResiduals(residuals(scored).projects, authors).held_out(confidence)

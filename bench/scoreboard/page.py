@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from scoreboard import rivals
 from scoreboard.calibration import holds
 from scoreboard.plot import write_plot
 from scoreboard.score import Scored
+from xmem.devices.gpus import find_device
 from xmem.files.writing import write_whole
 
 _LARGE = 0.01
@@ -64,6 +67,8 @@ def write_page(scored: Sequence[Scored], page: Path, version: str) -> None:
         text += "\n## Beside the publisher's own estimator\n\n" + _rival_table(rivals)
     if batch_rows:
         text += "\n## The largest batch that fits\n\n" + _BATCHES + _batch_table(batch_rows)
+        text += "\n" + _RELEASES + _release_table(batch_rows)
+        text += "\n" + _RIVALS + _verdict_table(batch_rows)
     if bytes_rows:
         text += "\n## Intervals\n\n" + _INTERVALS + _interval_table(scored)
     text += "\n## What differs by more than 1%, and why\n\n" + _differences(scored)
@@ -78,9 +83,10 @@ same with 2% less or 2% more memory, so the verdict hangs on the last 2% of the 
 """
 
 _INTERVALS = """Estimates of jobs without convolutions get their interval from these figures, each project
-with the same weight (`python/xmem/estimation/calibration.py`). Below, the interval for each project's jobs
-is made from all other projects. Rows whose cause is theirs are left out, and so are those whose estimate says
-that it depends on the speed of the GPU. `xmem_paper` is the measured runs of the paper's authors.
+with the same weight, and from the runs of the paper's authors (`xmem_paper`), which no bound is narrower than
+(`python/xmem/estimation/calibration.py`). Below, the interval for the jobs of each project is made from all
+others. Rows whose cause is theirs are left out, and so are those whose estimate says that it depends on the
+speed of the GPU.
 
 """
 _CONFIDENCES = (0.9, 0.99)
@@ -98,6 +104,17 @@ def _interval_table(scored: Sequence[Scored]) -> str:
     means = [f"{np.mean([inside / jobs for inside, jobs in of.values()]):.1%}" for of in held]
     lines.append(f"| mean of projects | | {' | '.join(means)} |")
     return "\n".join(lines) + "\n"
+
+
+_RELEASES = """How much a release matters: the published batches of one model with two releases, on cards
+whose memory is the same within 2%.
+
+"""
+_RIVALS = """The other estimators of [Accuracy](accuracy.md) take a model and a batch, so they can answer
+about timm's training jobs (`bench/scoreboard/rivals.py`). Each was asked whether the published batch fits,
+and whether the next larger one does, which ran out of memory. *Right*: it says yes, and no.
+
+"""
 
 
 def _bytes_table(scored: Iterable[Scored]) -> str:
@@ -154,6 +171,55 @@ def _batch_table(scored: Iterable[Scored]) -> str:
             f"{_share(one in off and one.error > 0 for one in known)} | "
             f"{_share(one in off and one.error < 0 for one in known)} |"
         )
+    return "\n".join(lines) + "\n"
+
+
+def _release_table(scored: Iterable[Scored]) -> str:
+    groups: dict[tuple[str, str, str], dict[str, float]] = defaultdict(dict)
+    for one in scored:
+        row = one.row
+        groups[row.kind, row.gpu, row.torch][row.job.partition("/")[2]] = row.truth
+    lines = [
+        "| what | with | and with | models | the same | larger | smaller |",
+        "| --- | --- | --- | --: | --: | --: | --: |",
+    ]
+    for (one, first), (other, second) in combinations(sorted(groups.items(), key=lambda item: item[0]), 2):
+        kind, gpu, torch = one
+        both = [(first[model], second[model]) for model in first if model in second]
+        if kind != other[0] or torch == other[2] or not both or not _as_large(gpu, other[1]):
+            continue
+        lines.append(
+            f"| {kind} | torch {torch}, {gpu} | torch {other[2]}, {other[1]} | {len(both)} | "
+            f"{_share(a == b for a, b in both)} | {_share(b > a for a, b in both)} | "
+            f"{_share(b < a for a, b in both)} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _as_large(gpu: str, other: str) -> bool:
+    sizes = [find_device(name).total_memory_bytes for name in (gpu, other)]
+    return max(sizes) <= 1.02 * min(sizes)
+
+
+def _verdict_table(scored: Sequence[Scored]) -> str:
+    lines = [
+        "| estimator | rows | answered | right | too large | too small |",
+        "| --- | --: | --: | --: | --: | --: |",
+    ]
+    said = rivals.read()
+    asked = {one.job for one in said}
+    ours = [one for one in scored if one.row.job in asked and one.figure is not None]
+    if not ours:
+        return ""
+    lines.append(
+        f"| xMem | {len(ours)} | {len(ours)} | {sum(one.verdict == 'equal' for one in ours)} "
+        f"| {sum(one.error > 0 for one in ours)} | {sum(one.error < 0 for one in ours)} |"
+    )
+    lines += [
+        f"| {found.method} | {found.rows} | {found.answered} | {found.right} "
+        f"| {found.too_large} | {found.too_small} |"
+        for found in rivals.judge([one.row for one in ours], said)
+    ]
     return "\n".join(lines) + "\n"
 
 

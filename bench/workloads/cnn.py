@@ -37,8 +37,22 @@ _SMALLEST_KIN = {
 }
 
 
+_OF_TIMM = "timm/"  # before the names of that package's models
+_CLASSES_OF_TIMM = 1000
+
+
+def is_cnn(name: str) -> bool:
+    """Whether a name is that of a network here."""
+    return name in CNNS or name.startswith(_OF_TIMM)
+
+
 def build(name: str, scale: Scale) -> torch.nn.Module:
     """The network on the host, in train mode."""
+    if name.startswith(_OF_TIMM):
+        import timm
+
+        network: torch.nn.Module = timm.create_model(name.removeprefix(_OF_TIMM))
+        return network.train()
     import torchvision
 
     constructor, classes = CNNS[name]
@@ -55,7 +69,8 @@ def host_batch(job: Job, scale: Scale) -> tuple[torch.Tensor, torch.Tensor]:
     """Images and labels as a DataLoader would bring them."""
     batch, pixels = scale.count(job.batch, at_least=2), scale.pixels(job.pixels)
     images = torch.zeros(batch, 3, pixels, pixels)
-    return images, torch.randint(CNNS[job.model][1], (batch,))
+    classes = CNNS[job.model][1] if job.model in CNNS else _CLASSES_OF_TIMM
+    return images, torch.randint(classes, (batch,))
 
 
 def train(

@@ -22,7 +22,7 @@ class Job:
 
     Attributes:
         family: Which loop runs it.
-        model: A name of ``CNNS`` or ``TRANSFORMERS``.
+        model: A name of ``CNNS`` or ``TRANSFORMERS``, or ``timm/`` and a name of that package.
         optimizer: A class of ``torch.optim``, or ``transformers.Adafactor``; with its defaults but for a
             learning rate of 0.001.
         batch: Samples an iteration.

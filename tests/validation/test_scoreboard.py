@@ -11,6 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 
+from scoreboard import rivals
 from scoreboard.__main__ import claimed, in_turns, is_open
 from scoreboard.answers import Answers, AnswerTables
 from scoreboard.calibration import as_text, holds, residuals
@@ -160,9 +161,13 @@ def test_comparisons_of_liger_run_once_for_each_implementation(tmp_path, monkeyp
         ran.append((gpu, variables["LIGER_KERNEL_IMPL"]))
         own = 1.0 if variables["LIGER_KERNEL_IMPL"] else 2.0
         points = [
-            {"provider": provider, "mode": "full", "x_name": "BT", "x": 1024, "config": "{}", "mib": mib}
-            for provider, mib in (("liger", own), ("liger_fp32", own), ("torch", 3.0))
-        ]
+            {"kernel": kernel, "provider": provider, "mode": "full", "x_name": "BT", "x": 1024,
+             "config": "{}", "mib": mib}
+            for kernel, provider, mib in (
+                ("softmax", "liger", own), ("softmax", "liger_fp32", own), ("softmax", "torch", own + 2.0),
+                ("of_the_same_script", "torch", 4.0),
+            )
+        ]  # fmt: skip
         Path(command[2]).write_text(json.dumps(points))
         return Ran("", "")
 
@@ -175,7 +180,7 @@ def test_comparisons_of_liger_run_once_for_each_implementation(tmp_path, monkeyp
         "liger_triton_fp32": 2.0,
         "liger_cutile": 1.0,
         "liger_cutile_fp32": 1.0,
-        "torch": 3.0,
+        "torch": 4.0,  # of the first run, as in the table
     }
     assert liger._renamed("liger_tiled", "whole", "liger_triton") == "liger_tiled"
     assert liger._renamed("liger", "whole", "liger_triton") == "liger_triton"
@@ -374,6 +379,35 @@ def test_residuals_are_those_of_figures_that_say_something_of_ours():
     held = holds(rows, 0.9)
     assert held["liger"] == (0, 2)  # outside of what the runs of the paper's authors give
     assert held["xmem_paper"][1] > 30
+
+
+def test_other_estimators_are_asked_about_the_published_batch_and_the_next_larger_one(tmp_path):
+    tried = [rivals._next_smaller(batch) for batch in (512, 384, 256, 192, 3, 2)]
+    assert tried == [384, 256, 192, 128, 2, 1]
+    one = replace(BATCH, job="train-amp/net/224", kind="training", gpu="rtx-3090", truth=192.0)
+    most = replace(one, job="train-amp/small/224", truth=512.0)
+    assert (rivals._batches(one), rivals._batches(most)) == ([192, 256], [512])
+    assert json.loads(rivals._question(one, 256)) == {
+        "family": "cnn", "model": "timm/net", "optimizer": "SGD", "batch": 256, "pixels": 224,
+        "precision": "bf16",
+    }  # fmt: skip
+    few, many = 20 << 30, 24 << 30  # of a card with 24 GiB, less its context
+
+    def said(method: str, *peaks: int | None) -> list[rivals.Said]:
+        asked = [(one, 192), (one, 256), (most, 512)]
+        return [
+            rivals.Said(method, row.job, batch, peak, "" if peak else "no answer")
+            for (row, batch), peak in zip(asked, peaks, strict=True)
+        ]
+
+    told = [*said("right", few, many, few), *said("low", few, few, few), *said("high", many, many, None)]
+    rivals._write(tmp_path, told)
+    assert sorted(map(str, rivals.read(tmp_path))) == sorted(map(str, told))
+    assert list(rivals.judge([one, most], told)) == [
+        rivals.Verdicts("right", 2, 2, right=2, too_large=0, too_small=0),
+        rivals.Verdicts("low", 2, 2, right=1, too_large=1, too_small=0),
+        rivals.Verdicts("high", 2, 1, right=0, too_large=0, too_small=1),
+    ]
 
 
 def test_rows_whose_estimate_says_what_they_depend_on():

@@ -53,7 +53,7 @@ def main() -> None:
 
 def ask_all(options: argparse.Namespace, runs: list[MeasuredRun]) -> None:
     """One answer a job; rows with equal jobs share it."""
-    rival = _Rival(options.python, METHODS[options.method], options.timeout)
+    rival = Rival(options.python, METHODS[options.method], options.timeout)
     answers: dict[str, dict[str, Any]] = {}
     is_new = not options.output.exists()
     with options.output.open("a", newline="") as file:
@@ -93,7 +93,7 @@ def _question(run: MeasuredRun) -> str:
     return json.dumps(job)
 
 
-class _Rival:
+class Rival:
     """The child; started anew when it takes too long or dies."""
 
     def __init__(self, python: str, module: str, timeout_s: float) -> None:

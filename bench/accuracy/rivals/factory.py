@@ -11,7 +11,7 @@ import torch
 import torchvision  # noqa: F401
 import transformers
 
-from workloads import CNNS, TRANSFORMERS, cnn, transformer
+from workloads import TRANSFORMERS, cnn, transformer
 from workloads.job import Scale
 from workloads.vision_operators import define_vision_operators
 
@@ -23,4 +23,4 @@ for _configuration, _ in TRANSFORMERS.values():
 
 def model(name: str) -> torch.nn.Module:
     """The network of a published job, in train mode."""
-    return cnn.build(name, Scale()) if name in CNNS else transformer.build(name, Scale())
+    return cnn.build(name, Scale()) if cnn.is_cnn(name) else transformer.build(name, Scale())

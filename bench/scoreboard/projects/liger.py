@@ -108,16 +108,19 @@ def run(row: Row, laboratory: Laboratory) -> Answers:
                 rename = setting["renamed"], _COMPARED[table][implementation]
                 point["provider"] = _renamed(point.get("provider", ""), *rename)
             points += found
-    figures, problems, fatal = {}, {}, ""
+    figures: dict[str, float] = {}
+    problems, fatal = {}, ""
     for point in points:
         if "fatal" in point:
             fatal = point["fatal"]
             continue
+        if point["kernel"] != kernel:
+            continue  # a script may measure several
         item = _item(
             point["provider"], point["mode"] or "", point["x_name"], str(point["x"]), point["config"]
         )
         if "mib" in point:
-            figures[item] = point["mib"] * MIB
+            figures.setdefault(item, point["mib"] * MIB)  # as in the table, which keeps the first run's
         else:
             problems[item] = point["error"]
     return Answers(figures, problems, fatal if not figures else "", laboratory.torch(setting["environment"]))
@@ -181,7 +184,8 @@ def _script(code: Path, kernel: str) -> Path:
     for path in scripts:
         if quoted.search(path.read_text()):
             return path
-    names = {kernel, kernel.removeprefix("fused_linear_"), kernel.rpartition("_")[0]}
+    short = kernel.removeprefix("fused_linear_")
+    names = {kernel, short, kernel.rpartition("_")[0], short.rpartition("_")[0]}
     for path in scripts:
         if path.stem.removeprefix("benchmark_") in names:
             return path

@@ -62,6 +62,7 @@ def run_benchmarks(
                 for x in x_values:
                     milliseconds = published.get(f"{kernel_name}|{provider}|{mode}|{x_name}|{x}")
                     point = {
+                        "kernel": kernel_name,
                         "provider": provider,
                         "mode": mode,
                         "x_name": x_name,

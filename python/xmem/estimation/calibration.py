@@ -39,7 +39,7 @@ _FILES = (
     "calibration_of_gpu_traces.toml",
     "calibration_of_published_runs.toml",
 )
-_AUTHORS = "xmem_paper"  # the project whose runs calibration.toml has
+_AUTHORS = "xmem_paper"  # what the runs of calibration.toml are called among projects
 _TAIL_SHARE = 5  # the largest fifth
 _ROUNDING = 1e-9  # of shares
 _LEAST_ROWS = 9  # enough to reach the default confidence without an extrapolated tail
@@ -177,38 +177,44 @@ class ProjectResiduals:
     Runs of a job err alike, so a job counts as its worst run, from above and from below separately. The next
     run may be of any project, and there of any job: each project weighs the same, and so does each job within
     one. Rows of such weights w bound a new one as n = 1 / sum(w^2) rows of the same weight do (Kish, Survey
-    Sampling, 1965, section 11.7).
+    Sampling, 1965, section 11.7). Projects differ more than jobs, and the next run may be like those of the
+    least favourable one: no bound is narrower than what a project by itself gives, if it has enough jobs.
 
     Attributes:
         projects: For each project its jobs, and for each job the residuals of its runs: truth over estimate,
             less 1.
+        authors: The runs of the paper's authors, which are one more project; None where they are left out.
     """
 
     projects: Mapping[str, tuple[tuple[float, ...], ...]]
+    authors: Residuals | None = None
 
     def upper(self, confidence: float) -> float:
         """Return the bound that a new job exceeds with probability ``1 - confidence`` at most.
 
         The bound is never negative.
         """
-        return self._furthest(confidence, lambda residual: residual)
+        own = 0.0 if self.authors is None else self.authors.upper(confidence)
+        return max(self._furthest(confidence, lambda residual: residual), own)
 
     def lower(self, confidence: float) -> float:
         """Return the bound that a new job stays below with that probability at most.
 
         The bound is never positive.
         """
-        return 0.0 - self._furthest(confidence, lambda residual: -residual)
+        own = 0.0 if self.authors is None else self.authors.lower(confidence)
+        return min(0.0 - self._furthest(confidence, lambda residual: -residual), own)
 
     def _furthest(self, confidence: float, outward: Callable[[float], float]) -> float:
-        weighted = sorted(
-            (max(outward(residual) for residual in job), 1 / len(jobs) / len(self.projects))
-            for jobs in self.projects.values()
-            for job in jobs
-        )
+        worst = {
+            name: sorted(max(outward(residual) for residual in job) for job in jobs)
+            for name, jobs in self._every.items()
+        }
+        own = [_upper(jobs, confidence, 1.0) for jobs in worst.values() if len(jobs) >= _LEAST_ROWS]
+        weighted = sorted((job, 1 / len(jobs) / len(worst)) for jobs in worst.values() for job in jobs)
         values, weights = zip(*weighted, strict=True)
-        independent_share = min(len(self.projects) / _effective_rows(weights), 1.0)
-        return max(_upper_of_weighted(values, weights, confidence, independent_share), 0.0)
+        independent_share = min(len(worst) / _effective_rows(weights), 1.0)
+        return max(_upper_of_weighted(values, weights, confidence, independent_share), *own, 0.0)
 
     def is_continued(self, confidence: float) -> bool:
         """Return whether there are too few jobs, so that the tail is extrapolated."""
@@ -217,8 +223,11 @@ class ProjectResiduals:
     def held_out(self, confidence: float) -> dict[str, tuple[int, int]]:
         """Return for each project how many of its jobs the bounds of all others hold, and how many it has."""
         found = {}
-        for left_out, jobs in self.projects.items() if len(self.projects) > 1 else ():
-            others = ProjectResiduals({name: of for name, of in self.projects.items() if name != left_out})
+        for left_out, jobs in self._every.items() if len(self._every) > 1 else ():
+            others = ProjectResiduals(
+                {name: of for name, of in self.projects.items() if name != left_out},
+                None if left_out == _AUTHORS else self.authors,
+            )
             low, high = others.lower(confidence), others.upper(confidence)
             found[left_out] = sum(low <= min(job) and max(job) <= high for job in jobs), len(jobs)
         return found
@@ -231,13 +240,18 @@ class ProjectResiduals:
     @property
     def words(self) -> str:
         """What was measured, for people."""
-        return f"{len(self._weights)} measured jobs of {len(self.projects)} projects"
+        return f"{len(self._weights)} measured jobs of {len(self._every)} projects"
+
+    @property
+    def _every(self) -> dict[str, tuple[tuple[float, ...], ...]]:
+        if self.authors is None:
+            return dict(self.projects)
+        return {**self.projects, _AUTHORS: tuple((value,) for value in self.authors.values)}
 
     @property
     def _weights(self) -> tuple[float, ...]:
-        return tuple(
-            1 / len(jobs) / len(self.projects) for jobs in self.projects.values() for _ in range(len(jobs))
-        )
+        every = self._every.values()
+        return tuple(1 / len(jobs) / len(every) for jobs in every for _ in range(len(jobs)))
 
 
 def _rank(rows: int, confidence: float) -> int:
@@ -293,14 +307,9 @@ def shipped() -> Calibration:
             for kind, group in kinds.items():
                 known = found.setdefault(way, {}).get(kind)
                 if isinstance(known, Residuals) and isinstance(group, ProjectResiduals):
-                    group = with_authors(known, group)
+                    group = ProjectResiduals(group.projects, authors=known)
                 found[way][kind] = group
     return found
-
-
-def with_authors(authors: Residuals, published: ProjectResiduals) -> ProjectResiduals:
-    """Return what projects published, with the runs of the paper's authors as one more; each is a job."""
-    return ProjectResiduals({_AUTHORS: tuple((value,) for value in authors.values), **published.projects})
 
 
 def parse(text: str) -> Calibration:

@@ -18,7 +18,6 @@ from xmem.estimation.calibration import (
     render,
     require_confidence,
     shipped,
-    with_authors,
 )
 from xmem.estimation.estimate import Bounds
 
@@ -210,6 +209,7 @@ def projects_of(values: dict[str, list[float]]) -> ProjectResiduals:
 
 
 def test_projects_of_one_size_are_bounded_as_rows_of_one_kind() -> None:
+    """As long as none has enough jobs for bounds of its own."""
     values = [value / 100 for value in range(-4, 16)]
     projects = projects_of({name: values[start::4] for start, name in enumerate("abcd")})
     rows = Residuals(tuple(values), models=4)
@@ -227,6 +227,21 @@ def test_a_project_with_many_jobs_weighs_no_more_than_one_with_few() -> None:
     assert not uneven.is_continued(0.9)  # 20 / 19 * 0.9 is less than 1
     assert uneven.upper(0.6) == pytest.approx(0.04)
     assert Residuals(tuple([0.0] * 95 + [0.04] * 5)).upper(0.9) == 0.0
+
+
+def test_no_bound_is_narrower_than_what_a_project_by_itself_gives() -> None:
+    alike = {name: [0.0] * 60 for name in "abcdefgh"}
+    spread = [value / 1000 for value in range(-10, 10)]
+    projects = projects_of({**alike, "spread": spread})
+    own = Residuals(tuple(spread))
+    assert projects_of(alike).upper(0.9) == 0.0
+    assert (projects.upper(0.9), projects.lower(0.9)) == pytest.approx((own.upper(0.9), own.lower(0.9)))
+    beside = ProjectResiduals(projects_of(alike).projects, authors=TEN)
+    for confidence in (0.9, 0.99):
+        assert beside.upper(confidence) >= TEN.upper(confidence)
+        assert beside.lower(confidence) <= TEN.lower(confidence)
+    assert beside.held_out(0.9)["xmem_paper"] == (1, 10)  # the others hold only what is equal
+    assert beside.words == "490 measured jobs of 9 projects"
 
 
 def test_a_job_of_a_project_counts_as_its_worst_run_both_ways() -> None:
@@ -261,12 +276,21 @@ def test_bounds_of_projects_hold_for_new_ones() -> None:
     assert np.mean(shares) >= 0.89
 
 
-def test_what_projects_published_comes_beside_the_runs_of_the_authors() -> None:
-    published = projects_of({"a": [0.01]})
-    together = with_authors(TEN, published)
-    assert together.projects == {"xmem_paper": tuple((value,) for value in TEN.values), **published.projects}
-    parsed = parse(render({"phantom": {"other": together}}, "Two lines\nof source"))
-    assert parsed == {"phantom": {"other": together}}
+def test_what_projects_published_as_text() -> None:
+    published = {"phantom": {"other": projects_of({"a": [0.01, 0.0], "b": [-0.02]})}}
+    assert parse(render(published, "Two lines\nof source")) == published
+    with pytest.raises(ConfigError, match="a job without residuals"):
+        parse("[phantom.other.projects]\na = [[]]\n")
+
+
+def test_the_shipped_intervals_rest_on_projects_and_on_the_runs_of_the_authors() -> None:
+    group = shipped()["phantom"]["other"]
+    assert isinstance(group, ProjectResiduals)
+    assert group.authors is not None
+    assert len(group.projects) >= 3
+    assert group.upper(0.9) >= group.authors.upper(0.9)
+    for inside, jobs in (held for name, held in group.held_out(0.9).items() if name != "xmem_paper"):
+        assert inside >= 0.8 * jobs
 
 
 @pytest.mark.parametrize("way", ["foreign", "foreign_without_shapes"])
