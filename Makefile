@@ -169,9 +169,10 @@ accuracy: $(STAMPS)/xmem .venv-cuda12/ready  ## Estimate the measured runs in RU
 	  --explanations bench/accuracy/explanations.toml
 	python bench/accuracy/accuracy_page.py --runs $(RUNS) --estimates .accuracy/estimates.csv --docs docs/accuracy.md
 
-# DATA is a folder of published figures, PROJECT one of bench/scoreboard/projects. Our figures go to bench/scoreboard/figures.
-scoreboard: $(STAMPS)/xmem $(STAMPS)/develop $(patsubst bench/scoreboard/environments/%.txt,.venv-scoreboard/%/ready,$(wildcard bench/scoreboard/environments/*.txt))  ## Score published figures of real GPUs in DATA [PROJECT=NAME]
-	cd bench && python -m scoreboard $(PROJECT) \
+# DATA is a folder of published figures, PROJECT one of bench/scoreboard/projects, ONLY a part of the names of jobs. Our figures
+# go to bench/scoreboard/figures; those that earlier versions made are made again with FRESH=1.
+scoreboard: $(STAMPS)/xmem $(STAMPS)/develop $(patsubst bench/scoreboard/environments/%.txt,.venv-scoreboard/%/ready,$(wildcard bench/scoreboard/environments/*.txt))  ## Score published figures of real GPUs in DATA [PROJECT=NAME] [ONLY=TEXT]
+	cd bench && python -m scoreboard $(PROJECT) $(ONLY:%=--only %) $(if $(FRESH),,--stale) \
 	  --data $(or $(DATA),$(error name the folder of published figures: make scoreboard DATA=FOLDER)) \
 	  --folder $(CURDIR)/.scoreboard --environments $(CURDIR)/.venv-scoreboard --page $(CURDIR)/docs/scoreboard.md
 

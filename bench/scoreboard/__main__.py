@@ -28,7 +28,7 @@ from scoreboard.page import write_page
 from scoreboard.projects import PROJECTS
 from scoreboard.rows import Row
 from scoreboard.score import Scored, score, summary
-from xmem.errors import XmemError
+from xmem.errors import ConfigError, XmemError
 from xmem.files.writing import write_whole
 from xmem.phantom.installation import library_folder
 
@@ -85,6 +85,11 @@ def main() -> None:
                     if not is_ours or not is_left(row, tables.read(project.NAME)):
                         continue  # another process runs it, or has run it meanwhile
                     tables.put(row.project, row.job, replace(_run(row, laboratory), version=version))
+        if options.only and not rows:
+            raise ConfigError(
+                f"no job's name holds {options.only!r}",
+                "look for the table, the release or the options of the figure in the project's adapter",
+            )
         print(summary(_scored(rows, tables)))
         if options.page is not None or options.calibration is not None:
             every = _scored(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from xmem.errors import TraceError
+from xmem.errors import ConfigError, TraceError
 
 Quantity = Literal["allocated", "reserved", "batch"]
 MIB = 1 << 20
@@ -71,6 +71,21 @@ class Source:
     value: str
     metric: str
     notes: str
+
+
+def card_of(source: Source, cards: Mapping[str, str], adapter: str) -> str:
+    """The card of a line, by the names that the project gives to cards.
+
+    Raises:
+        ConfigError: The project's adapter does not know the card.
+    """
+    try:
+        return cards[source.gpu]
+    except KeyError:
+        raise ConfigError(
+            f"{source.path} has a figure of the card {source.gpu!r}, which {adapter} does not know",
+            f"add it to _CARDS in bench/scoreboard/projects/{adapter}.py",
+        ) from None
 
 
 def read_sources(file: Path) -> Iterator[Source]:

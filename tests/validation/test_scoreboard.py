@@ -20,7 +20,7 @@ from scoreboard.page import write_page
 from scoreboard.projects import liger, megatron, modded_nanogpt, peft, timm, torchtitan
 from scoreboard.rows import MIB, Row
 from scoreboard.score import Scored, score
-from xmem.errors import TraceError
+from xmem.errors import ConfigError, TraceError
 from xmem.estimation.calibration import ProjectResiduals, parse
 
 COLUMNS = (
@@ -49,6 +49,13 @@ def test_rows_of_timm(tmp_path):
     (row,) = timm.rows(data)
     assert row.job == "infer-amp-nchw-pt291-cu128-4090/vit/224"
     assert (row.truth, row.gpu, row.torch, row.is_rebuilt) == (768.0, "rtx-4090", "2.9.1", True)
+
+
+def test_a_card_that_no_adapter_knows_is_named(tmp_path):
+    table = "results/benchmark-infer-amp-nchw-pt291-cu128-4090.csv"
+    line = (timm._REPOSITORY, table, "vit", "img 224", "RTX A1", "2.9.1 cu128", "batch", "768", "")
+    with pytest.raises(ConfigError, match="the card 'RTX A1', which timm does not know"):
+        list(timm.rows(figures(tmp_path, timm.FILE, line)))
 
 
 def test_rows_of_torchtitan_are_those_whose_job_is_known(tmp_path):

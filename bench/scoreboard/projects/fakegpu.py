@@ -15,7 +15,7 @@ from pathlib import Path
 
 from scoreboard.answers import Answers
 from scoreboard.laboratory import Laboratory
-from scoreboard.rows import Row, read_sources
+from scoreboard.rows import Row, card_of, read_sources
 from xmem.capture import World
 
 NAME = "fakegpu"
@@ -42,10 +42,10 @@ def rows(data: Path) -> Iterator[Row]:
         kind = "lora" if "LoRA" in source.config else "full"
         yield Row(
             project=NAME,
-            job=f"{kind}/{ranks[1] if ranks else 2}/{length[1]}/{_CARDS[source.gpu]}",
+            job=f"{kind}/{ranks[1] if ranks else 2}/{length[1]}/{card_of(source, _CARDS, NAME)}",
             item="peak",
             kind="fine-tuning, FSDP",
-            gpu=_CARDS[source.gpu],
+            gpu=card_of(source, _CARDS, NAME),
             torch="2.12.1" if "3090" in source.gpu else "2.8.0",
             quantity="allocated",
             truth=float(source.value.split()[0]) * _GIB,

@@ -17,7 +17,7 @@ from typing import Any
 
 from scoreboard.answers import Answers
 from scoreboard.laboratory import Laboratory
-from scoreboard.rows import Row, read_sources
+from scoreboard.rows import Row, card_of, read_sources
 
 NAME = "peft"
 FILE = "peft_method_comparison.csv"
@@ -52,7 +52,7 @@ def rows(data: Path) -> Iterator[Row]:
             job=f"{task}/{Path(result).stem.replace('--', '/', 1)}",
             item=item,
             kind=_TASKS[task],
-            gpu=_CARDS[source.gpu],
+            gpu=card_of(source, _CARDS, NAME),
             torch=release,
             quantity="reserved",
             truth=float(source.value),

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from scoreboard.answers import Answers
 from scoreboard.laboratory import Laboratory
-from scoreboard.rows import Row, read_sources
+from scoreboard.rows import Row, card_of, read_sources
 
 NAME = "timm"
 FILE = "timm_batch_fit.csv"
@@ -35,7 +35,7 @@ class _Table:
         commit: The one that added it.
         environment: The one that is nearest to its.
         is_rebuilt: Whether that is the same release of torch, built for the same CUDA.
-        batch: What the benchmark began with: the batch above the largest in the table, or that.
+        batch: What the benchmark began with: the largest batch in the table, or more, up to the next step.
         options: What else was on the command line, as far as the figures tell.
     """
 
@@ -72,7 +72,7 @@ def rows(data: Path) -> Iterator[Row]:
             job=f"{table}/{source.model}/{size[1]}",
             item="batch",
             kind="training" if table.startswith("train") else "inference",
-            gpu=_CARDS[source.gpu],
+            gpu=card_of(source, _CARDS, NAME),
             torch=source.torch.split()[0],
             quantity="batch",
             truth=float(source.value),
