@@ -82,8 +82,8 @@ void* driver_entry_point(const char* name, int version) {
 
 }  // namespace xmem::phantom
 
-// NVIDIA's private tables, which there are none of. The profiler's library asks for them and stays off without; a CUDA 13
-// runtime that is linked into a library asks, too, and fails.
+// NVIDIA's private tables, which there are none of. The profiler's library asks for them and stays off without; a CUDA
+// 13 runtime that is linked into a library asks, too, and fails.
 PHANTOM_EXPORT int cuGetExportTable(const void** table, const void*) {
   xmem::phantom::note(xmem::phantom::Function::cuGetExportTable);
   if (table != nullptr) *table = nullptr;
