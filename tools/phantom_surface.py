@@ -39,6 +39,7 @@ PREFIXES = {
     "nvrtc": r"nvrtc[A-Z]",
     "nvJitLink": r"(__)?nvJitLink",
     "nvtx": r"nvtx[A-Z]",
+    "cute_dsl": r"_cuda?[A-Z]|cuda_dialect_",
     "cudart": r"cuda[A-Z]|__cuda[A-Z]",
     "cuda": r"cu[A-Z]",
 }

@@ -149,6 +149,7 @@ def _compute_nothing(session: Session, settings: Settings) -> Callable[[], None]
 def _install_phantom(settings: Settings) -> None:
     from .on_phantom import observe, phantom_distributed
     from .on_phantom.autotuning import take_first_choices
+    from .on_phantom.cute_dsl import serve_cute_dsl
     from .on_phantom.host_work import skip_host_work
     from .on_phantom.initialisation import skip_initialisation
     from .patches import Patches
@@ -174,6 +175,7 @@ def _install_phantom(settings: Settings) -> None:
     if session.absent is not None:
         session.absent.install()
     take_first_choices(session.assume)
+    serve_cute_dsl()
     name_flat_memory(session.names)
     _follow_training(session, patches, session)
     observe.install(session, session.values, patches)
