@@ -1,11 +1,11 @@
 """CUTLASS's Python language (CuTe DSL): its compiled code has to find the phantom GPU's CUDA runtime.
 
-What it compiles calls functions of ``libcute_dsl_runtime.so``, which has a CUDA runtime of its own linked in,
-and that asks the driver for private tables. The phantom's library has the same functions
-(``csrc/phantom/libraries/cute_dsl.cpp``), so it goes before that one in the list of libraries in which compiled
-code looks for them. The Python package that it asks for devices, ``cuda.bindings.runtime``, has another one
-linked in: what the language calls of it goes to the phantom. Upstream: nvidia-cutlass-dsl 4.8.1, cuda-bindings
-13.5.
+What it compiles calls functions of ``libcute_dsl_runtime.so``, which has a CUDA runtime of its own linked
+in, and that asks the driver for private tables. The phantom's library has the same functions
+(``csrc/phantom/libraries/cute_dsl.cpp``), so it goes before that one in the list of libraries in which
+compiled code looks for them. The Python package that it asks for devices, ``cuda.bindings.runtime``, has
+another one linked in: what the language calls of it goes to the phantom. Upstream: nvidia-cutlass-dsl 4.8.1,
+cuda-bindings 13.5.
 """
 
 from __future__ import annotations
