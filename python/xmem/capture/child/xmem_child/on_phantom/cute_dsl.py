@@ -50,9 +50,10 @@ def _answer(module: Any) -> None:
         value = ctypes.c_int()
         return error(getattr(phantom, name)(ctypes.byref(value))), value.value
 
+    def unload(library: Any) -> tuple[Any]:
+        return (error(phantom.cudaLibraryUnload(ctypes.c_void_p(int(library)))),)
+
     module.cudaGetDeviceCount = lambda: number("cudaGetDeviceCount")
     module.cudaGetDevice = lambda: number("cudaGetDevice")
     module.cudaDeviceSynchronize = lambda: (error(phantom.cudaDeviceSynchronize()),)
-    module.cudaLibraryUnload = lambda library: (
-        error(phantom.cudaLibraryUnload(ctypes.c_void_p(int(library)))),
-    )
+    module.cudaLibraryUnload = unload
