@@ -43,7 +43,7 @@ def _put_first(library: str, module: ModuleType) -> None:
 
 
 def _answer(module: Any) -> None:
-    """Let functions of ``cuda.bindings.runtime`` ask the phantom; they return an error, and what was asked."""
+    """Let functions of ``cuda.bindings.runtime`` ask the phantom; they return an error and an answer."""
     phantom, error = ctypes.CDLL(None), module.cudaError_t
 
     def number(name: str) -> tuple[Any, int]:
