@@ -86,8 +86,8 @@ _INTERVALS = """Estimates of jobs without convolutions get their interval from t
 with the same weight, and from the runs of the paper's authors (`xmem_paper`), which no bound is narrower than
 (`python/xmem/estimation/calibration.py`). Below, the interval for the jobs of each project is made from all
 others. Rows whose cause is theirs are left out, and so are those whose estimate says that it depends on the
-speed of the GPU. Most figures of the others are equal to the byte, so bounds made from them alone are too narrow
-for the authors' runs: hence the floor.
+speed of the GPU. Most figures of the others are equal to the byte, so bounds made from them alone are too
+narrow for the authors' runs: hence the floor.
 
 """
 _CONFIDENCES = (0.9, 0.99)
