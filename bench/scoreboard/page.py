@@ -113,7 +113,8 @@ whose memory is the same within 2%.
 """
 _RIVALS = """The other estimators of [Accuracy](accuracy.md) take a model and a batch, so they can answer
 about timm's training jobs (`bench/scoreboard/rivals.py`). Each was asked whether the published batch fits,
-and whether the next larger one does, which ran out of memory. *Right*: it says yes, and no.
+and whether the next larger one does, which ran out of memory. *Right*: it says yes, and no. Only MemTracker
+knows of mixed precision.
 
 """
 

@@ -4,9 +4,9 @@
 
 The estimators of ``accuracy.rivals`` take a model and a batch, so these are the rows that they can answer.
 Each is asked for the peak at the published batch, and at the next larger one that timm's benchmark tries,
-which did not fit. Of timm's mixed precision they know that the forward pass is autocast. Asked are the rows
-that we have a figure for; answers stay in ``scoreboard/figures/rivals.csv``. The environment needs torch,
-torchvision, transformers, timm, and the estimator.
+which did not fit. Of timm's mixed precision only MemTracker knows, as it runs the forward pass itself. Asked
+are the rows that we have a figure for; answers stay in ``scoreboard/figures/rivals.csv``. The environment
+needs torch, torchvision, transformers, timm, and the estimator.
 """
 
 from __future__ import annotations

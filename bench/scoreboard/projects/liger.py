@@ -64,7 +64,7 @@ def rows(data: Path) -> Iterator[Row]:
             project=NAME,
             job=f"{kernel}/{_CARDS[source.gpu]}/{measured[1][:10]}/{Path(source.path).stem}",
             item=_item(provider, mode, x_name, x, rest),
-            kind="operators",
+            kind="operators of several compilers" if Path(source.path).stem in _COMPARED else "operators",
             gpu=_CARDS[source.gpu],
             torch="",
             quantity="allocated",
