@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations
 from pathlib import Path
@@ -25,7 +25,8 @@ _HEAD = """# Scoreboard
 
 Figures that others measured on real GPUs and published, and what the phantom GPU says of the same jobs. Each
 job is the project's own script at the commit that its figure came with, on a machine without a GPU. All that
-differs is how often it repeats what it measures, and that weights and data are made up in the same sizes.
+differs is how often it repeats what it measures, that weights and data are made up in the same sizes, and
+that Liger's kernels are not optimized once they are PTX.
 Written by `make scoreboard`; do not edit. `bench/scoreboard/README.md` says how to rebuild it, and how to add
 a row.
 
@@ -62,9 +63,9 @@ def write_page(scored: Sequence[Scored], page: Path, version: str) -> None:
         text = head
     if bytes_rows:
         text += "\n## Bytes\n\n" + _bytes_table(bytes_rows)
-    rivals = [one for one in scored if one.row.rival is not None and one.figure is not None]
-    if rivals:
-        text += "\n## Beside the publisher's own estimator\n\n" + _rival_table(rivals)
+    predicted = [one for one in scored if one.row.rival is not None and one.figure is not None]
+    if predicted:
+        text += "\n## Beside the publisher's own estimator\n\n" + _rival_table(predicted)
     if batch_rows:
         text += "\n## The largest batch that fits\n\n" + _BATCHES + _batch_table(batch_rows)
         text += "\n" + _RELEASES + _release_table(batch_rows)
@@ -221,6 +222,11 @@ def _verdict_table(scored: Sequence[Scored]) -> str:
         f"| {found.method} | {found.rows} | {found.answered} | {found.right} "
         f"| {found.too_large} | {found.too_small} |"
         for found in rivals.judge([one.row for one in ours], said)
+    ]
+    silent = Counter((one.method, one.note) for one in said if one.peak_bytes is None)
+    lines += [
+        "",
+        *(f"- {method}, no answer: {note} ({count})" for (method, note), count in sorted(silent.items())),
     ]
     return "\n".join(lines) + "\n"
 

@@ -83,7 +83,7 @@ class Residuals:
 
     def is_continued(self, confidence: float) -> bool:
         """Return whether there are too few rows, so that the tail is extrapolated."""
-        return _rank(len(self.values), confidence) > len(self.values)
+        return _share(len(self.values), confidence) > 1
 
     @property
     def is_enough(self) -> bool:
@@ -138,7 +138,7 @@ class LibraryResiduals:
 
     def is_continued(self, confidence: float) -> bool:
         """Return whether there are too few libraries, so that the tail is extrapolated."""
-        return _rank(len(self.libraries), confidence) > len(self.libraries)
+        return _share(len(self.libraries), confidence) > 1
 
     def held_out(self, confidence: float) -> tuple[int, int]:
         """Return how many truths are inside of the bounds that the other libraries give, of how many.
@@ -252,10 +252,6 @@ class ProjectResiduals:
     def _weights(self) -> tuple[float, ...]:
         every = self._every.values()
         return tuple(1 / len(jobs) / len(every) for jobs in every for _ in range(len(jobs)))
-
-
-def _rank(rows: int, confidence: float) -> int:
-    return math.ceil(round((rows + 1) * confidence, 9))
 
 
 def _effective_rows(weights: Sequence[float]) -> float:

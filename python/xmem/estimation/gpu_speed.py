@@ -39,7 +39,7 @@ def notes_on_gpu_speed(context: Recorded, phantom: PhantomNotes) -> Iterator[str
             "of it; a GPU that is behind the script frees it later, which may take more memory; run with "
             "--behind to see how much"
         )
-    unwaited_bytes = phantom.unwaited.bytes // max(context.notes.iterations, 1)
+    unwaited_bytes = phantom.unwaited_bytes // max(context.notes.iterations, 1)
     if unwaited_bytes > notable_bytes:
         yield (
             f"the script does not wait for collectives that use {format_bytes(unwaited_bytes)} in an "

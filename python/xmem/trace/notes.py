@@ -200,19 +200,6 @@ class UnorderedRequests:
 
 
 @dataclass(frozen=True)
-class UnwaitedNotes:
-    """Asynchronous collectives whose work nothing waited for, in a release that then keeps their tensors.
-
-    Attributes:
-        works: How many.
-        bytes: What their tensors took, in all.
-    """
-
-    works: int = 0
-    bytes: int = 0
-
-
-@dataclass(frozen=True)
 class PhantomNotes(AllocatorNotes):
     """The same for a phantom GPU, with everything else that its run noted.
 
@@ -223,7 +210,8 @@ class PhantomNotes(AllocatorNotes):
         cudnn: Facts about the cuDNN that planned convolutions, such as ``planned_by``.
         values: Lines that read values of the GPU.
         behind: Whether the GPU was behind the script.
-        unwaited: Asynchronous collectives that the script did not wait for, of the traced process.
+        unwaited_bytes: What the tensors of asynchronous collectives took, in all, that the script did not
+            wait for, in a release that then keeps them.
     """
 
     requests: tuple[DeviceRequests, ...] = ()
@@ -232,7 +220,7 @@ class PhantomNotes(AllocatorNotes):
     cudnn: Mapping[str, str] = field(default_factory=dict)
     values: tuple[ValueRead, ...] = ()
     behind: bool = False
-    unwaited: UnwaitedNotes = UnwaitedNotes()
+    unwaited_bytes: int = 0
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import textwrap
 
+from .test_driver import DRIVER
+
 # The arguments are those of cuda.h.
-GRAPHS = """
-import ctypes, json, sys
-from ctypes import byref, c_char, c_float, c_int, c_size_t, c_uint, c_uint64 as u64, c_void_p
-cuda = ctypes.CDLL("libcuda.so.1")
-MiB = 1 << 20
+GRAPHS = (
+    DRIVER
+    + """
+from ctypes import c_char, c_float, c_uint
 
 class Allocation(ctypes.Structure):
     _fields_ = [
@@ -29,15 +30,6 @@ class Kernel(ctypes.Structure):
         ("function", c_void_p), ("grid", c_uint * 3), ("block", c_uint * 3), ("shared", c_uint),
         ("arguments", c_void_p), ("extra", c_void_p), ("kernel", c_void_p), ("context", c_void_p),
     ]
-
-def call(name, *arguments):
-    error = getattr(cuda, name)(*arguments)
-    assert error == 0, (name, error)
-
-def used():
-    free, total = c_size_t(), c_size_t()
-    call("cuMemGetInfo_v2", byref(free), byref(total))
-    return (total.value - free.value) // MiB - before
 
 def new_graph():
     graph = c_void_p()
@@ -59,12 +51,9 @@ def executable(graph):
     call("cuGraphInstantiateWithFlags", byref(made), graph, u64(0))
     return made
 
-call("cuInit", 0)
-context, before = c_void_p(), 0
-call("cuDevicePrimaryCtxRetain", byref(context), 0)
-call("cuCtxSetCurrent", context)
 before = used()
 """
+)
 
 
 def test_the_memory_of_a_graph_is_taken_by_its_launch_and_kept_until_it_is_trimmed(phantom):
@@ -88,7 +77,7 @@ def test_the_memory_of_a_graph_is_taken_by_its_launch_and_kept_until_it_is_trimm
             seen.append(used())
         call("cuDeviceGraphMemTrim", 0)
         seen.append(used())
-        print(json.dumps(seen))
+        print(json.dumps([mebibytes - before for mebibytes in seen]))
         """)
     )
     # 31 MiB are sixteen pages of 2 MiB; the second graph takes the first one's memory and 22 MiB more; what
@@ -102,7 +91,7 @@ def test_a_graph_that_needs_more_than_the_device_has_fails_when_it_is_launched(p
         + textwrap.dedent("""
         graph = new_graph()
         allocation(graph, 8 << 30), allocation(graph, 8 << 30)
-        print(json.dumps([cuda.cuGraphLaunch(executable(graph), None), used()]))
+        print(json.dumps([cuda.cuGraphLaunch(executable(graph), None), used() - before]))
         """),
         gpu="rtx-3060",
     )

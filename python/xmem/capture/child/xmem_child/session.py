@@ -423,7 +423,7 @@ class Session(RunNotes):
             **self._world(),
             "alloc_conf": allocator_settings(),
             "behind": self.settings.behind,
-            "unwaited": phantom_distributed.unwaited.notes(),
+            "unwaited_bytes": phantom_distributed.unwaited.size_bytes,
             "ranks": [own, *self.settings.peers()],
             "cards": cards(),
             "requests": [requests.columns() for requests in self._requests],

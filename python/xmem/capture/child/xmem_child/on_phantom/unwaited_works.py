@@ -34,11 +34,14 @@ _COLLECTIVES = (
 
 
 class UnwaitedWorks:
-    """Counts them."""
+    """Adds up what they use.
+
+    Attributes:
+        size_bytes: What their tensors on CUDA devices took, in all.
+    """
 
     def __init__(self) -> None:
-        self._works = 0
-        self._bytes = 0
+        self.size_bytes = 0
         self._sizes: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # of those not waited for so far
 
     def follow(self, wrap: Callable[[str, Callable[..., Any]], None]) -> None:
@@ -55,27 +58,17 @@ class UnwaitedWorks:
 
         @functools.wraps(wait)
         def counting_wait(work: Any, *arguments: Any, **named: Any) -> Any:
-            size_bytes = self._sizes.pop(work, None)
-            if size_bytes is not None:
-                self._works -= 1
-                self._bytes -= size_bytes
+            self.size_bytes -= self._sizes.pop(work, 0)
             return wait(work, *arguments, **named)
 
         dist.Work.wait = counting_wait
-
-    def notes(self) -> dict[str, int]:
-        """Return how many there were, and what their tensors on CUDA devices took."""
-        return {"works": self._works, "bytes": self._bytes}
 
     def _began(self, original: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         work = original(*arguments, **named)
         # A mode of torch functions calls the collective again, in here.
         if isinstance(work, dist.Work) and work not in self._sizes:
-            size_bytes = sum(tensor.nbytes for tensor in _tensors_in((*arguments, *named.values())))
-            if size_bytes:
-                self._works += 1
-                self._bytes += size_bytes
-                self._sizes[work] = size_bytes
+            self._sizes[work] = sum(tensor.nbytes for tensor in _tensors_in((*arguments, *named.values())))
+            self.size_bytes += self._sizes[work]
         return work
 
 
