@@ -55,7 +55,7 @@ KINETO_LIMIT = 48 << 10
 T = TypeVar("T")
 
 _MARKER = "spin_kernel"  # of measured_jobs.py
-_OWN = re.compile(r"at::|at_cuda_detail|pytorch_flash|PyTorchMemEffAttention|triton")
+OWN = re.compile(r"at::|at_cuda_detail|pytorch_flash|PyTorchMemEffAttention|triton")
 # Kernels that come before and after the one that does a library call's work.
 _BEFORE = re.compile(
     r"nchwToNhwc|AddPadding|precompute_indices|init_device_workspace|compute_dot_do_o|scal_kernel"
@@ -180,10 +180,10 @@ def _on_phantom(name: str, group: Sequence[Launches], python: Path, folder: Path
         machine = PhantomMachine(device=find_device(GPU), launches=True)
         command = [str(python), str(HERE / "measured_jobs.py"), str(jobs)]
         capture(command, trace, mode="phantom", machine=machine, extent=Extent(until_end=True))
-    return _between_markers(launches_of(read_trace(trace)))
+    return between_markers(launches_of(read_trace(trace)))
 
 
-def _between_markers(launches: Launched) -> list[Launched]:
+def between_markers(launches: Launched) -> list[Launched]:
     """Return the launches between a single marker and the next two."""
     names = np.array([_MARKER in text for text in launches.strings])
     at = np.flatnonzero(names[launches.name])
@@ -218,7 +218,7 @@ def own_launches(
     profile: Profile, names: frozenset[str]
 ) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
     """Return PyTorch's own launches, of the GPU and of the phantom."""
-    real = [launch.shape for launch in profile.real if launch.name in names or _OWN.search(launch.name)]
+    real = [launch.shape for launch in profile.real if launch.name in names or OWN.search(launch.name)]
     found = profile.phantom
     return real, [shape for shape in phantom_shapes(found) if shape]
 

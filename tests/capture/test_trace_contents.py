@@ -14,6 +14,7 @@ import pytest
 
 import xmem
 import xmem.capture
+from nightly import most_nightly
 from xmem.orchestration import RunSettings
 
 from .conftest import TARGETS, Captured, needs_torch, run_capture, shown
@@ -37,7 +38,7 @@ def lines_around(run: Captured, time_ns: int) -> list[str]:
     return [source_line(name) for name, begin, end in run.spans("xmem_line") if begin <= time_ns < end]
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize("script", most_nightly(SCRIPTS, at_once=3))
 def test_every_named_tensor_is_a_live_block_of_its_size(captured: Capturing, script: str) -> None:
     run = captured(script)
     for role in ("parameter", "buffer", "gradient", "optimizer_state", "input"):

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from command_line import heed_interrupts, xmem_fast
+from nightly import most_nightly
 from sweep_results import rows_of
 from xmem.sweep import read_spec
 from xmem.sweep.store import Store
@@ -138,7 +139,7 @@ def test_killed_at_random_moments_a_sweep_ends_with_the_rows_of_an_undisturbed_o
     assert list(tmp_path.glob(".killed.jsonl.*")) == []
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "status"), most_nightly([(signal.SIGINT, 130), (signal.SIGTERM, 143)]))
 def test_a_signal_leaves_a_state_to_go_on_from(
     write_spec: Callable[..., Path], tmp_path: Path, number: signal.Signals, status: int
 ) -> None:

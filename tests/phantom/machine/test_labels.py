@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import xmem
+from nightly import most_nightly
 from xmem.capture import PhantomMachine, capture
 from xmem.trace.attribution import Category
 
@@ -45,7 +46,7 @@ for _ in range(3):
 
 
 @pytest.mark.parametrize("python", NEWEST_FIRST)
-@pytest.mark.parametrize("way", ["ddp", "fsdp1", "fsdp2"])
+@pytest.mark.parametrize("way", most_nightly(["fsdp2", "ddp", "fsdp1"]))
 def test_flat_memory_is_parameters_and_gradients(python: str, way: str, tmp_path: Path) -> None:
     if way == "fsdp2":
         needs_torch(python, (2, 6), "FSDP2 is elsewhere")

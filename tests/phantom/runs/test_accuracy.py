@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
 
 from accuracy.cache import Cache
@@ -21,6 +23,7 @@ JOB = Job("Transformer", "distilbert/distilgpt2", "AdamW", 4, zero_grad=1, token
 ROW = Run(measured(JOB.family, JOB.model, JOB.optimizer, JOB.batch, zero_grad=1), JOB)
 
 
+@pytest.mark.nightly
 def test_a_row_through_the_phantom(phantom: Any) -> None:
     laboratory = Laboratory(phantom.python, Cache(phantom.folder / "captures"), dict(os.environ))
     record = laboratory.capture_on_phantom(ROW, 4)

@@ -63,7 +63,7 @@ SIDE_STREAM = """
             ("torch.zeros(1, device='cuda').item()", 8),
             ("with torch.cuda.stream(side): torch.zeros(1, device='cuda').item()", 1),
         ],
-        at_once=3,
+        at_once=2,
     ),
 )
 def test_blocks_of_other_streams_are_freed_once_the_script_waits(python, tmp_path, between, blocks):
@@ -209,7 +209,9 @@ AVERAGING = """
 """
 
 
-@pytest.mark.parametrize(("wait", "is_said"), [("get_future().wait()", True), ("wait()", False)])
+@pytest.mark.parametrize(
+    ("wait", "is_said"), most_nightly([("get_future().wait()", True), ("wait()", False)])
+)
 def test_the_estimate_knows_collectives_that_are_not_waited_for(python, tmp_path, unused_port, wait, is_said):
     needs_torch(python, (2, 8), "keeps no tensors of collectives")
     script = AVERAGING.replace("CHOSEN", repr(unused_port)).replace("WAIT", wait)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import xmem
+from nightly import most_nightly
 from xmem.capture import Extent, PhantomMachine, capture
 from xmem.devices.gpus import find_device
 from xmem.errors import CaptureError
@@ -25,16 +26,16 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 # train or never ask for a GPU.
 TRAINING = [
     "amp_scaler.py",
+    "hf_trainer.py",
+    "processes/launcher.py",
+    "lbfgs.py",
+    "processes/threads.py",
     "custom_function.py",
     "dcgan.py",
     "encoder_workers.py",
     "gpt.py",
-    "hf_trainer.py",
-    "processes/launcher.py",
-    "lbfgs.py",
     "resnet.py",
     "trouble/stubborn.py",
-    "processes/threads.py",
     "to_device.py",
 ]
 
@@ -44,7 +45,7 @@ def python(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.mark.parametrize("name", TRAINING)
+@pytest.mark.parametrize("name", most_nightly(TRAINING, at_once=5))
 def test_every_target_runs_and_the_replay_equals_the_real_allocator(python, name, tmp_path, monkeypatch):
     monkeypatch.chdir(TARGETS)
     result, estimate = run(python, tmp_path, TARGETS / name)
@@ -162,7 +163,7 @@ VALUES = """
 """
 
 
-@pytest.mark.parametrize(("chosen", "rows"), [({}, 1 << 14), ({"train.py:8": 0.25}, 1 << 12)])
+@pytest.mark.parametrize(("chosen", "rows"), most_nightly([({"train.py:8": 0.25}, 1 << 12), ({}, 1 << 14)]))
 def test_values_that_decide_about_sizes(python, chosen, rows, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(textwrap.dedent(VALUES))
@@ -183,7 +184,9 @@ def test_values_that_decide_about_sizes(python, chosen, rows, tmp_path, monkeypa
     assert any("train.py:16 branches on a GPU value" in assumption for assumption in estimate.assumptions)
 
 
-@pytest.mark.parametrize("unique", ["torch.unique", "torch.Tensor.unique", "torch.Tensor.unique_consecutive"])
+@pytest.mark.parametrize(
+    "unique", most_nightly(["torch.unique", "torch.Tensor.unique", "torch.Tensor.unique_consecutive"])
+)
 def test_unique_elements_and_their_counts_are_of_one_size(python, unique, tmp_path):
     script = f"""
         import torch
@@ -491,6 +494,7 @@ def test_a_model_compiled_ahead_of_its_first_call(python, tmp_path):
     assert estimate.measured.replay_agrees
 
 
+@pytest.mark.nightly  # test_distributed.py has ranks that shard with every change
 def test_a_sharded_job_of_two_ranks(python, tmp_path):
     """FSDP2: each rank holds half of the parameters, gradients and optimizer state."""
     needs_torch(python, (2, 6), "FSDP2 is elsewhere")

@@ -71,6 +71,7 @@ def test_the_rank_that_needs_most_decides_and_is_traced(python, tmp_path, unused
     assert xmem.estimate(result.path, capacity="3.5GiB").fits is False
 
 
+@pytest.mark.nightly
 def test_a_rank_that_is_named_is_traced_and_another_decides_all_the_same(python, tmp_path, unused_port):
     _, estimate = on_h100(python, tmp_path, RANKS, unused_port, gpus=2, rank=0)
     assert estimate.measured is not None

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import xmem
+from nightly import most_nightly
 from xmem.capture import Extent, PhantomMachine, capture
 from xmem.errors import CaptureError
 
@@ -38,7 +39,10 @@ def python(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(params=["phantom", "fake"])
+both_modes = pytest.mark.parametrize("mode", ["phantom", "fake"])
+
+
+@pytest.fixture(params=most_nightly(["phantom", "fake"]))
 def mode(request: pytest.FixtureRequest) -> str:
     """Where nothing is computed: on the phantom GPU, or on the CPU."""
     return str(request.param)
@@ -77,6 +81,7 @@ def printed(
     return output.read_text().splitlines(), estimate
 
 
+@both_modes
 def test_sizes_that_depend_on_data_are_those_of_the_cpu(python, tmp_path, mode):
     lines, estimate = printed(python, tmp_path, PROGRAMS, "cuda", mode=mode)
     on_cpu = subprocess.run(
@@ -98,7 +103,7 @@ def test_kernels_of_triton_give_what_they_compute(python, tmp_path):
         assert given == expected, name
 
 
-@pytest.mark.parametrize("name", ["encoder_workers.py", "amp_scaler.py"])
+@pytest.mark.parametrize("name", most_nightly(["encoder_workers.py", "amp_scaler.py"]))
 def test_nothing_else_is_allocated(python, name, tmp_path, monkeypatch):
     monkeypatch.chdir(HERE)
 
@@ -358,7 +363,7 @@ def test_routes_that_follow_from_many_random_numbers_are_known(python, tmp_path)
     assert all_kept[:4] == lines[:4]
 
 
-@pytest.mark.parametrize("chosen", [{}, {"elsewhere": 1.0}])
+@pytest.mark.parametrize("chosen", most_nightly([{}, {"elsewhere": 1.0}]))
 def test_a_read_keeps_nothing_alive(python, tmp_path, chosen, mode):
     script = TRAIN + textwrap.dedent(
         """
@@ -395,6 +400,7 @@ def test_a_loop_that_waits_for_a_value_ends_and_names_its_line(python, tmp_path,
     )
 
 
+@both_modes
 def test_a_script_that_never_trains_because_of_a_value_is_refused(python, tmp_path, mode):
     script = TRAIN + textwrap.dedent(
         """
@@ -443,6 +449,7 @@ def test_a_value_is_chosen_by_line_or_by_function(python, name, tmp_path, monkey
     assert lines[0] == "3.0"
 
 
+@both_modes
 def test_a_copy_to_the_host_is_a_read(python, tmp_path, monkeypatch, mode):
     """A number is what was chosen, and a mask selects all."""
     monkeypatch.chdir(tmp_path)
@@ -510,6 +517,7 @@ def test_values_are_known_between_compiled_regions(python, tmp_path, mode):
     assert lines[-1] == "5"
 
 
+@both_modes
 def test_an_error_of_ours_never_reaches_the_script(python, tmp_path, mode):
     script = TRAIN + textwrap.dedent(
         """
@@ -590,6 +598,7 @@ def test_operators_that_take_functions_run(python, tmp_path):
     assert lines == ["done"]
 
 
+@both_modes
 def test_what_nobody_wrote_is_not_known(python, tmp_path, mode):
     """Memory of weights that were not initialized, what a larger size adds, and views that change values."""
     script = TRAIN + textwrap.dedent(

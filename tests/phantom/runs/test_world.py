@@ -11,6 +11,7 @@ from tests.phantom.conftest import PYTHONS, needs_torch
 
 import one_rank
 import xmem
+from nightly import most_nightly
 from one_rank import EXAMPLES
 from xmem.capture import PhantomMachine, World, capture
 from xmem.devices.gpus import find_device
@@ -33,11 +34,11 @@ def traced(command: list[str], folder: Path, rank: int | None, world: World | No
         pytest.param(2, 1, (1,), "data_parallel.py --style fsdp2 --offload", marks=nightly),
         (2, 1, (1,), "tensor_parallel.py --sequence"),
         pytest.param(4, 3, (3,), "data_parallel.py --style hsdp --bind", marks=nightly),
-        (2, 0, (0, 1), "pipeline.py --schedule 1f1b"),
+        pytest.param(2, 0, (0, 1), "pipeline.py --schedule 1f1b", marks=nightly),
         pytest.param(2, 0, (0,), "data_parallel.py --style fsdp1", marks=nightly),
         pytest.param(2, 1, (1,), "data_parallel.py --style fsdp1 --bfloat16", marks=nightly),
         pytest.param(2, 1, (1,), "data_parallel.py --style fsdp1 --offload", marks=nightly),
-        (2, 0, (0,), "data_parallel.py --style fsdp2"),
+        pytest.param(2, 0, (0,), "data_parallel.py --style fsdp2", marks=nightly),
         pytest.param(2, 1, (1,), "data_parallel.py --style fsdp2 --checkpoint --bfloat16", marks=nightly),
         pytest.param(4, 3, (3,), "data_parallel.py --style hsdp", marks=nightly),
         pytest.param(4, 0, (0,), "tensor_parallel.py", marks=nightly),
@@ -111,7 +112,7 @@ for _ in range(3):
 """
 
 
-@pytest.mark.parametrize("launcher", [False, True])
+@pytest.mark.parametrize("launcher", most_nightly([False, True]))
 def test_ranks_that_run_talk_and_the_others_hold_what_this_one_holds(launcher, tmp_path, capfd) -> None:
     script = tmp_path / "talks.py"
     script.write_text(TALKS)
@@ -307,6 +308,7 @@ def test_a_rank_runs_with_the_peers_whose_objects_it_needs(tmp_path, capfd) -> N
     assert "running again with ranks 0, 1" in capfd.readouterr().err
 
 
+@nightly
 def test_a_rank_that_fails_with_all_that_it_needs_says_why(tmp_path) -> None:
     script = tmp_path / "fails.py"
     script.write_text(TALKS.replace("halves = [", "raise ValueError('on its own')\nhalves = ["))
