@@ -4,7 +4,7 @@
 
 TRACES is a folder with the traces of TraceLens (``tests/traces/h100``), PATH the Python of an environment
 with what they were recorded with: torch 2.6.0 for CUDA 12.4 and transformers 4.49.0. A launch is equal if its
-kernel, grid, block, registers and shared memory are, in order. Kernels of libraries are left out of both sides.
+kernel, grid, block, registers and shared memory are, in order. Kernels of libraries are left out.
 """
 
 from __future__ import annotations
@@ -51,9 +51,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("traces", type=Path)
-    parser.add_argument(
-        "--python", required=True, type=Path, help="of an environment with that torch"
-    )
+    parser.add_argument("--python", required=True, type=Path, help="of an environment with that torch")
     parser.add_argument("--folder", type=Path, default=Path(".occupancy"), help="for what was captured")
     arguments = parser.parse_args()
     compare(sorted(arguments.traces.glob("*_101600*.json.gz")), arguments.python, arguments.folder)
