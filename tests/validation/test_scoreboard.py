@@ -208,15 +208,14 @@ def test_rows_of_megatron_are_first_runs_without_transformer_engine(tmp_path):
     assert (row.job, row.gpu, row.truth) == ("gpt/gpt3_tp1/a100-80gb", "a100-80gb", 3632653312.0)
 
 
-def test_a_recipe_of_megatron_keeps_everything_but_its_files_and_apex():
+def test_a_recipe_of_megatron_keeps_everything_but_its_files():
     recipe = {
         "MODEL_ARGS": {
             "--data-path": "${DATA_PATH}/text", "--save": "there", "--save-interval": 10000,
             "--bf16": True, "--async-save": False, "--lr": 1.5e-4,
         }
     }  # fmt: skip
-    kept = ["--save-interval", "10000", "--bf16", "--lr", "0.00015"]
-    assert megatron.arguments(recipe) == [*kept, "--no-persist-layer-norm", "--no-masked-softmax-fusion"]
+    assert megatron.arguments(recipe) == ["--save-interval", "10000", "--bf16", "--lr", "0.00015"]
 
 
 def test_rows_of_modded_nanogpt_share_a_job_where_they_share_a_script(tmp_path):

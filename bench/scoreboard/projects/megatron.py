@@ -1,13 +1,15 @@
 """Megatron-LM's golden files: the peak of allocated bytes of the last rank in its functional tests.
 
 Only tests with ``--transformer-impl local`` are here, because TransformerEngine has no wheels for PyTorch.
-Apex, whose kernels most of these use, has none. Tests of T5, whose data has to be tokenized, are not here
-either. The arguments of a test are those of its recipe; its data is made up, because shapes do not depend on
-it. The last rank runs beside rank 0, which tells the others whether to train.
+Apex, whose kernels these use, has none either: it is built from source, which takes half an hour once. Tests
+of T5, whose data has to be tokenized, are not here. The arguments of a test are those of its recipe; its data
+is made up, because shapes do not depend on it. The last rank runs beside rank 0, which tells the others
+whether to train.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -29,15 +31,14 @@ _REPOSITORY = "NVIDIA/Megatron-LM"
 _COMMIT = "adc69dba2d"
 _PATHS = ("megatron", ":(glob)*.py")
 _TESTS = "tests/functional_tests/test_cases"
-_ENVIRONMENT = "torch-2.12.0"
+_APEX, _APEX_COMMIT = "NVIDIA/apex", "6424da3b"
+_ENVIRONMENT = "torch-2.12.0-apex"
 # GB200's GPU is described as B200: the same compute capability, and no size here depends on its memory. Files
 # that do not name a card are taken for those of an A100.
 _CARDS = {"A100": "a100-80gb", "H100": "h100", "GB200": "b200", "not": "a100-80gb"}
 _RANKS = 8
 # The optimizer's state, which its first step makes, is there from the second on.
 _ITERATIONS = 3
-# Apex's kernels for norms and softmax; what stands in for them refuses a recipe without these.
-_WITHOUT_APEX = ("--no-persist-layer-norm", "--no-masked-softmax-fusion")
 # What names files of the test's data, or where to write.
 _OF_FILES = re.compile(r"--(data-path|vocab-file|merge-file|tensorboard-dir|save|load|data-cache-path)")
 # GPT-2's vocabulary has one token more, which Megatron's null tokenizer adds.
@@ -79,7 +80,7 @@ def run(row: Row, laboratory: Laboratory) -> Answers:
         [python, str(code / "pretrain_gpt.py"), *arguments(recipe), *_MADE_UP],
         row.gpu,
         variables={
-            "PYTHONPATH": str(code),
+            "PYTHONPATH": os.pathsep.join([str(code), str(_built_apex(laboratory, python))]),
             **{name: str(value) for name, value in recipe["ENV_VARS"].items()},
         },
         world=World(_RANKS, (0, _RANKS - 1)),
@@ -94,13 +95,49 @@ def run(row: Row, laboratory: Laboratory) -> Answers:
 
 
 def arguments(recipe: dict[str, Any]) -> list[str]:
-    """The command line of a recipe, without what names files or needs Apex."""
+    """The command line of a recipe, without what names files."""
     given = []
     for name, value in recipe["MODEL_ARGS"].items():
         if value is False or _OF_FILES.fullmatch(name):
             continue
         given += [name] if value is True else [name, str(value)]
-    return [*given, *(name for name in _WITHOUT_APEX if name not in given)]
+    return given
+
+
+def _built_apex(laboratory: Laboratory, python: str) -> Path:
+    """Apex as a folder to import from, built with the compiler that the environment has as a wheel.
+
+    Its kernels are compiled for compute capability 8.0, and as PTX for the cards that came later.
+    """
+    source = laboratory.code(_APEX, _APEX_COMMIT)
+    built = source.with_name(f"{_APEX_COMMIT}-{laboratory.torch(_ENVIRONMENT)}")
+    if not built.exists():
+        partial = built.with_name(f"{built.name}.partial")
+        toolkit = Path(_said(python, "-c", "import nvidia.cu13; print(nvidia.cu13.__path__[0])"))
+        home = _toolkit(toolkit, partial / "cuda")
+        subprocess.run(
+            [python, "-m", "pip", "install", "--no-build-isolation", "--no-deps", "--target", built, source],
+            env={
+                **os.environ,
+                "APEX_CUDA_EXT": "1",
+                "CUDA_HOME": str(home),
+                "PATH": os.pathsep.join([str(Path(python).parent), os.environ["PATH"]]),
+                "TORCH_CUDA_ARCH_LIST": "8.0+PTX",
+            },
+            check=True,
+        )
+        shutil.rmtree(partial)
+    return built
+
+
+def _toolkit(wheels: Path, home: Path) -> Path:
+    """The folder that wheels of CUDA share, laid out as an installed toolkit is."""
+    (home / "lib64").mkdir(parents=True, exist_ok=True)
+    for name in ("bin", "include", "nvvm"):
+        (home / name).symlink_to(wheels / name)
+    (runtime,) = (wheels / "lib").glob("libcudart.so.*")
+    (home / "lib64" / "libcudart.so").symlink_to(runtime)
+    return home
 
 
 def _compile_helpers(code: Path, python: str) -> None:
