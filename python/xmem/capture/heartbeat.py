@@ -68,6 +68,10 @@ class Heartbeat:
             self._iterations, self._progressed = ended, time.monotonic()
         return time.monotonic() - self._progressed if ended else 0.0
 
+    def has_begun(self) -> bool:
+        """Return whether a process is past its start: none has memory to tell of before."""
+        return any(process.phase != _STARTING for process in self._processes())
+
     def last_seen(self) -> str:
         """Say what the script does, since when, and where it is; empty before it has imported torch."""
         processes = self._processes()

@@ -60,8 +60,8 @@ def run_process(
 ) -> Ended:
     """Run a command until it ends, takes too long, or lingers after its status appeared in ``workspace``.
 
-    A command that takes too long is first asked to finish: what was seen of its memory may be enough.
-    Standard input and output are this process's own, unless ``stdout`` is another file descriptor; standard
+    A command that takes too long is first asked to finish if it has used the GPU: what was seen of its memory
+    may be enough. Standard input and output are this process's own, unless ``stdout`` is another file descriptor; standard
     error is copied through as it comes, to keep its last lines for messages.
 
     Raises:
@@ -126,7 +126,8 @@ def _wait(
             deadline = now
         if deadline is None or now < deadline:
             continue
-        if last_seen or not (last_seen := heartbeat.last_seen()):
+        is_finishing, last_seen = bool(last_seen), last_seen or heartbeat.last_seen()
+        if is_finishing or not heartbeat.has_begun():
             return True, last_seen
         finish.touch()
         deadline = now + _FINISH_S
