@@ -61,8 +61,8 @@ def run_process(
     """Run a command until it ends, takes too long, or lingers after its status appeared in ``workspace``.
 
     A command that takes too long is first asked to finish if it has used the GPU: what was seen of its memory
-    may be enough. Standard input and output are this process's own, unless ``stdout`` is another file descriptor; standard
-    error is copied through as it comes, to keep its last lines for messages.
+    may be enough. Standard input and output are this process's own, unless ``stdout`` is another file
+    descriptor; standard error is copied through as it comes, to keep its last lines for messages.
 
     Raises:
         CaptureError: The command cannot be started.
