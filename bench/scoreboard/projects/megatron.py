@@ -23,6 +23,7 @@ from scoreboard.answers import Answers
 from scoreboard.laboratory import Laboratory
 from scoreboard.rows import Row, read_sources
 from xmem.capture import Extent, World
+from xmem.errors import ConfigError
 
 NAME = "megatron"
 FILE = "megatron_lm_golden.csv"
@@ -112,32 +113,33 @@ def _built_apex(laboratory: Laboratory, python: str) -> Path:
     source = laboratory.code(_APEX, _APEX_COMMIT)
     built = source.with_name(f"{_APEX_COMMIT}-{laboratory.torch(_ENVIRONMENT)}")
     if not built.exists():
-        partial = built.with_name(f"{built.name}.partial")
-        toolkit = Path(_said(python, "-c", "import nvidia.cu13; print(nvidia.cu13.__path__[0])"))
-        home = _toolkit(toolkit, partial / "cuda")
-        subprocess.run(
+        wheels = Path(_said(python, "-c", "import nvidia.cu13; print(nvidia.cu13.__path__[0])"))
+        toolkit = _toolkit(wheels, source.with_name("cuda"))
+        done = subprocess.run(
             [python, "-m", "pip", "install", "--no-build-isolation", "--no-deps", "--target", built, source],
             env={
                 **os.environ,
                 "APEX_CUDA_EXT": "1",
-                "CUDA_HOME": str(home),
+                "CUDA_HOME": str(toolkit),
                 "PATH": os.pathsep.join([str(Path(python).parent), os.environ["PATH"]]),
                 "TORCH_CUDA_ARCH_LIST": "8.0+PTX",
             },
-            check=True,
+            check=False,
         )
-        shutil.rmtree(partial)
+        if done.returncode:
+            raise ConfigError(f"Apex in {source} cannot be built", "see what pip printed above")
     return built
 
 
-def _toolkit(wheels: Path, home: Path) -> Path:
+def _toolkit(wheels: Path, folder: Path) -> Path:
     """The folder that wheels of CUDA share, laid out as an installed toolkit is."""
-    (home / "lib64").mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "lib64").mkdir(parents=True)
     for name in ("bin", "include", "nvvm"):
-        (home / name).symlink_to(wheels / name)
+        (folder / name).symlink_to(wheels / name)
     (runtime,) = (wheels / "lib").glob("libcudart.so.*")
-    (home / "lib64" / "libcudart.so").symlink_to(runtime)
-    return home
+    (folder / "lib64" / "libcudart.so").symlink_to(runtime)
+    return folder
 
 
 def _compile_helpers(code: Path, python: str) -> None:
