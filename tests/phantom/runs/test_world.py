@@ -30,7 +30,7 @@ def traced(command: list[str], folder: Path, rank: int | None, world: World | No
 @pytest.mark.parametrize(
     ("size", "rank", "running", "script"),
     [
-        (2, 1, (1,), "data_parallel.py --style ddp"),
+        pytest.param(2, 1, (1,), "data_parallel.py --style ddp", marks=nightly),
         pytest.param(2, 1, (1,), "data_parallel.py --style fsdp2 --offload", marks=nightly),
         (2, 1, (1,), "tensor_parallel.py --sequence"),
         pytest.param(4, 3, (3,), "data_parallel.py --style hsdp --bind", marks=nightly),
