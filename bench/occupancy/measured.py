@@ -175,15 +175,21 @@ def _on_phantom(name: str, group: Sequence[Launches], python: Path, folder: Path
     folder.mkdir(parents=True, exist_ok=True)
     jobs, trace = folder / f"{name}.json", folder / f"{name}.trace.json.gz"
     text = json.dumps([dict(found.config) for found in group])
-    if not trace.exists() or not jobs.exists() or jobs.read_text(encoding="utf-8") != text:
+    if not jobs.exists() or jobs.read_text(encoding="utf-8") != text:
+        trace.unlink(missing_ok=True)
         jobs.write_text(text, encoding="utf-8")
+    return marked_launches([str(python), str(HERE / "measured_jobs.py"), str(jobs)], trace)
+
+
+def marked_launches(command: Sequence[str], trace: Path) -> list[Launched]:
+    """Capture a command on the phantom GPU unless its trace is there; return the launches between markers."""
+    if not trace.exists():
         machine = PhantomMachine(device=find_device(GPU), launches=True)
-        command = [str(python), str(HERE / "measured_jobs.py"), str(jobs)]
         capture(command, trace, mode="phantom", machine=machine, extent=Extent(until_end=True))
-    return between_markers(launches_of(read_trace(trace)))
+    return _between_markers(launches_of(read_trace(trace)))
 
 
-def between_markers(launches: Launched) -> list[Launched]:
+def _between_markers(launches: Launched) -> list[Launched]:
     """Return the launches between a single marker and the next two."""
     names = np.array([_MARKER in text for text in launches.strings])
     at = np.flatnonzero(names[launches.name])

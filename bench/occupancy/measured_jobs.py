@@ -24,7 +24,7 @@ from workloads.programs import PROGRAMS
 _WARM_UPS = 2  # as xmem_measure.parts.occupancy
 
 
-def mark(count: int) -> None:
+def _mark(count: int) -> None:
     """Launch as many markers."""
     for _ in range(count):
         torch.cuda._sleep(1)
@@ -33,7 +33,7 @@ def mark(count: int) -> None:
 def run(config: dict[str, Any], device: torch.device) -> None:
     """Do what ``xmem_measure.parts.occupancy`` does, without a profiler."""
     if "program" in config:
-        _marked(lambda: PROGRAMS[config["program"]](device), 1)
+        marked(lambda: PROGRAMS[config["program"]](device), 1)
     elif "family" in config:
         _train(config, device)
     else:
@@ -45,15 +45,16 @@ def run(config: dict[str, Any], device: torch.device) -> None:
             with torch.no_grad():
                 model(inputs[""]) if "" in inputs else model(**inputs)
 
-        _marked(forward, _WARM_UPS)
+        marked(forward, _WARM_UPS)
 
 
-def _marked(work: Callable[[], object], warm_ups: int) -> None:
+def marked(work: Callable[[], object], warm_ups: int) -> None:
+    """Do the work with markers around it, after it was done without."""
     for _ in range(warm_ups):
         work()
-    mark(1)
+    _mark(1)
     work()
-    mark(2)
+    _mark(2)
 
 
 def _train(config: dict[str, Any], device: torch.device) -> None:
@@ -62,7 +63,7 @@ def _train(config: dict[str, Any], device: torch.device) -> None:
 
     def after_iteration(index: int) -> None:
         if index >= last - 1:
-            mark(1 if index < last else 2)
+            _mark(1 if index < last else 2)
 
     train(prepared, device, after_iteration)
 

@@ -1,8 +1,8 @@
 """Does anew what public traces recorded: the script that ``public.py`` captures on a phantom GPU.
 
-It takes the names of traces of TraceLens (``tests/traces/h100``). Each recorded one call of a model, in the
-words of its own metadata: weights in bfloat16, inference mode, warmed up. The models are made from their
-configurations, and around each call ``torch.cuda._sleep`` marks where it begins and ends.
+It takes names of ``JOBS``: models of which TraceLens has traces (``tests/traces/h100``). Each trace recorded
+one call, by its own metadata with weights in bfloat16, in inference mode, and warmed up. The models are made
+from their configurations.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 
 import torch
-from measured_jobs import mark
+from measured_jobs import marked
 from transformers import (
     BertConfig,
     BertLMHeadModel,
@@ -92,11 +92,11 @@ def _owlv2(device: torch.device) -> Callable[[], object]:
 
 
 JOBS: dict[str, Callable[[torch.device], Callable[[], object]]] = {
-    "Falconsai_nsfw_image_detection__1016002": _vit,
-    "Qwen_Qwen1.5-0.5B-Chat__1016005": _qwen,
-    "facebook_timesformer-base-finetuned-k400__1016002": _timesformer,
-    "gaunernst_bert-small-uncased__1016001": _bert,
-    "google_owlv2-large-patch14-ensemble__1016001": _owlv2,
+    "vit": _vit,
+    "qwen": _qwen,
+    "timesformer": _timesformer,
+    "bert": _bert,
+    "owlv2": _owlv2,
 }
 
 
@@ -109,11 +109,7 @@ def main() -> None:
     for name in sys.argv[1:]:
         call = JOBS[name](device)
         with torch.inference_mode():
-            for _ in range(_WARM_UPS):
-                call()
-            mark(1)
-            call()
-            mark(2)
+            marked(call, _WARM_UPS)
 
 
 if __name__ == "__main__":

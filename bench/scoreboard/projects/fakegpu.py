@@ -56,7 +56,7 @@ def rows(data: Path) -> Iterator[Row]:
             quantity="allocated",
             truth=float(source.value.split()[0]) * _GIB,
             rounding=0.0005 * _GIB,
-            is_rebuilt=card == "rtx-pro-6000",
+            is_rebuilt=_ENVIRONMENTS[card].startswith(f"torch-{_RELEASES[card]}-"),
             rival=_rival(source.notes),
         )
 

@@ -1,10 +1,9 @@
 """Megatron-LM's golden files: the peak of allocated bytes of the last rank in its functional tests.
 
 Only tests with ``--transformer-impl local`` are here, because TransformerEngine has no wheels for PyTorch.
-Apex, whose kernels these use, has none either: it is built from source, which takes half an hour once. Tests
-of T5, whose data has to be tokenized, are not here. The arguments of a test are those of its recipe; its data
-is made up, because shapes do not depend on it. The last rank runs beside rank 0, which tells the others
-whether to train.
+Apex, whose kernels these use, has none either: it is built from source, once. Tests of T5, whose data has to
+be tokenized, are not here. The arguments of a test are those of its recipe; its data is made up, because
+shapes do not depend on it. The last rank runs beside rank 0, which tells the others whether to train.
 """
 
 from __future__ import annotations
@@ -73,15 +72,18 @@ def run(row: Row, laboratory: Laboratory) -> Answers:
     test = row.job.rpartition("/")[0]
     python = laboratory.python(_ENVIRONMENT)
     code = laboratory.code(_REPOSITORY, _COMMIT, _PATHS)
+    folders = [code]
     _compile_helpers(code, python)
     recipe = yaml.safe_load(
         laboratory.git(_REPOSITORY, "show", f"{_COMMIT}:{_TESTS}/{test}/model_config.yaml")
     )
+    if "uninstall -y Apex" not in recipe.get("BEFORE_SCRIPT", ""):
+        folders.append(_built_apex(laboratory, python))
     ran = laboratory.on_phantom(
         [python, str(code / "pretrain_gpt.py"), *arguments(recipe), *_MADE_UP],
         row.gpu,
         variables={
-            "PYTHONPATH": os.pathsep.join([str(code), str(_built_apex(laboratory, python))]),
+            "PYTHONPATH": os.pathsep.join(map(str, folders)),
             **{name: str(value) for name, value in recipe["ENV_VARS"].items()},
         },
         world=World(_RANKS, (0, _RANKS - 1)),

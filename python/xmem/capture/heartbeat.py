@@ -69,7 +69,7 @@ class Heartbeat:
         return time.monotonic() - self._progressed if ended else 0.0
 
     def has_begun(self) -> bool:
-        """Return whether a process is past its start: none has memory to tell of before."""
+        """Return whether a process has used the GPU."""
         return any(process.phase != _STARTING for process in self._processes())
 
     def last_seen(self) -> str:

@@ -101,7 +101,7 @@ def _wait(
     status, finish = workspace / "status.json", workspace / "finish"
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     reported_at: float | None = None
-    last_seen = ""
+    last_seen, is_asked = "", False
     look_at, is_stalled = 0.0, False
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -126,9 +126,9 @@ def _wait(
             deadline = now
         if deadline is None or now < deadline:
             continue
-        is_finishing, last_seen = bool(last_seen), last_seen or heartbeat.last_seen()
-        if is_finishing or not heartbeat.has_begun():
-            return True, last_seen
+        if is_asked or not heartbeat.has_begun():
+            return True, last_seen or heartbeat.last_seen()
+        last_seen, is_asked = heartbeat.last_seen(), True
         finish.touch()
         deadline = now + _FINISH_S
 
