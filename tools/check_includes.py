@@ -41,12 +41,13 @@ MAY_INCLUDE: dict[str, set[str]] = {
 # The same inside csrc/phantom, which includes nothing else of the project but what NCCL takes.
 PHANTOM_MAY_INCLUDE: dict[str, set[str]] = {
     "abi": set(),
-    "machine": {"abi"},
+    "loading": set(),
+    "machine": {"abi", "loading"},
     "memory": {"abi", "machine"},
     "code": set(),
-    "runtime": {"abi", "machine", "memory", "code"},
-    "driver": {"abi", "machine", "memory", "code", "runtime"},
-    "libraries": {"abi", "machine", "memory", "runtime", "nccl"},
+    "runtime": {"abi", "loading", "machine", "memory", "code"},
+    "driver": {"abi", "loading", "machine", "memory", "code", "runtime"},
+    "libraries": {"abi", "loading", "machine", "memory", "runtime", "nccl"},
     "nvml": {"abi", "machine", "memory"},
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"/]+)/[^"]+"')

@@ -1,9 +1,9 @@
 """Megatron-LM's golden files: the peak of allocated bytes of the last rank in its functional tests.
 
-Only tests with ``--transformer-impl local`` are here, because TransformerEngine has no wheels for PyTorch.
-Apex, whose kernels these use, has none either: it is built from source, once. Tests of T5, whose data has to
-be tokenized, are not here. The arguments of a test are those of its recipe; its data is made up, because
-shapes do not depend on it. The last rank runs beside rank 0, which tells the others whether to train.
+They use the kernels of Apex and TransformerEngine, which have no wheels for PyTorch: both are built from
+source, once. Tests of FlashAttention are not here, because it takes hours to build. Neither are those of T5,
+because their data has to be tokenized. The arguments of a test are those of its recipe; its data is made up,
+because shapes do not depend on it. The last rank runs beside rank 0, which tells the others whether to train.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,20 +20,25 @@ from typing import Any
 import yaml
 
 from scoreboard.answers import Answers
+from scoreboard.from_source import install, printed, toolkit
 from scoreboard.laboratory import Laboratory
 from scoreboard.rows import Row, read_sources
 from xmem.capture import Extent, World
-from xmem.errors import ConfigError
 
 NAME = "megatron"
 FILE = "megatron_lm_golden.csv"
 _REPOSITORY = "NVIDIA/Megatron-LM"
-# The commit of most golden files. Code of 2026-05 and later needs Python 3.12.
+# The commit of most golden files. Code of 2026-05 and later needs Python 3.12; these tests came with it.
 _COMMIT = "adc69dba2d"
+_LATER = re.compile(
+    r"_1node$|_fim_dataset$|_gb200$|_op_fuser$|_check_grads$"
+    r"|dynamic_inference|offline_inference|grpo|weekly|muon|offloading"
+)
 _PATHS = ("megatron", ":(glob)*.py")
 _TESTS = "tests/functional_tests/test_cases"
 _APEX, _APEX_COMMIT = "NVIDIA/apex", "6424da3b"
-_ENVIRONMENT = "torch-2.12.0-apex"
+_TRANSFORMER_ENGINE = "2.9.0"
+_ENVIRONMENT = "torch-2.12.0-megatron"
 # GB200's GPU is described as B200: the same compute capability, and no size here depends on its memory. Files
 # that do not name a card are taken for those of an A100.
 _CARDS = {"A100": "a100-80gb", "H100": "h100", "GB200": "b200", "not": "a100-80gb"}
@@ -48,8 +54,8 @@ _MADE_UP = ("--mock-data", "--tokenizer-type", "NullTokenizer", "--vocab-size", 
 def rows(data: Path) -> Iterator[Row]:
     """Peaks of first runs; runs that resume from a checkpoint are not here."""
     for source in read_sources(data / FILE):
-        is_here = source.model.startswith(("gpt/", "moe/")) and "transformer-impl=local" in source.config
-        if not is_here or "_2nd" in source.path:
+        is_here = source.model.startswith(("gpt/", "moe/")) and not _LATER.search(source.model)
+        if not is_here or "attention-backend=flash" in source.config or "_2nd" in source.path:
             continue
         card = _CARDS[source.gpu.split()[0]]
         yield Row(
@@ -72,24 +78,35 @@ def run(row: Row, laboratory: Laboratory) -> Answers:
     test = row.job.rpartition("/")[0]
     python = laboratory.python(_ENVIRONMENT)
     code = laboratory.code(_REPOSITORY, _COMMIT, _PATHS)
-    folders = [code]
     _compile_helpers(code, python)
     recipe = yaml.safe_load(
         laboratory.git(_REPOSITORY, "show", f"{_COMMIT}:{_TESTS}/{test}/model_config.yaml")
     )
-    if "uninstall -y Apex" not in recipe.get("BEFORE_SCRIPT", ""):
-        folders.append(_built_apex(laboratory, python))
-    ran = laboratory.on_phantom(
-        [python, str(code / "pretrain_gpt.py"), *arguments(recipe), *_MADE_UP],
-        row.gpu,
-        variables={
-            "PYTHONPATH": os.pathsep.join(map(str, folders)),
-            **{name: str(value) for name, value in recipe["ENV_VARS"].items()},
-        },
-        world=World(_RANKS, (0, _RANKS - 1)),
-        rank=_RANKS - 1,
-        extent=Extent(_ITERATIONS),
-    )
+    if recipe["MODEL_ARGS"].get("--attention-backend") == "flash":
+        problem = "FlashAttention is not in the environment"
+        return Answers(problem=problem, torch=laboratory.torch(_ENVIRONMENT))
+    cuda = toolkit(python, laboratory.checkouts / f"cuda-{_ENVIRONMENT}")
+    extensions = {
+        "Apex": _apex(laboratory, python, cuda),
+        "transformer_engine": _transformer_engine(laboratory, python, cuda),
+    }
+    removed = re.findall(r"uninstall -y (\w+)", recipe.get("BEFORE_SCRIPT", ""))
+    folders = [code, *(folder for name, folder in extensions.items() if name not in removed)]
+    # A folder of its own for what the script compiles: a run that is cut short leaves a lock there.
+    with tempfile.TemporaryDirectory(prefix="scoreboard-") as compiled:
+        ran = laboratory.on_phantom(
+            [python, str(code / "pretrain_gpt.py"), *arguments(recipe), *_MADE_UP],
+            row.gpu,
+            variables={
+                "CUDA_HOME": str(cuda),
+                "TORCH_EXTENSIONS_DIR": compiled,
+                "PYTHONPATH": os.pathsep.join(map(str, folders)),
+                **{name: str(value) for name, value in recipe["ENV_VARS"].items()},
+            },
+            world=World(_RANKS, (0, _RANKS - 1)),
+            rank=_RANKS - 1,
+            extent=Extent(_ITERATIONS),
+        )
     torch = laboratory.torch(_ENVIRONMENT)
     peak = ran.allocated.get(_RANKS - 1)
     if peak is None:
@@ -107,53 +124,32 @@ def arguments(recipe: dict[str, Any]) -> list[str]:
     return given
 
 
-def _built_apex(laboratory: Laboratory, python: str) -> Path:
-    """Apex as a folder to import from, built with the compiler that the environment has as a wheel.
-
-    Its kernels are compiled for compute capability 8.0, and as PTX for the cards that came later.
-    """
+def _apex(laboratory: Laboratory, python: str, cuda: Path) -> Path:
+    """Apex as a folder to import from: kernels for compute capability 8.0, and PTX for later cards."""
     source = laboratory.code(_APEX, _APEX_COMMIT)
     built = source.with_name(f"{_APEX_COMMIT}-{laboratory.torch(_ENVIRONMENT)}")
     if not built.exists():
-        wheels = Path(_said(python, "-c", "import nvidia.cu13; print(nvidia.cu13.__path__[0])"))
-        toolkit = _toolkit(wheels, source.with_name("cuda"))
-        done = subprocess.run(
-            [python, "-m", "pip", "install", "--no-build-isolation", "--no-deps", "--target", built, source],
-            env={
-                **os.environ,
-                "APEX_CUDA_EXT": "1",
-                "CUDA_HOME": str(toolkit),
-                "PATH": os.pathsep.join([str(Path(python).parent), os.environ["PATH"]]),
-                "TORCH_CUDA_ARCH_LIST": "8.0+PTX",
-            },
-            check=False,
-        )
-        if done.returncode:
-            raise ConfigError(f"Apex in {source} cannot be built", "see what pip printed above")
+        variables = {"APEX_CUDA_EXT": "1", "TORCH_CUDA_ARCH_LIST": "8.0+PTX"}
+        install(python, [str(source)], built, cuda, variables)
     return built
 
 
-def _toolkit(wheels: Path, folder: Path) -> Path:
-    """The folder that wheels of CUDA share, laid out as an installed toolkit is."""
-    shutil.rmtree(folder, ignore_errors=True)
-    (folder / "lib64").mkdir(parents=True)
-    for name in ("bin", "include", "nvvm"):
-        (folder / name).symlink_to(wheels / name)
-    (runtime,) = (wheels / "lib").glob("libcudart.so.*")
-    (folder / "lib64" / "libcudart.so").symlink_to(runtime)
-    return folder
+def _transformer_engine(laboratory: Laboratory, python: str, cuda: Path) -> Path:
+    """TransformerEngine as a folder to import from: only its part for PyTorch is compiled."""
+    release = laboratory.torch(_ENVIRONMENT)
+    built = laboratory.checkouts / f"transformer_engine-{_TRANSFORMER_ENGINE}-{release}"
+    if not built.exists():
+        packages = [f"transformer_engine{part}=={_TRANSFORMER_ENGINE}" for part in ("", "_cu13", "_torch")]
+        install(python, packages, built, cuda, {"NVTE_PYTORCH_FORCE_BUILD": "TRUE"})
+    return built
 
 
 def _compile_helpers(code: Path, python: str) -> None:
     """Build the data set's C++ module, which the script itself would build with another Python's headers."""
     folder = code / "megatron" / "core" / "datasets"
     suffix = "import sysconfig; print(sysconfig.get_config_var('EXT_SUFFIX'))"
-    module = folder / f"helpers_cpp{_said(python, '-c', suffix)}"
+    module = folder / f"helpers_cpp{printed(python, '-c', suffix)}"
     if not module.exists():
         compiler = [shutil.which("c++") or "c++", "-O3", "-shared", "-std=c++17", "-fPIC"]
-        includes = _said(python, "-m", "pybind11", "--includes").split()
+        includes = printed(python, "-m", "pybind11", "--includes").split()
         subprocess.run([*compiler, *includes, str(folder / "helpers.cpp"), "-o", str(module)], check=True)
-
-
-def _said(*command: str) -> str:
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

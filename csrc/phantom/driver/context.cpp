@@ -8,6 +8,7 @@
 
 #include "abi/cuda_types.hpp"
 #include "driver/entry_points.hpp"
+#include "loading/redirection.hpp"
 #include "machine/calls.hpp"
 #include "machine/machine.hpp"
 #include "memory/address_space.hpp"
@@ -89,6 +90,7 @@ int pointer_attribute(void* value, int attribute, std::uintptr_t address) {
 
 PHANTOM_EXPORT int cuInit(unsigned) {
   note(Function::cuInit);
+  redirect_loaded_libraries();
   return machine().count() > 0 ? kSuccess : kNoDevice;
 }
 

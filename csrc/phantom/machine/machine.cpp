@@ -1,8 +1,5 @@
 #include "machine/machine.hpp"
 
-#include <dlfcn.h>
-#include <link.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -10,6 +7,7 @@
 #include <sstream>
 #include <utility>
 
+#include "loading/loaded.hpp"
 #include "machine/ledger.hpp"
 
 namespace xmem::phantom {
@@ -115,22 +113,10 @@ Machine visible_machine() {
   return seen;
 }
 
-int find_cudart(dl_phdr_info* info, std::size_t, void* path) {
-  if (std::strstr(info->dlpi_name, "libcudart") == nullptr) return 0;
-  *static_cast<const char**>(path) = info->dlpi_name;
-  return 1;
-}
-
 // What the CUDA runtime that this process has loaded says of itself; it needs no driver for that.
 int version_of_loaded_runtime() {
-  const char* path = nullptr;
-  dl_iterate_phdr(find_cudart, &path);
-  void* library = path == nullptr ? nullptr : dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
-  if (library == nullptr) return 0;
-  using GetVersion = int (*)(int*);
   int version = 0;
-  if (auto get = reinterpret_cast<GetVersion>(dlsym(library, "cudaRuntimeGetVersion"))) get(&version);
-  dlclose(library);
+  if (auto* get = loaded<int(int*)>("libcudart.so", "cudaRuntimeGetVersion")) get(&version);
   return version;
 }
 

@@ -6,6 +6,7 @@
 
 #include "abi/cuda_types.hpp"
 #include "abi/device_properties.hpp"
+#include "loading/redirection.hpp"
 #include "machine/calls.hpp"
 #include "machine/last_error.hpp"
 #include "machine/machine.hpp"
@@ -136,6 +137,7 @@ PHANTOM_EXPORT int cudaPeekAtLastError() {
 
 PHANTOM_EXPORT int cudaGetDeviceCount(int* count) {
   note(Function::cudaGetDeviceCount);
+  redirect_loaded_libraries();
   *count = machine().count();
   return *count > 0 ? kSuccess : fail(kNoDevice);
 }

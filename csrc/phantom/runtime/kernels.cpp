@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "abi/cuda_types.hpp"
+#include "loading/redirection.hpp"
 #include "machine/calls.hpp"
 #include "machine/last_error.hpp"
 #include "machine/machine.hpp"
@@ -232,6 +233,7 @@ PHANTOM_EXPORT int cudaLaunchCooperativeKernel(const void* function, Dim3 grid, 
 
 PHANTOM_EXPORT RegisteredBinary* __cudaRegisterFatBinary(const void* wrapper) {
   note(Function::__cudaRegisterFatBinary);
+  redirect_loaded_libraries();  // this is called as a library is loaded, after those that it needs
   return register_binary(wrapper);
 }
 

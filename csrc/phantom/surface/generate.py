@@ -83,8 +83,9 @@ def read_table(path: Path) -> list[Function]:
 
 
 def header_text(functions: list[Function]) -> str:
-    """``surface.hpp``: a number for every function."""
+    """``surface.hpp``: a number for every function, and the names of the libraries."""
     ids = "\n".join(f"  {function.name}," for function in functions)
+    libraries = ", ".join(f'"{name}"' for name in sorted({function.library for function in functions}))
     return f"""// Generated from csrc/phantom/surface: do not edit.
 #pragma once
 #include <cstdint>
@@ -93,6 +94,7 @@ enum class Function : std::uint16_t {{
 {ids}
 }};
 inline constexpr unsigned kFunctionCount = {len(functions)};
+inline constexpr const char* kLibraries[] = {{{libraries}}};
 const char* name_of(Function function);
 }}  // namespace xmem::phantom
 """

@@ -6,7 +6,7 @@
 
 #include "libraries/data_type.hpp"
 #include "libraries/handle.hpp"
-#include "libraries/loaded.hpp"
+#include "loading/loaded.hpp"
 #include "machine/calls.hpp"
 #include "memory/address_space.hpp"
 #include "memory/contents.hpp"

@@ -7,7 +7,7 @@
 
 #include "abi/device_attribute.hpp"
 #include "libraries/cublas/problem.hpp"
-#include "libraries/loaded.hpp"
+#include "loading/loaded.hpp"
 #include "machine/calls.hpp"
 #include "machine/machine.hpp"
 #include "runtime/launch_log.hpp"

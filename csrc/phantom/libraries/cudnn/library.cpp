@@ -1,46 +1,28 @@
 #include "libraries/cudnn/library.hpp"
 
-#include <dlfcn.h>
-#include <link.h>
-
 #include <cstddef>
-#include <cstring>
+
+#include "loading/loaded.hpp"
 
 namespace xmem::phantom::cudnn {
 namespace {
 
-// libcudnn.so.9, not the libraries that it is made of (libcudnn_ops.so.9).
-int find_library(dl_phdr_info* info, std::size_t, void* path) {
-  const char* slash = std::strrchr(info->dlpi_name, '/');
-  if (slash == nullptr || std::strncmp(slash, "/libcudnn.so", 12) != 0) return 0;
-  *static_cast<std::string*>(path) = info->dlpi_name;
-  return 1;
-}
-
-void* library() {
-  static void* const opened =
-      library_path().empty() ? nullptr : dlopen(library_path().c_str(), RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
-  return opened;
-}
+constexpr const char* kLibrary = "libcudnn.so";  // not the libraries that it is made of (libcudnn_ops.so.9)
 
 }  // namespace
 
 const std::string& library_path() {
-  static const auto* found = [] {
-    auto* path = new std::string;
-    dl_iterate_phdr(find_library, path);
-    return path;
-  }();
+  static const auto* found = new std::string(loaded_file(kLibrary));
   return *found;
 }
 
 void* library_function(const char* name) {
-  return library() == nullptr ? nullptr : dlsym(library(), name);
+  return loaded_function(kLibrary, name);
 }
 
 int library_version() {
   static const int version = [] {
-    const auto get = reinterpret_cast<std::size_t (*)()>(library_function("cudnnGetVersion"));
+    auto* get = loaded<std::size_t()>(kLibrary, "cudnnGetVersion");
     return get == nullptr ? 0 : static_cast<int>(get());
   }();
   return version;

@@ -22,7 +22,7 @@
 #include <vector>
 
 #include "libraries/nccl/communicator.hpp"
-#include "libraries/nccl/loaded_version.hpp"
+#include "loading/loaded.hpp"
 #include "machine/calls.hpp"
 #include "machine/machine.hpp"
 #include "memory/contents.hpp"
@@ -67,6 +67,13 @@ UniqueId random_id() {
 }
 
 constexpr int kConnectsLater = 22203;  // the first version that does
+
+// The NCCL whose place the phantom takes, such as 22705 for 2.27.5; the oldest known, if none is loaded.
+int version_of_loaded_nccl() {
+  int version = 22105;
+  if (auto* get = loaded<int(int*)>("libnccl.so", "ncclGetVersion")) get(&version);
+  return version;
+}
 
 // Versions before connect everything for collectives at once.
 bool connect_first(Communicator& made) {

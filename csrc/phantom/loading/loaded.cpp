@@ -1,17 +1,18 @@
-#include "libraries/loaded.hpp"
+#include "loading/loaded.hpp"
 
 #include <dlfcn.h>
 #include <link.h>
 
 #include <cstring>
-#include <string>
+
+#include "loading/redirection.hpp"
 
 namespace xmem::phantom {
 namespace {
 
 struct Search {
   const char* beginning;
-  std::string path;
+  std::string file;
 };
 
 int look_at(dl_phdr_info* info, std::size_t, void* search_address) {
@@ -19,18 +20,26 @@ int look_at(dl_phdr_info* info, std::size_t, void* search_address) {
   const char* slash = std::strrchr(info->dlpi_name, '/');
   const char* name = slash == nullptr ? info->dlpi_name : slash + 1;
   if (std::strncmp(name, search->beginning, std::strlen(search->beginning)) != 0) return 0;
-  search->path = info->dlpi_name;
+  search->file = info->dlpi_name;
   return 1;
 }
 
 }  // namespace
 
-void* loaded_function(const char* library, const char* name) {
+std::string loaded_file(const char* library) {
   Search search{library, {}};
-  if (dl_iterate_phdr(look_at, &search) == 0) return nullptr;
-  void* opened = dlopen(search.path.c_str(), RTLD_LAZY | RTLD_NOLOAD);
+  dl_iterate_phdr(look_at, &search);
+  return search.file;
+}
+
+void* loaded_function(const char* library, const char* name) {
+  const std::string file = loaded_file(library);
+  void* opened = file.empty() ? nullptr : dlopen(file.c_str(), RTLD_LAZY | RTLD_NOLOAD);
   if (opened == nullptr) return nullptr;
-  void* function = dlsym(opened, name);
+  link_map* map = nullptr;
+  dlinfo(opened, RTLD_DI_LINKMAP, &map);
+  void* function = map == nullptr ? nullptr : redirected_from(map->l_addr, name);
+  if (function == nullptr) function = dlsym(opened, name);
   dlclose(opened);  // it stays loaded: somebody else has it open
   return function;
 }

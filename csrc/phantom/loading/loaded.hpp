@@ -1,10 +1,15 @@
 // The CUDA libraries that the process has loaded beside the phantom. What they know without a GPU, they are asked.
 #pragma once
 
+#include <string>
+
 namespace xmem::phantom {
 
-// A function of the first loaded library whose file name begins with `library` ("libcublas.so"), null when there is
+// The file of the first loaded library whose file name begins with `library` ("libcublas.so"), empty when there is
 // none.
+std::string loaded_file(const char* library);
+
+// A function of that library, past the phantom's own of that name; null when there is none.
 void* loaded_function(const char* library, const char* name);
 
 template <typename Signature>

@@ -1,0 +1,65 @@
+"""Packages of CUDA code without wheels, built with the compiler that an environment has as wheels."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from xmem.errors import ConfigError
+
+
+def toolkit(python: str, folder: Path) -> Path:
+    """The folder that the wheels of CUDA 13 share, laid out as an installed toolkit is."""
+    if folder.exists():
+        return folder
+    wheels = Path(printed(python, "-c", "import nvidia.cu13; print(nvidia.cu13.__path__[0])"))
+    (folder / "lib64").mkdir(parents=True)
+    for name in ("bin", "include", "nvvm"):
+        (folder / name).symlink_to(wheels / name)
+    for library in (wheels / "lib").glob("*.so.*"):
+        # The linker, and code that looks for a toolkit, name a library without its release.
+        for name in (library.name, f"{library.name.partition('.so')[0]}.so"):
+            (folder / "lib64" / name).symlink_to(library)
+    return folder
+
+
+def install(
+    python: str, packages: Sequence[str], target: Path, cuda: Path, variables: Mapping[str, str]
+) -> None:
+    """Build packages into a folder to import from. A build that fails leaves no folder.
+
+    Args:
+        python: The Python of the environment, which has torch and what else the build imports.
+        packages: What pip is asked for: folders of source, or requirements.
+        target: The folder.
+        cuda: A toolkit.
+        variables: Of the build.
+
+    Raises:
+        ConfigError: The build fails.
+    """
+    site_packages = Path(printed(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"))
+    headers = [str(folder) for folder in (site_packages / "nvidia").glob("*/include")]
+    pip = [python, "-m", "pip", "install", "--no-build-isolation", "--no-deps", "--target", str(target)]
+    done = subprocess.run(
+        [*pip, *packages],
+        env={
+            **os.environ,
+            "CPATH": os.pathsep.join(headers),
+            "CUDA_HOME": str(cuda),
+            "PATH": os.pathsep.join([str(Path(python).parent), str(cuda / "bin"), os.environ["PATH"]]),
+            **variables,
+        },
+        check=False,
+    )
+    if done.returncode:
+        shutil.rmtree(target, ignore_errors=True)
+        raise ConfigError(f"{' '.join(packages)} cannot be built", "see what pip printed above")
+
+
+def printed(*command: str) -> str:
+    """What a command prints, without the line's end."""
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
