@@ -13,37 +13,15 @@ case $1 in
   *) echo "usage: tools/fuzz.sh seconds|runs N" >&2; exit 2 ;;
 esac
 
-# The newest clang that can link libFuzzer and the sanitizers; empty where there is none.
-find_clang() {
-  probe=$(mktemp -d)
-  echo 'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }' > "$probe/target.cpp"
-  for version in "" -22 -21 -20 -19 -18 -17 -16 -15 -14; do
-    if "clang++$version" -fsanitize=fuzzer,address,undefined "$probe/target.cpp" -o "$probe/target" 2> /dev/null; then
-      echo "clang$version clang++$version"
-      break
-    fi
-  done
-  rm -r "$probe"
-}
-
-compilers=$(find_clang)
-if [ -n "$compilers" ]; then
-  preset=fuzz
-  set -- "-DCMAKE_C_COMPILER=${compilers% *}" "-DCMAKE_CXX_COMPILER=${compilers#* }"
-else
-  echo "no clang with libFuzzer: fuzzing with the standalone driver" >&2
-  preset=asan
-  set --
-fi
-cmake --preset "$preset" "$@" > /dev/null
-cmake --build --preset "$preset" --target fuzz_targets
+folder=$(sh tools/sanitized_build.sh)
+[ "$folder" = build/fuzz ] || echo "no clang with libFuzzer: fuzzing with the standalone driver" >&2
 
 mkdir -p build/fuzz/findings
 for target in $targets; do
   name=${target%:*}
   mkdir -p "build/fuzz/corpus/$name"
   # shellcheck disable=SC2086  # the bound is one or two options
-  "build/$preset/tests/fuzz/fuzz_$name" $bound -timeout=20 -rss_limit_mb=2048 \
+  "$folder/tests/fuzz/fuzz_$name" $bound -timeout=20 -rss_limit_mb=2048 \
     -print_final_stats=1 -verbosity=0 "-artifact_prefix=build/fuzz/findings/$name-" \
     "build/fuzz/corpus/$name" "tests/fuzz/corpus/${target#*:}"
 done
