@@ -2,8 +2,8 @@
 
 They use the kernels of Apex and TransformerEngine, which have no wheels for PyTorch: both are built from
 source, once. Only tests of local layers and of unfused attention are here. The others take FlashAttention,
-which takes hours to build; tests of T5 want tokenized data. The arguments are those of the test's recipe; its data
-is made up, because shapes do not depend on it. The last rank runs beside rank 0, which tells the others
+which takes hours to build; tests of T5 want tokenized data. The arguments are those of the test's recipe; its
+data is made up, because shapes do not depend on it. The last rank runs beside rank 0, which tells the others
 whether to train.
 """
 
