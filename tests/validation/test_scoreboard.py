@@ -51,6 +51,32 @@ def test_rows_of_timm(tmp_path):
     assert (row.truth, row.gpu, row.torch, row.is_rebuilt) == (768.0, "rtx-4090", "2.9.1", True)
 
 
+def test_the_name_of_a_table_of_timm_says_how_its_benchmark_ran(tmp_path, monkeypatch):
+    table = "infer-amp_bf16-nhwc-pt240-cu124-rtx4090-dynamo"
+    path = f"results/benchmark-{table}.csv"
+    line = (timm._REPOSITORY, path, "vit", "img 224", "RTX 4090", "2.4.0 cu124", "batch", "192", "")
+    (row,) = timm.rows(figures(tmp_path, timm.FILE, line))
+    assert not row.is_rebuilt
+    commands = []
+
+    def on_phantom(self, command, gpu, **options):
+        commands.append(command)
+        return Ran('--result {"infer_batch_size": 192}', "")
+
+    published = "model,infer_batch_size\nvit,192\nresnet,1024\n"
+    monkeypatch.setattr(
+        Laboratory, "git", lambda self, _, verb, *words: published if verb == "show" else "abc1234\n"
+    )
+    monkeypatch.setattr(Laboratory, "code", lambda self, repository, commit: Path(commit))
+    monkeypatch.setattr(Laboratory, "python", lambda self, environment: environment)
+    monkeypatch.setattr(Laboratory, "torch", lambda self, environment: environment)
+    monkeypatch.setattr(Laboratory, "on_phantom", on_phantom)
+    assert timm.run(row, Laboratory(tmp_path, tmp_path, tmp_path)).figures == {"batch": 192.0}
+    (command,) = commands
+    assert command[:2] == ["torch-2.6.0", "abc1234/benchmark.py"]
+    assert "--precision amp_bfloat16 --fast-norm --channels-last --torchcompile -b 1024" in " ".join(command)
+
+
 def test_a_card_that_no_adapter_knows_is_named(tmp_path):
     table = "results/benchmark-infer-amp-nchw-pt291-cu128-4090.csv"
     line = (timm._REPOSITORY, table, "vit", "img 224", "RTX A1", "2.9.1 cu128", "batch", "768", "")
@@ -193,7 +219,7 @@ def test_comparisons_of_liger_run_once_for_each_implementation(tmp_path, monkeyp
     assert liger._renamed("liger", "whole", "liger_triton") == "liger_triton"
 
 
-def test_rows_of_megatron_are_first_runs_without_transformer_engine(tmp_path):
+def test_rows_of_megatron_are_first_runs_without_flash_attention(tmp_path):
     def line(path: str, config: str, gpu: str = "A100 (dgx_a100)") -> tuple[str, ...]:
         return ("NVIDIA/Megatron-LM@d9", path, "gpt/gpt3_tp1", config, gpu, "", "peak", "3632653312", "")
 
@@ -203,9 +229,16 @@ def test_rows_of_megatron_are_first_runs_without_transformer_engine(tmp_path):
         line("gpt/gpt3_tp1/golden_values_dev.json", "num-layers=12 transformer-impl=local bf16=True"),
         line("gpt/gpt3_tp1/golden_values_dev_2nd.json", "num-layers=12 transformer-impl=local bf16=True"),
         line("gpt/gpt3_tp1/golden_values_lts.json", "num-layers=12 bf16=True"),
+        line("gpt/gpt3_tp1/golden_values_lts.json", "num-layers=12 attention-backend=flash"),
+        line(
+            "gpt/gpt3_tp1/golden_values_lts.json",
+            "num-layers=12 attention-backend=unfused",
+            "H100 (dgx_h100)",
+        ),
     )
-    (row,) = megatron.rows(data)
-    assert (row.job, row.gpu, row.truth) == ("gpt/gpt3_tp1/a100-80gb", "a100-80gb", 3632653312.0)
+    local, unfused = megatron.rows(data)
+    assert (local.job, local.gpu, local.truth) == ("gpt/gpt3_tp1/a100-80gb", "a100-80gb", 3632653312.0)
+    assert unfused.job == "gpt/gpt3_tp1/h100"
 
 
 def test_a_recipe_of_megatron_keeps_everything_but_its_files():

@@ -6,10 +6,11 @@ a phantom GPU of the card's size the unmodified script finds a batch itself.
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from scoreboard.answers import Answers
@@ -25,38 +26,16 @@ _CARDS = {
     "RTX 5090": "rtx-5090",
     "RTX PRO 6000 Max-Q": "rtx-pro-6000",
 }
-
-
-@dataclass(frozen=True)
-class _Table:
-    """A table of results.
-
-    Attributes:
-        commit: The one that added it.
-        environment: The one that is nearest to its.
-        is_rebuilt: Whether that is the same release of torch, built for the same CUDA.
-        batch: What the benchmark began with: the largest batch in the table, or more, up to the next step.
-        options: What else was on the command line, as far as the figures tell.
-    """
-
-    commit: str
-    environment: str
-    is_rebuilt: bool
-    batch: int
-    options: tuple[str, ...] = ()
-
-
-# The tables do not name their options. Without --fast-norm, efficientnet_b3_g8_gn would need 54 GiB for the
-# batch that they say fits a 4090, for the float32 copies that autocast makes before group_norm.
-_FAST = ("--fast-norm",)
-_TABLES = {
-    "infer-amp-nchw-pt291-cu128-4090": _Table("90cae8c5", "torch-2.9.1", True, 1024, _FAST),
-    "infer-amp-nchw-pt291-cu130-5090": _Table("90cae8c5", "torch-2.9.1", False, 1024, _FAST),
-    "infer-amp-nchw-pt291-cu130-pro6000maxq": _Table("90cae8c5", "torch-2.9.1", False, 2048, _FAST),
-    "infer-amp-nchw-pt240-cu124-rtx3090": _Table("5c33776a", "torch-2.6.0", False, 1024, _FAST),
-    "train-amp-nchw-pt112-cu113-rtx3090": _Table("c865028c", "torch-2.6.0", False, 512),
-    "train-amp-nhwc-pt112-cu113-rtx3090": _Table("c865028c", "torch-2.6.0", False, 512, ("--channels-last",)),
-}
+# By release of torch. All others are older, and nearest to the oldest release that has an environment.
+_ENVIRONMENTS = {"pt291": "torch-2.9.1"}
+_OLDEST = "torch-2.6.0"
+# The environment has the same build as these tables.
+_SAME_BUILD = "pt291-cu128"
+_PRECISIONS = {"amp": "amp", "amp_bf16": "amp_bfloat16", "bf16": "bfloat16", "fp32": "float32"}
+_TABLE = re.compile(
+    r"(?P<bench>infer|train)-(?P<precision>amp|amp_bf16|bf16|fp32)-(?P<layout>nchw|nhwc)"
+    r"-(?P<release>pt\d+)-(?P<cuda>cu\d+)-\w+(?P<compiled>-dynamo)?"
+)
 _SIZE = re.compile(r"img (\d+)")
 
 
@@ -65,7 +44,8 @@ def rows(data: Path) -> Iterator[Row]:
     for source in read_sources(data / FILE):
         table = Path(source.path).stem.removeprefix("benchmark-")
         size = _SIZE.search(source.config)
-        if table not in _TABLES or size is None:
+        named = _TABLE.fullmatch(table)
+        if named is None or size is None:
             continue
         yield Row(
             project=NAME,
@@ -77,7 +57,7 @@ def rows(data: Path) -> Iterator[Row]:
             quantity="batch",
             truth=float(source.value),
             rounding=0.0,
-            is_rebuilt=_TABLES[table].is_rebuilt,
+            is_rebuilt=f"{named['release']}-{named['cuda']}" == _SAME_BUILD,
         )
 
 
@@ -85,19 +65,16 @@ def run(row: Row, laboratory: Laboratory) -> Answers:
     """Let the benchmark find the largest batch on the phantom GPU; where it finds another one than was
     published, also with 2% less and 2% more memory (items ``batch-2%``, ``batch+2%``)."""
     table, model, size = row.job.split("/")
-    setting = _TABLES[table]
-    code = laboratory.code(_REPOSITORY, setting.commit)
-    bench = table.partition("-")[0]
+    named = _TABLE.fullmatch(table)
+    assert named is not None  # of a job that `rows` made
+    path = f"results/benchmark-{table}.csv"
+    commit = laboratory.git(_REPOSITORY, "log", "-1", "--format=%h", "--", path).strip()
+    code = laboratory.code(_REPOSITORY, commit)
+    environment = _ENVIRONMENTS.get(named["release"], _OLDEST)
     command = [
-        *[
-            laboratory.python(setting.environment),
-            str(code / "benchmark.py"),
-            "--model",
-            model,
-            "--img-size",
-            size,
-        ],
-        *["--bench", bench, "--amp", "-b", str(setting.batch), *setting.options],
+        *[laboratory.python(environment), str(code / "benchmark.py"), "--model", model, "--img-size", size],
+        *["--bench", named["bench"], *_options(named)],
+        *["-b", str(_first_batch(laboratory.git(_REPOSITORY, "show", f"HEAD:{path}"), named["bench"]))],
         # Memory is at its peak after the first iterations; the script needs five to print its figures.
         *["--num-warm-iter", "1", "--num-bench-iter", "5"],
     ]
@@ -108,12 +85,12 @@ def run(row: Row, laboratory: Laboratory) -> Answers:
         )
         found = ran.output.rpartition("--result")[2]
         try:
-            return float(json.loads(found)[f"{bench}_batch_size"]), ""
+            return float(json.loads(found)[f"{named['bench']}_batch_size"]), ""
         except (ValueError, KeyError, TypeError):
             return None, ran.problem or f"the benchmark gave no batch: {found.strip()[:300]}"
 
     batch, problem = largest(1.0)
-    torch = laboratory.torch(setting.environment)
+    torch = laboratory.torch(environment)
     if batch is None:
         return Answers(problem=problem, torch=torch)
     figures = {"batch": batch}
@@ -123,3 +100,25 @@ def run(row: Row, laboratory: Laboratory) -> Answers:
             if other is not None:
                 figures[f"batch{(share - 1) * 100:+.0f}%"] = other
     return Answers(figures=figures, torch=torch)
+
+
+def _options(table: re.Match[str]) -> list[str]:
+    """What else was on the command line, as far as the name of the table and its figures tell.
+
+    Without ``--fast-norm``, efficientnet_b3_g8_gn would need 54 GiB for the batch that a table says fits a
+    4090, for the float32 copies that autocast makes before group_norm. The first tables have no such option.
+    """
+    options = ["--precision", _PRECISIONS[table["precision"]]]
+    if table["release"] != "pt112":
+        options.append("--fast-norm")
+    if table["layout"] == "nhwc":
+        options.append("--channels-last")
+    if table["compiled"]:
+        options.append("--torchcompile")
+    return options
+
+
+def _first_batch(text: str, bench: str) -> int:
+    """What the benchmark began with: the largest batch of the whole table."""
+    found = csv.DictReader(io.StringIO(text))
+    return max(int(float(line[f"{bench}_batch_size"] or 0)) for line in found)
