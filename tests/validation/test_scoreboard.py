@@ -58,19 +58,18 @@ def test_the_name_of_a_table_of_timm_says_how_its_benchmark_ran(tmp_path, monkey
     (row,) = timm.rows(figures(tmp_path, timm.FILE, line))
     assert not row.is_rebuilt
     commands = []
-
-    def on_phantom(self, command, gpu, **options):
-        commands.append(command)
-        return Ran('--result {"infer_batch_size": 192}', "")
-
     published = "model,infer_batch_size\nvit,192\nresnet,1024\n"
-    monkeypatch.setattr(
-        Laboratory, "git", lambda self, _, verb, *words: published if verb == "show" else "abc1234\n"
-    )
-    monkeypatch.setattr(Laboratory, "code", lambda self, repository, commit: Path(commit))
-    monkeypatch.setattr(Laboratory, "python", lambda self, environment: environment)
-    monkeypatch.setattr(Laboratory, "torch", lambda self, environment: environment)
-    monkeypatch.setattr(Laboratory, "on_phantom", on_phantom)
+    instead = {
+        "git": lambda *words: published if "show" in words else "abc1234\n",
+        "code": lambda *words: Path(words[-1]),
+        "python": lambda *words: words[-1],
+        "torch": lambda *words: words[-1],
+        "on_phantom": lambda _, command, *__, **___: (
+            commands.append(command) or Ran('--result {"infer_batch_size": 192}', "")
+        ),
+    }
+    for name, function in instead.items():
+        monkeypatch.setattr(Laboratory, name, function)
     assert timm.run(row, Laboratory(tmp_path, tmp_path, tmp_path)).figures == {"batch": 192.0}
     (command,) = commands
     assert command[:2] == ["torch-2.6.0", "abc1234/benchmark.py"]
