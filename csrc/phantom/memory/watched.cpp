@@ -66,6 +66,10 @@ void anything_may_be_written() {
   for (const auto& [begin, range] : kept.ranges) kept.touched[static_cast<std::size_t>(range.number)] = 1;
 }
 
+void result_is_written(const void* result) {
+  if (anything_watched()) argument_may_write(&result, sizeof result);
+}
+
 }  // namespace xmem::phantom
 
 using namespace xmem::phantom;  // NOLINT: what follows is C

@@ -15,4 +15,8 @@ void argument_may_write(const void* bytes, std::size_t size);
 // A kernel was launched of whose arguments nothing is known.
 void anything_may_be_written();
 
+// A function of a library writes its result there. PyTorch says what its own calls write; those of extensions are only
+// seen here.
+void result_is_written(const void* result);
+
 }  // namespace xmem::phantom

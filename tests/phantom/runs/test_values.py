@@ -137,16 +137,21 @@ def test_an_unknown_mask_selects_and_counts_as_all_of_it(python, tmp_path, mode)
         print([routes.sum(0).tolist(), torch.bincount(y[:, :8].argmax(1), minlength=8).sum().item(), torch.where(routes.T[3])[0].shape[0]])
         scattered = torch.zeros(100, 8, device="cuda").scatter(1, y[:, :8].topk(2).indices, 1).bool()
         print(scattered.sum(0).tolist())
+        placed = torch.zeros(100, 8, device="cuda")
+        rows, places = torch.arange(100, device="cuda").unsqueeze(1), y[:, :8].topk(2).indices
+        placed.index_put_((rows, places), torch.ones(100, 2, device="cuda"))
+        print([placed.bool().sum(0).tolist(), y[:, :8].masked_select(placed.bool()).shape[0]])
         train()
         """
     )
     lines, _ = printed(python, tmp_path, script, mode=mode)
-    counts, others, routes, scattered = (json.loads(line.lower()) for line in lines[:4])
+    counts, others, routes, scattered, placed = (json.loads(line.lower()) for line in lines[:5])
     assert counts == [100, 100, 100, 100]
     assert others == [0.01, True, False, True]
     assert sum(routes[0]) in range(96, 105)  # rounded for each of eight experts
     assert routes[1:] == [100, 12]
     assert scattered == [25] * 8
+    assert placed == [[25] * 8, 200]
 
 
 def test_elements_of_something_known_are_among_its_numbers(python, tmp_path, mode):
@@ -643,3 +648,24 @@ train()
     lines, estimate = printed(python, tmp_path, script)
     assert lines == ["[6.0, 6.0] 0"]
     assert not any("bug in xMem" in text for text in estimate.assumptions)
+
+
+def test_what_an_extension_multiplies_is_not_known_any_more(python, tmp_path):
+    """cuBLAS tells of its results, because no operator of PyTorch does."""
+    script = TRAIN + textwrap.dedent(
+        """
+        import ctypes, re
+        torch.ones(8, 8, device="cuda") @ torch.ones(8, 8, device="cuda")
+        (name,) = set(re.findall(r"libcublas[.]so[.][0-9]+", open("/proc/self/maps").read()))
+        cublas, handle, one = ctypes.CDLL(name), ctypes.c_void_p(), ctypes.byref(ctypes.c_float(1))
+        cublas.cublasCreate_v2(ctypes.byref(handle))
+        left, right, result = (torch.ones(8, 8, device="cuda") for _ in range(3))
+        a, b, c = (ctypes.c_void_p(each.data_ptr()) for each in (left, right, result))
+        print([left.sum().item(), result.sum().item()])
+        cublas.cublasSgemm_v2(handle, 0, 0, 8, 8, 8, one, a, 8, b, 8, one, c, 8)
+        print([left.sum().item(), result.sum().item()])
+        train()
+        """
+    )
+    lines, _ = printed(python, tmp_path, script)
+    assert [json.loads(line) for line in lines[:2]] == [[64, 64], [64, 0]]

@@ -240,10 +240,14 @@ by_rank, by_map = torch.empty_like(counts), torch.empty(4 * 16, dtype=torch.int6
 dist.all_to_all_single(by_rank, counts)
 routes = torch.zeros_like(scores, dtype=torch.bool).scatter(1, chosen, True)
 dist.all_gather_into_tensor(by_map, routes.sum(0).to(torch.int64))
+whole = torch.empty(4 * 1000, 16, dtype=torch.bool, device="cuda")
+dist.all_gather_into_tensor(whole, routes)
+own = whole[:, 4:8].contiguous()
 known = torch.full((4,), 7, device="cuda")
 dist.all_to_all_single(torch.empty_like(known), known)
 print("routes", json.dumps([counts.tolist(), by_rank.view(4, 4).sum(1).tolist(),
-    by_map.view(4, 16)[:, 4:8].sum(1).tolist(), known.tolist()]))
+    by_map.view(4, 16)[:, 4:8].sum(1).tolist(), known.tolist(),
+    [own.sum(0).tolist(), torch.arange(4000, device="cuda").expand(4, -1).masked_select(own.T).numel()]]))
 optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
 for _ in range(3):
     layer(torch.ones(1, 16, device="cuda")).sum().backward()
@@ -269,9 +273,9 @@ def test_experts_of_a_rank_get_more_than_their_share(tmp_path, capfd) -> None:
         found: list[Any] = json.loads(line.removeprefix("routes "))
         return found
 
-    even = [[125] * 16, [500] * 4, [500] * 4, [7] * 4]
+    even = [[125] * 16, [500] * 4, [500] * 4, [7] * 4, [[500] * 4, 2000]]
     assert told(1.0) == even
-    sent, received, gathered, known = told(1.5)
+    sent, received, gathered, known, _ = told(1.5)
     assert (sent, known) == (even[0], even[3])
     assert received == gathered
     assert received[1] == 500

@@ -10,6 +10,7 @@
 #include "loading/loaded.hpp"
 #include "machine/calls.hpp"
 #include "machine/machine.hpp"
+#include "memory/watched.hpp"
 #include "runtime/launch_log.hpp"
 
 using namespace xmem::phantom;  // NOLINT: what follows is C
@@ -142,6 +143,7 @@ PHANTOM_EXPORT int cublasLtMatmul(void*, void* matmul, const void*, const void*,
                                   const void*, const void*, void*, void*, void* d, const void*, void*, std::size_t,
                                   void* stream) {
   note(Function::cublasLtMatmul);
+  result_is_written(d);
   called(Function::cublasLtMatmul, stream, logs_launches() ? problem_of(read_product(matmul, a, b, d)) : std::string());
   return kSuccess;
 }

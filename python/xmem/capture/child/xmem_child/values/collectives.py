@@ -87,7 +87,10 @@ class Collectives:
                 result = operator.call(keys, args, kwargs)
                 self._engine.forget_written(operator, args, kwargs)
                 for tensor, find in keep:
-                    self._keep(tensor, find)
+                    if isinstance(find, float):
+                        self._contents.note_share(tensor, find)
+                    else:
+                        self._keep(tensor, find)
             return result
 
         return kernel
@@ -107,7 +110,8 @@ class Collectives:
         elif self._running is not None and (values := found()) is not None:
             tensor.copy_(values)  # nothing else brings them to the host
 
-    # One for each collective: what each tensor will hold, as (tensor, how to find it).
+    # One for each collective: what each tensor will hold, as (tensor, how to find it), or for a mask of which
+    # only the share that is true is known, as (mask, share).
 
     def _broadcast(self, group: _Group, given: Kwargs) -> list[Any]:
         (tensor,) = given["tensors"]
@@ -137,6 +141,8 @@ class Collectives:
         (outputs,), (tensor,) = given["output_tensors"], given["input_tensors"]
         channel, post = self._post(group, tensor, [tensor])
         form = _form(tensor)
+        if (share := self._moved_share(tensor, post)) is not None:
+            return [(output, share) for output in outputs]
         if not channel:
             return []
         told = self._imbalance.of_peers(tensor, group.size)
@@ -161,6 +167,8 @@ class Collectives:
             return []  # of sizes that differ between ranks
         channel, post = self._post(group, tensor, [tensor])
         form = _form(tensor)
+        if (share := self._moved_share(tensor, post)) is not None:
+            return [(output, share)]
         if not channel:
             return []
 
@@ -203,6 +211,8 @@ class Collectives:
     def _gathered(self, group: _Group, output: torch.Tensor, tensor: torch.Tensor) -> list[Any]:
         channel, post = self._post(group, tensor, [tensor])
         form = _form(tensor)
+        if (share := self._moved_share(tensor, post)) is not None:
+            return [(output, share)]
         if not channel:
             return []
 
@@ -252,6 +262,15 @@ class Collectives:
             content = b"".join(_bytes(values) for values in post if values is not None) if known else b""
             group.store.set(f"{channel}/{group.rank}", (b"1" if known else b"0") + content)
         return channel, post
+
+    def _moved_share(self, tensor: torch.Tensor, post: list[Values]) -> float | None:
+        """Return the share that is true of a mask (routes to experts) whose values are unknown, or too many
+        to tell the peers; None for anything else. Peers put in as much as this rank."""
+        if post[0] is not None or not self._contents.is_fake(tensor):
+            return None
+        if tensor.dtype == torch.bool and (values := self._contents.tensor(tensor)) is not None:
+            return float(values.count_nonzero() / max(values.numel(), 1))
+        return self._contents.share(tensor) if self._contents.has_share(tensor) else None
 
     def _now(self, tensor: torch.Tensor) -> Values:
         if not self._contents.is_fake(tensor):

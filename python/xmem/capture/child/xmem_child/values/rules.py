@@ -83,7 +83,8 @@ class Rules:
                 ("_unique2", "_unique", "unique_dim", "unique_consecutive", "unique_dim_consecutive"),
                 self._unique,
             ),
-            **dict.fromkeys(("masked_select", "_index_put_impl_"), follow),
+            "masked_select": follow,
+            "_index_put_impl_": self._put,
             **dict.fromkeys(
                 ("index.Tensor", "_unsafe_index.Tensor", "index_select", "gather", "take"), self._chosen_from
             ),
@@ -490,6 +491,20 @@ class Rules:
         result = self._engine.call(operator, keys, args, kwargs)
         if zeros == 0 and number == 1 and result.numel() and not self._contents.knows(result):
             self._contents.note_share(result, index.numel() / result.numel())
+        return result
+
+    def _put(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
+        """Note the same of ``zeros[rows, places] = 1``."""
+        target, indices, source = args[:3]
+        with unfollowed():
+            adds = operator.given("accumulate", args, kwargs)
+            is_of_ones = not adds and self._number_in(target) == 0 and self._number_in(source) == 1
+        result = self._engine.call_followed(operator, keys, args, kwargs)
+        if is_of_ones and not _has_mask(indices) and not self._contents.knows(target):
+            given = [each for each in indices if each is not None]
+            places = torch.broadcast_shapes(*(each.size() for each in given)).numel()
+            indexed = math.prod(target.size(dim) for dim, each in enumerate(indices) if each is not None)
+            self._contents.note_share(target, min(places / indexed, 1.0))
         return result
 
     def _number_in(self, tensor: torch.Tensor) -> Any:
