@@ -97,6 +97,7 @@ def test_a_gradient_of_what_it_captured_is_added_up_in_float32(tmp_path: Path) -
     assert [size for size, _ in made] == [size for size, _ in on_gpu]
 
 
+@pytest.mark.nightly
 def test_eager_it_makes_the_scores_as_on_a_gpu(tmp_path: Path) -> None:
     (_, peak), (_, on_gpu) = both(tmp_path, mask=MASK, score_mod="relative", sizes=TRAINED, **EAGER)
     assert on_gpu > 5 * SCORES_BYTES

@@ -13,6 +13,7 @@ from ..conftest import NEWEST_FIRST
 MEASURE = Path(__file__).parents[3] / "bench" / "gpu" / "measure.py"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("phantom", NEWEST_FIRST, indirect=True)
 def test_a_visit_measures_the_described_gpu(phantom: Any) -> None:
     results = phantom.folder / "results"
