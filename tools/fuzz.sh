@@ -13,7 +13,7 @@ case $1 in
   *) echo "usage: tools/fuzz.sh seconds|runs N" >&2; exit 2 ;;
 esac
 
-folder=$(sh tools/sanitized_build.sh)
+folder=$(sh tools/sanitized_build.sh fuzz_targets)
 [ "$folder" = build/fuzz ] || echo "no clang with libFuzzer: fuzzing with the standalone driver" >&2
 
 mkdir -p build/fuzz/findings

@@ -2,8 +2,9 @@
 # Builds the core, its tests and the fuzz targets under the address and undefined-behaviour sanitizers, and prints the
 # folder of the build: build/fuzz, with libFuzzer, where a clang has it, else build/asan with the compiler of the system.
 #
-# Usage: tools/sanitized_build.sh
+# Usage: tools/sanitized_build.sh [TARGET]    everything by default
 set -eu
+target=${1:-all}
 cd "$(dirname "$0")/.."
 
 # The newest clang that can link libFuzzer and the sanitizers; empty where there is none.
@@ -28,5 +29,5 @@ else
   set --
 fi
 cmake --preset "$preset" "$@" >&2
-cmake --build --preset "$preset" >&2
+cmake --build --preset "$preset" --target "$target" >&2
 echo "build/$preset"

@@ -16,20 +16,21 @@ def toolkit(python: str, folder: Path) -> Path:
     if folder.exists():
         return folder
     wheels = Path(printed(python, "-c", "import nvidia.cu13; print(nvidia.cu13.__path__[0])"))
-    (folder / "lib64").mkdir(parents=True)
+    partial = _empty(folder)
+    (partial / "lib64").mkdir()
     for name in ("bin", "include", "nvvm"):
-        (folder / name).symlink_to(wheels / name)
+        (partial / name).symlink_to(wheels / name)
     for library in (wheels / "lib").glob("*.so.*"):
         # The linker, and code that looks for a toolkit, name a library without its release.
         for name in (library.name, f"{library.name.partition('.so')[0]}.so"):
-            (folder / "lib64" / name).symlink_to(library)
-    return folder
+            (partial / "lib64" / name).symlink_to(library)
+    return partial.rename(folder)
 
 
 def install(
     python: str, packages: Sequence[str], target: Path, cuda: Path, variables: Mapping[str, str]
 ) -> None:
-    """Build packages into a folder to import from. A build that fails leaves no folder.
+    """Build packages into a folder to import from. A build that fails or is cut short leaves no such folder.
 
     Args:
         python: The Python of the environment, which has torch and what else the build imports.
@@ -43,7 +44,8 @@ def install(
     """
     site_packages = Path(printed(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"))
     headers = [str(folder) for folder in (site_packages / "nvidia").glob("*/include")]
-    pip = [python, "-m", "pip", "install", "--no-build-isolation", "--no-deps", "--target", str(target)]
+    partial = _empty(target)
+    pip = [python, "-m", "pip", "install", "--no-build-isolation", "--no-deps", "--target", str(partial)]
     done = subprocess.run(
         [*pip, *packages],
         env={
@@ -56,8 +58,16 @@ def install(
         check=False,
     )
     if done.returncode:
-        shutil.rmtree(target, ignore_errors=True)
         raise ConfigError(f"{' '.join(packages)} cannot be built", "see what pip printed above")
+    partial.rename(target)
+
+
+def _empty(folder: Path) -> Path:
+    """An empty folder beside the one that it becomes once it is whole."""
+    partial = folder.with_name(f"{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    return partial
 
 
 def printed(*command: str) -> str:

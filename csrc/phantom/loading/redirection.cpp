@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <cstddef>
-#include <cstring>
 #include <map>
 #include <mutex>
 #include <string>
@@ -24,7 +23,6 @@ using Symbol = ElfW(Sym);
 
 // A library in memory, and its table of dynamic symbols.
 struct Library {
-  std::string file;
   Address base = 0;
   Symbol* symbols = nullptr;
   std::size_t count = 0;
@@ -57,7 +55,6 @@ const ElfW(Phdr) * segment_at(const dl_phdr_info& info, Address address) {
 
 Library described(const dl_phdr_info& info) {
   Library library;
-  library.file = info.dlpi_name;
   library.base = info.dlpi_addr;
   const ElfW(Dyn)* dynamic = nullptr;
   for (int i = 0; i < info.dlpi_phnum; ++i) {
@@ -83,12 +80,15 @@ Library described(const dl_phdr_info& info) {
   return library;
 }
 
-// libcudnn.so.9, but not the parts that it opens by name itself (libcudnn_ops.so.9), whose functions it needs.
+// libcudnn.so.9, or libcudnn-1a2b3c.so.9 in a wheel that brings its own, but not the parts that it opens by name itself
+// (libcudnn_ops.so.9), whose functions it needs.
 bool is_replaced(const std::string& file) {
   const std::string_view name = std::string_view(file).substr(file.rfind('/') + 1);
   for (const char* library : kLibraries) {
-    const std::string beginning = std::string("lib") + library + ".so";
-    if (name.substr(0, beginning.size()) == beginning) return true;
+    const std::string beginning = std::string("lib") + library;
+    const std::size_t size = beginning.size();
+    if (name.size() > size && name.substr(0, size) == beginning && (name[size] == '.' || name[size] == '-'))
+      return true;
   }
   return false;
 }

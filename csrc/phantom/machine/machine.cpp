@@ -116,7 +116,7 @@ Machine visible_machine() {
 // What the CUDA runtime that this process has loaded says of itself; it needs no driver for that.
 int version_of_loaded_runtime() {
   int version = 0;
-  if (auto* get = loaded<int(int*)>("libcudart.so", "cudaRuntimeGetVersion")) get(&version);
+  if (auto* get = loaded<int(int*)>("libcudart", "cudaRuntimeGetVersion")) get(&version);
   return version;
 }
 

@@ -141,17 +141,21 @@ def test_an_unknown_mask_selects_and_counts_as_all_of_it(python, tmp_path, mode)
         rows, places = torch.arange(100, device="cuda").unsqueeze(1), y[:, :8].topk(2).indices
         placed.index_put_((rows, places), torch.ones(100, 2, device="cuda"))
         print([placed.bool().sum(0).tolist(), y[:, :8].masked_select(placed.bool()).shape[0]])
+        flags = torch.zeros(100, 8, dtype=torch.bool, device="cuda")
+        flags[rows, places] = True
+        print(flags.sum(0).tolist())
         train()
         """
     )
     lines, _ = printed(python, tmp_path, script, mode=mode)
-    counts, others, routes, scattered, placed = (json.loads(line.lower()) for line in lines[:5])
+    counts, others, routes, scattered, placed, flags = (json.loads(line.lower()) for line in lines[:6])
     assert counts == [100, 100, 100, 100]
     assert others == [0.01, True, False, True]
     assert sum(routes[0]) in range(96, 105)  # rounded for each of eight experts
     assert routes[1:] == [100, 12]
     assert scattered == [25] * 8
     assert placed == [[25] * 8, 200]
+    assert flags == scattered
 
 
 def test_elements_of_something_known_are_among_its_numbers(python, tmp_path, mode):

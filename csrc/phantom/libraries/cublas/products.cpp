@@ -19,7 +19,7 @@ constexpr int kHalf = 2;
 constexpr int kComplexFloat = 4;
 constexpr int kComplexDouble = 5;
 
-// `result`: the matrix that is written; null where it is in the device's memory which matrices are.
+// `result`: the matrix that is written; null for batches whose matrices are listed in memory of the device.
 int multiply(Function function, void* handle, const void* result, Product product) {
   result_is_written(result);
   if (!logs_launches()) {

@@ -511,6 +511,8 @@ class Rules:
         """Return the number that fills a tensor; None if there is none, or it is not known."""
         if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided or not tensor.numel():
             return None
+        if not tensor.dim() and not self._contents.is_fake(tensor):
+            return tensor.item()  # the host's: of `mask[places] = 1`
         return self._contents.number(tensor)
 
     def _is_given(self, tensor: Any) -> bool:
