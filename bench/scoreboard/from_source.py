@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -60,6 +61,22 @@ def install(
     if done.returncode:
         raise ConfigError(f"{' '.join(packages)} cannot be built", "see what pip printed above")
     partial.rename(target)
+
+
+def unpack(python: str, requirement: str, folder: Path) -> Path:
+    """The source distribution of a package, unpacked into an empty folder: the folder of its files.
+
+    Raises:
+        ConfigError: The index does not have it.
+    """
+    pip = [python, "-m", "pip", "download", "--no-deps", "--no-build-isolation", "--no-binary", ":all:"]
+    done = subprocess.run([*pip, "--dest", str(folder), requirement], check=False)
+    archive = next(folder.glob("*.tar.gz"), None)
+    if done.returncode or archive is None:
+        raise ConfigError(f"{requirement} cannot be downloaded", "see what pip printed above")
+    with tarfile.open(archive) as packed:
+        packed.extractall(folder, filter="data")
+    return folder / archive.name.removesuffix(".tar.gz")
 
 
 def _empty(folder: Path) -> Path:

@@ -11,7 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 
-from scoreboard import rivals
+from scoreboard import extensions, rivals
 from scoreboard.__main__ import claimed, in_turns, is_open
 from scoreboard.answers import Answers, AnswerTables
 from scoreboard.calibration import as_text, holds, residuals
@@ -218,26 +218,42 @@ def test_comparisons_of_liger_run_once_for_each_implementation(tmp_path, monkeyp
     assert liger._renamed("liger", "whole", "liger_triton") == "liger_triton"
 
 
-def test_rows_of_megatron_are_first_runs_without_flash_attention(tmp_path):
-    def line(path: str, config: str, gpu: str = "A100 (dgx_a100)") -> tuple[str, ...]:
-        return ("NVIDIA/Megatron-LM@d9", path, "gpt/gpt3_tp1", config, gpu, "", "peak", "3632653312", "")
+def test_rows_of_megatron_are_first_runs(tmp_path):
+    def line(test: str, file: str, gpu: str = "A100 (dgx_a100)") -> tuple[str, ...]:
+        path = f"{test}/golden_values_{file}.json"
+        return ("NVIDIA/Megatron-LM@d9", path, test, "num-layers=12", gpu, "", "peak", "3632653312", "")
 
     data = figures(
         tmp_path,
         megatron.FILE,
-        line("gpt/gpt3_tp1/golden_values_dev.json", "num-layers=12 transformer-impl=local bf16=True"),
-        line("gpt/gpt3_tp1/golden_values_dev_2nd.json", "num-layers=12 transformer-impl=local bf16=True"),
-        line("gpt/gpt3_tp1/golden_values_lts.json", "num-layers=12 bf16=True"),
-        line("gpt/gpt3_tp1/golden_values_lts.json", "num-layers=12 attention-backend=flash"),
-        line(
-            "gpt/gpt3_tp1/golden_values_lts.json",
-            "num-layers=12 attention-backend=unfused",
-            "H100 (dgx_h100)",
-        ),
+        line("gpt/gpt3_tp1", "dev"),
+        line("gpt/gpt3_tp1", "dev_2nd"),
+        line("moe/gpt3_tp1", "lts", "H100 (dgx_h100)"),
+        line("t5/t5_tp1", "lts"),
+        line("gpt/gpt3_7b_tp4_pp1_memory_speed", "lts"),
     )
-    local, unfused = megatron.rows(data)
-    assert (local.job, local.gpu, local.truth) == ("gpt/gpt3_tp1/a100-80gb", "a100-80gb", 3632653312.0)
-    assert unfused.job == "gpt/gpt3_tp1/h100"
+    dense, experts = megatron.rows(data)
+    assert (dense.job, dense.gpu, dense.truth) == ("gpt/gpt3_tp1/a100-80gb", "a100-80gb", 3632653312.0)
+    assert experts.job == "moe/gpt3_tp1/h100"
+
+
+def test_kernels_of_flash_attention_that_are_left_out_raise_an_error(tmp_path):
+    def file(size: int, dtype: str) -> Path:
+        written = tmp_path / f"flash_fwd_hdim{size}_{dtype}_sm80.cu"
+        entry = f"void run_mha_fwd_<cutlass::{dtype}, {size}, false>(Flash_fwd_params &params)"
+        written.write_text(f"template<>\n{entry} {{\n  run_mha_fwd_hdim{size}(params);\n}}\n")
+        return written
+
+    kept, other_size, other_type = file(64, "bf16"), file(128, "bf16"), file(64, "fp16")
+    whole = kept.read_text()
+    extensions._leave_out(tmp_path)
+    assert kept.read_text() == whole
+    left_out = [written.read_text() for written in (other_size, other_type)]
+    # One file has them all, because each file of CUDA code takes long to read PyTorch's headers.
+    assert sorted(map(bool, left_out)) == [False, True]
+    for size, dtype in ((128, "bf16"), (64, "fp16")):
+        entry = f"void run_mha_fwd_<cutlass::{dtype}, {size}, false>(Flash_fwd_params &params)"
+        assert f"template<> {entry} {{ throw" in max(left_out)
 
 
 def test_a_recipe_of_megatron_keeps_everything_but_its_files():

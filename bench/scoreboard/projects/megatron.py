@@ -1,10 +1,8 @@
 """Megatron-LM's golden files: the peak of allocated bytes of the last rank in its functional tests.
 
-They use the kernels of Apex and TransformerEngine, which have no wheels for PyTorch: both are built from
-source, once. Only tests of local layers and of unfused attention are here. The others take FlashAttention,
-which takes hours to build; tests of T5 want tokenized data. The arguments are those of the test's recipe; its
-data is made up, because shapes do not depend on it. The last rank runs beside rank 0, which tells the others
-whether to train.
+The arguments are those of the test's recipe; its data is made up, because shapes do not depend on it. The
+last rank runs beside rank 0, which tells the others whether to train. Tests of T5 are not here, because they
+want tokenized data, nor are those of 7B models: FlashAttention is not built for heads of their size.
 """
 
 from __future__ import annotations
@@ -20,8 +18,9 @@ from typing import Any
 
 import yaml
 
+from scoreboard import extensions
 from scoreboard.answers import Answers
-from scoreboard.from_source import install, printed, toolkit
+from scoreboard.from_source import printed, toolkit
 from scoreboard.laboratory import Laboratory
 from scoreboard.rows import Row, read_sources
 from xmem.capture import Extent, World
@@ -29,17 +28,14 @@ from xmem.capture import Extent, World
 NAME = "megatron"
 FILE = "megatron_lm_golden.csv"
 _REPOSITORY = "NVIDIA/Megatron-LM"
-# The commit of most golden files. Code of 2026-05 and later needs Python 3.12; these tests came with it.
+# The commit of most golden files. Code of 2026-05 and later needs Python 3.12, so tests of it are left out.
 _COMMIT = "adc69dba2d"
-_LATER = re.compile(
+_LEFT_OUT = re.compile(
     r"_1node$|_fim_dataset$|_gb200$|_op_fuser$|_check_grads$"
-    r"|dynamic_inference|offline_inference|grpo|weekly|muon|offloading"
+    r"|dynamic_inference|offline_inference|grpo|weekly|muon|offloading|/gpt3_7b_"
 )
-_LAYERS = re.compile(r"transformer-impl=local|attention-backend=unfused")
 _PATHS = ("megatron", ":(glob)*.py")
 _TESTS = "tests/functional_tests/test_cases"
-_APEX, _APEX_COMMIT = "NVIDIA/apex", "6424da3b"
-_TRANSFORMER_ENGINE = "2.9.0"
 _ENVIRONMENT = "torch-2.12.0-megatron"
 # GB200's GPU is described as B200: the same compute capability, and no size here depends on its memory. Files
 # that do not name a card are taken for those of an A100.
@@ -56,8 +52,8 @@ _MADE_UP = ("--mock-data", "--tokenizer-type", "NullTokenizer", "--vocab-size", 
 def rows(data: Path) -> Iterator[Row]:
     """Peaks of first runs; runs that resume from a checkpoint are not here."""
     for source in read_sources(data / FILE):
-        is_here = source.model.startswith(("gpt/", "moe/")) and not _LATER.search(source.model)
-        if not is_here or not _LAYERS.search(source.config) or "_2nd" in source.path:
+        is_here = source.model.startswith(("gpt/", "moe/")) and not _LEFT_OUT.search(source.model)
+        if not is_here or "_2nd" in source.path:
             continue
         card = _CARDS[source.gpu.split()[0]]
         yield Row(
@@ -85,12 +81,14 @@ def run(row: Row, laboratory: Laboratory) -> Answers:
         laboratory.git(_REPOSITORY, "show", f"{_COMMIT}:{_TESTS}/{test}/model_config.yaml")
     )
     cuda = toolkit(python, laboratory.checkouts / f"cuda-{_ENVIRONMENT}")
-    extensions = {
-        "Apex": _apex(laboratory, python, cuda),
-        "transformer_engine": _transformer_engine(laboratory, python, cuda),
+    packages = {
+        "Apex": extensions.apex,
+        "transformer_engine": extensions.transformer_engine,
+        "flash_attn": extensions.flash_attention,
     }
     removed = re.findall(r"uninstall -y (\w+)", recipe.get("BEFORE_SCRIPT", ""))
-    folders = [code, *(folder for name, folder in extensions.items() if name not in removed)]
+    kept = [build for name, build in packages.items() if name not in removed]
+    folders = [code, *(build(laboratory, _ENVIRONMENT, cuda) for build in kept)]
     # A folder of its own for what the script compiles: a run that is cut short leaves a lock there.
     with tempfile.TemporaryDirectory(prefix="scoreboard-") as compiled:
         ran = laboratory.on_phantom(
@@ -121,26 +119,6 @@ def arguments(recipe: dict[str, Any]) -> list[str]:
             continue
         given += [name] if value is True else [name, str(value)]
     return given
-
-
-def _apex(laboratory: Laboratory, python: str, cuda: Path) -> Path:
-    """Apex as a folder to import from: kernels for compute capability 8.0, and PTX for later cards."""
-    source = laboratory.code(_APEX, _APEX_COMMIT)
-    built = source.with_name(f"{_APEX_COMMIT}-{laboratory.torch(_ENVIRONMENT)}")
-    if not built.exists():
-        variables = {"APEX_CUDA_EXT": "1", "TORCH_CUDA_ARCH_LIST": "8.0+PTX"}
-        install(python, [str(source)], built, cuda, variables)
-    return built
-
-
-def _transformer_engine(laboratory: Laboratory, python: str, cuda: Path) -> Path:
-    """TransformerEngine as a folder to import from: only its part for PyTorch is compiled."""
-    release = laboratory.torch(_ENVIRONMENT)
-    built = laboratory.checkouts / f"transformer_engine-{_TRANSFORMER_ENGINE}-{release}"
-    if not built.exists():
-        packages = [f"transformer_engine{part}=={_TRANSFORMER_ENGINE}" for part in ("", "_cu13", "_torch")]
-        install(python, packages, built, cuda, {"NVTE_PYTORCH_FORCE_BUILD": "TRUE"})
-    return built
 
 
 def _compile_helpers(code: Path, python: str) -> None:
