@@ -199,9 +199,10 @@ $(STAMPS)/wheels: $(STAMPS)/build pyproject.toml
 	$(PIP) --group wheels
 	touch $@
 
-# An editable install rebuilds the core itself when its sources change; the stamp follows what it cannot see.
+# An editable install looks for changed sources of the core at every start, and builds them; the stamp follows what it cannot
+# see. REBUILD=false is for a tree that does not change: thousands of commands of the tests start twice as fast.
 $(STAMPS)/xmem: $(STAMPS)/build CMakeLists.txt
-	$(PIP) --no-build-isolation --editable .
+	$(PIP) --no-build-isolation --editable . -C editable.rebuild=$(or $(REBUILD),true)
 	touch $@
 
 $(STAMPS)/torch: $(STAMPS)/venv

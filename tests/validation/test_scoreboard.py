@@ -228,12 +228,14 @@ def test_rows_of_megatron_are_first_runs(tmp_path):
         megatron.FILE,
         line("gpt/gpt3_tp1", "dev"),
         line("gpt/gpt3_tp1", "dev_2nd"),
+        line("gpt/gpt3_tp1", "lts_dgxa100_dracooci-ord"),
         line("moe/gpt3_tp1", "lts", "H100 (dgx_h100)"),
         line("t5/t5_tp1", "lts"),
         line("gpt/gpt3_7b_tp4_pp1_memory_speed", "lts"),
     )
-    dense, experts = megatron.rows(data)
+    dense, older, experts = megatron.rows(data)
     assert (dense.job, dense.gpu, dense.truth) == ("gpt/gpt3_tp1/a100-80gb", "a100-80gb", 3632653312.0)
+    assert older.job == "gpt/gpt3_tp1/a100-80gb/without-flash-attention"
     assert experts.job == "moe/gpt3_tp1/h100"
 
 
@@ -241,7 +243,10 @@ def test_kernels_of_flash_attention_that_are_left_out_raise_an_error(tmp_path):
     def file(size: int, dtype: str) -> Path:
         written = tmp_path / f"flash_fwd_hdim{size}_{dtype}_sm80.cu"
         entry = f"void run_mha_fwd_<cutlass::{dtype}, {size}, false>(Flash_fwd_params &params)"
-        written.write_text(f"template<>\n{entry} {{\n  run_mha_fwd_hdim{size}(params);\n}}\n")
+        split = (
+            f"template void run_mha_fwd_splitkv_dispatch<cutlass::{dtype}, {size}, false>(Params &params);"
+        )
+        written.write_text(f"template<>\n{entry} {{\n  run_mha_fwd_hdim{size}(params);\n}}\n{split}\n")
         return written
 
     kept, other_size, other_type = file(64, "bf16"), file(128, "bf16"), file(64, "fp16")
@@ -254,6 +259,8 @@ def test_kernels_of_flash_attention_that_are_left_out_raise_an_error(tmp_path):
     for size, dtype in ((128, "bf16"), (64, "fp16")):
         entry = f"void run_mha_fwd_<cutlass::{dtype}, {size}, false>(Flash_fwd_params &params)"
         assert f"template<> {entry} {{ throw" in max(left_out)
+        split = f"void run_mha_fwd_splitkv_dispatch<cutlass::{dtype}, {size}, false>(Params &params)"
+        assert f"template<> {split} {{ throw" in max(left_out)
 
 
 def test_a_recipe_of_megatron_keeps_everything_but_its_files():
