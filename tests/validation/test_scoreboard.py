@@ -235,7 +235,7 @@ def test_rows_of_megatron_are_first_runs(tmp_path):
     )
     dense, older, experts = megatron.rows(data)
     assert (dense.job, dense.gpu, dense.truth) == ("gpt/gpt3_tp1/a100-80gb", "a100-80gb", 3632653312.0)
-    assert older.job == "gpt/gpt3_tp1/a100-80gb/without-flash-attention"
+    assert older.job == "gpt/gpt3_tp1/a100-80gb/unfused"
     assert experts.job == "moe/gpt3_tp1/h100"
 
 

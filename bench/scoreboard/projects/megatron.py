@@ -34,11 +34,11 @@ _LEFT_OUT = re.compile(
     r"_1node$|_fim_dataset$|_gb200$|_op_fuser$|_check_grads$"
     r"|dynamic_inference|offline_inference|grpo|weekly|muon|offloading|/gpt3_7b_"
 )
-# The container of these files, replaced in November 2025, has a TransformerEngine that takes FlashAttention
-# only where a test asks for it.
+# The container of these files, replaced in November 2025, has a TransformerEngine whose attention is unfused
+# where a test does not ask for another.
 _OLD_CONTAINER = re.compile(r"_lts_dgxa100_dracooci")
 _OTHER_ATTENTION = re.compile(r"transformer-impl=local|attention-backend=")
-_WITHOUT_FLASH = "/without-flash-attention"
+_UNFUSED = "/unfused"
 _PATHS = ("megatron", ":(glob)*.py")
 _TESTS = "tests/functional_tests/test_cases"
 _ENVIRONMENT = "torch-2.12.0-megatron"
@@ -64,7 +64,7 @@ def rows(data: Path) -> Iterator[Row]:
         of_old_container = _OLD_CONTAINER.search(source.path) and not _OTHER_ATTENTION.search(source.config)
         yield Row(
             project=NAME,
-            job=f"{source.model}/{card}{_WITHOUT_FLASH if of_old_container else ''}",
+            job=f"{source.model}/{card}{_UNFUSED if of_old_container else ''}",
             item="peak",
             kind="pre-training, tensor, pipeline and expert parallel",
             gpu=card,
@@ -79,7 +79,7 @@ def rows(data: Path) -> Iterator[Row]:
 
 def run(row: Row, laboratory: Laboratory) -> Answers:
     """Run the test's script as the last rank; its figure holds for every golden file of the test."""
-    test = row.job.removesuffix(_WITHOUT_FLASH).rpartition("/")[0]
+    test = row.job.removesuffix(_UNFUSED).rpartition("/")[0]
     python = laboratory.python(_ENVIRONMENT)
     code = laboratory.code(_REPOSITORY, _COMMIT, _PATHS)
     _compile_helpers(code, python)
@@ -93,14 +93,13 @@ def run(row: Row, laboratory: Laboratory) -> Answers:
         "flash_attn": extensions.flash_attention,
     }
     removed = re.findall(r"uninstall -y (\w+)", recipe.get("BEFORE_SCRIPT", ""))
-    if row.job.endswith(_WITHOUT_FLASH):
-        removed.append("flash_attn")
     kept = [build for name, build in packages.items() if name not in removed]
     folders = [code, *(build(laboratory, _ENVIRONMENT, cuda) for build in kept)]
+    attention = ("--attention-backend", "unfused") if row.job.endswith(_UNFUSED) else ()
     # A folder of its own for what the script compiles: a run that is cut short leaves a lock there.
     with tempfile.TemporaryDirectory(prefix="scoreboard-") as compiled:
         ran = laboratory.on_phantom(
-            [python, str(code / "pretrain_gpt.py"), *arguments(recipe), *_MADE_UP],
+            [python, str(code / "pretrain_gpt.py"), *arguments(recipe), *_MADE_UP, *attention],
             row.gpu,
             variables={
                 "CUDA_HOME": str(cuda),
