@@ -219,9 +219,9 @@ def test_comparisons_of_liger_run_once_for_each_implementation(tmp_path, monkeyp
 
 
 def test_rows_of_megatron_are_first_runs(tmp_path):
-    def line(test: str, file: str, gpu: str = "A100 (dgx_a100)") -> tuple[str, ...]:
+    def line(test: str, file: str, gpu: str = "A100 (dgx_a100)", config: str = "") -> tuple[str, ...]:
         path = f"{test}/golden_values_{file}.json"
-        return ("NVIDIA/Megatron-LM@d9", path, test, "num-layers=12", gpu, "", "peak", "3632653312", "")
+        return ("NVIDIA/Megatron-LM@d9", path, test, config, gpu, "", "peak", "3632653312", "")
 
     data = figures(
         tmp_path,
@@ -229,13 +229,15 @@ def test_rows_of_megatron_are_first_runs(tmp_path):
         line("gpt/gpt3_tp1", "dev"),
         line("gpt/gpt3_tp1", "dev_2nd"),
         line("gpt/gpt3_tp1", "lts_dgxa100_dracooci-ord"),
+        line("gpt/gpt3_tp2", "lts_dgxa100_dracooci", config="num-layers=12 attention-backend=flash"),
         line("moe/gpt3_tp1", "lts", "H100 (dgx_h100)"),
         line("t5/t5_tp1", "lts"),
         line("gpt/gpt3_7b_tp4_pp1_memory_speed", "lts"),
     )
-    dense, older, experts = megatron.rows(data)
+    dense, older, asked_for, experts = megatron.rows(data)
     assert (dense.job, dense.gpu, dense.truth) == ("gpt/gpt3_tp1/a100-80gb", "a100-80gb", 3632653312.0)
     assert older.job == "gpt/gpt3_tp1/a100-80gb/unfused"
+    assert asked_for.job == "gpt/gpt3_tp2/a100-80gb"
     assert experts.job == "moe/gpt3_tp1/h100"
 
 
