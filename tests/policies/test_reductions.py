@@ -8,7 +8,12 @@ import pytest
 
 from policies.applied import AMPERE, applied, applied_at, sequence
 from xmem.devices.gpus import find_device
-from xmem.orchestration.kernels.reductions import AddReductionBuffers, reduction_of, staging_bytes
+from xmem.orchestration.kernels.reductions import (
+    AddReductionBuffers,
+    reduction_of,
+    staging_bytes,
+    staging_on,
+)
 from xmem.run.inputs import Inputs
 from xmem.testing.trace_builder import TraceBuilder
 
@@ -61,6 +66,14 @@ def test_the_axes_of_a_norm_come_after_its_order() -> None:
     reduction = reduction_of(norm, 2)
     assert reduction is not None
     assert staging_bytes(reduction, 82, 1536)[0] == 64_487_424  # 2.12.0, an RTX 3090
+
+
+@pytest.mark.parametrize(
+    ("axes", "dtype", "staging"),
+    [((0,), "float32", (22_020_096, 32)), ((), "bfloat16", (336, 4)), ((-2,), "int64", (0, 0))],
+)
+def test_staging_of_a_tensor_on_a_gpu(axes: tuple[int, ...], dtype: str, staging: tuple[int, int]) -> None:
+    assert staging_on(find_device("rtx-3060"), (4096, 1024), axes, dtype) == staging
 
 
 @pytest.mark.parametrize("shape", [[], [0, 4]])

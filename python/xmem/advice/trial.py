@@ -48,7 +48,7 @@ class Trial:
     def of(cls, analysis: Analysis) -> Trial:
         """Return the trial of an analysed job."""
         stages = analysis.stages
-        run = ChangedRun(stages.corrected, stages.recorded)
+        run = ChangedRun(stages.corrected, stages.recorded, analysis.device)
         for change in stages.what_if:
             run = parse_whatif(change)(run)
         return cls(run, stages.corrected, stages.settings.options, analysis.device, stages.unreplayed)

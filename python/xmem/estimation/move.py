@@ -51,9 +51,8 @@ def policy_target(observed: Observation, question: Question) -> PolicyTarget:
     """Return the kind of GPU and release to correct for; runs moved to equal targets are equal."""
     device, release = question.device, question.settings_of(observed.recorded.trace).release
     capability = (device.compute_capability if device else None) or _UNKNOWN_COMPUTE_CAPABILITY
-    described = (
-        device if observed.plan.by_gpu else None
-    )  # GPUs of one kind share everything that does not need it
+    # GPUs of one kind share everything that does not need it
+    described = device if observed.plan.by_gpu or observed.what_ifs else None
     return PolicyTarget(
         compute_capability=capability,
         torch_version=release,
@@ -74,7 +73,7 @@ def move(observed: Observation, question: Question, *, clock: StageClock | None 
     with clock.stage("orchestrate"):
         target = policy_target(observed, question)
         corrected, corrections = correct(observed, target)
-        run = changed(observed, corrected)
+        run = changed(observed, corrected, target)
     if len(run.workload) == 0:
         raise TraceError(
             "nothing of what the trace shows takes memory of a GPU; record at least one whole iteration, or "
@@ -92,9 +91,9 @@ def correct(observed: Observation, target: PolicyTarget) -> tuple[Workload, list
     return apply_policies(plan.corrections, observed.workload, observed.recorded.on(target), off=plan.off)
 
 
-def changed(observed: Observation, corrected: Workload) -> ChangedRun:
+def changed(observed: Observation, corrected: Workload, target: PolicyTarget) -> ChangedRun:
     """Return the run with all changes of the script, in order."""
-    run = ChangedRun(corrected, observed.recorded)
+    run = ChangedRun(corrected, observed.recorded, target.device)
     for change in observed.what_ifs:
         run = change(run)
     return run

@@ -50,7 +50,9 @@ def scaling_of(moved: Moved, most: Replay, options: AllocatorOptions) -> Scaling
         unsure = (corrected.block >= 0) & scaled.uncertain[corrected.block]
         sizes = np.where(unsure, scaled.least_bytes[corrected.block], corrected.size_bytes)
         smaller = corrected.with_columns(size_bytes=sizes)
-        least = replay_requests(requests_of(changed(moved.observed, smaller), smaller), options=options)
+        least = replay_requests(
+            requests_of(changed(moved.observed, smaller, moved.target), smaller), options=options
+        )
         least_bytes = min(least_bytes, least.peak_reserved.bytes)
     return Scaling(
         at=scaled.at,

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from xmem.devices.description import Device
 from xmem.errors import ConfigError, TraceError
 from xmem.orchestration.optimizer.optimizer_steps import Parameter
 from xmem.records import dataclass
@@ -58,6 +59,7 @@ class ChangedRun:
     Attributes:
         workload: Its blocks, after all policies, times on the run's clock.
         recorded: The recording; times on the trace's clock, which ``clock`` translates.
+        device: The GPU in question, None if none is named.
         gaps: Places where room was made: times of the trace from which on the run's clock is ahead, and by
             how many nanoseconds in total, ascending.
         accumulated: Whether its forward and backward passes were repeated; the trace has only the first.
@@ -65,6 +67,7 @@ class ChangedRun:
 
     workload: Workload
     recorded: Recorded
+    device: Device | None = None
     gaps: tuple[tuple[int, int], ...] = ()
     accumulated: bool = False
 

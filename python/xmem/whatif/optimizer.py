@@ -48,7 +48,7 @@ class Optimizer:
             for group in sorted({parameter.group for parameter in each}):
                 own = [parameter for parameter in each if parameter.group == group]
                 fresh = frozenset(parameter.name for parameter in own) - known
-                algorithm.step(tape, Step(own, fresh, self.implementation, self.options))
+                algorithm.step(tape, Step(own, fresh, self.implementation, self.options, run.device))
                 known |= fresh
             tapes.append(tape)
         for index, tape in enumerate(tapes):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -24,6 +25,7 @@ _VECTOR = 4
 _FEWEST_VALUES_PER_THREAD = 16
 _MOST_VALUES_PER_THREAD = 256
 _SUMMED = frozenset({"float", "c10::Half", "c10::BFloat16"})
+_SUMMED_DTYPES = frozenset({"float32", "float16", "bfloat16"})
 _SUM_BYTES = 4  # halves are summed in float32
 
 
@@ -132,14 +134,35 @@ class AddReductionBuffers:
         return blocks.added()
 
 
+def staging_on(
+    device: Device | None, shape: Sequence[int], axes: Sequence[int], dtype: str
+) -> tuple[int, int]:
+    """Return what ``staging_bytes`` gives for a sum of a contiguous tensor.
+
+    Args:
+        device: The GPU, None for one that nothing is known of.
+        shape: Elements in each dimension of what is summed.
+        axes: What it is summed over, from the end if negative; all axes if there are none.
+        dtype: Of what is summed, such as ``bfloat16``; types other than float32 and halves count as zeros.
+    """
+    strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+    reduction = _reduction(shape, strides, axes) if dtype in _SUMMED_DTYPES else None
+    return staging_bytes(reduction, *_size_of(device)) if reduction else (0, 0)
+
+
 def reduction_of(inputs: Inputs, axes_at: int = 1) -> Reduction | None:
     """Return what a call sums, with its axes at a place of the arguments; None if the trace does not say, or
     there is nothing to sum.
     """
     shape, strides = inputs.shape(0), inputs.stride(0)
-    if not shape or not strides:
+    return _reduction(shape, strides, inputs.integers(axes_at) or ()) if strides else None
+
+
+def _reduction(shape: Sequence[int], strides: Sequence[int], summed_axes: Sequence[int]) -> Reduction | None:
+    """Return how a tensor is summed over axes, all if none are given; None if there is nothing to sum."""
+    if not shape:
         return None
-    summed = {axis % len(shape) for axis in inputs.integers(axes_at) or range(len(shape))}
+    summed = {axis % len(shape) for axis in summed_axes or range(len(shape))}
     axes = [(strides[axis], shape[axis], axis in summed) for axis in range(len(shape)) if shape[axis] != 1]
     inner = sorted(axis for axis in axes if axis[2])
     outer = sorted(axis for axis in axes if not axis[2])

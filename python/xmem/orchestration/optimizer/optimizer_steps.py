@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from math import prod
 
+from xmem.devices.description import Device
 from xmem.dtypes import ITEM_BYTES
 from xmem.errors import TraceError
+from xmem.orchestration.kernels.reductions import staging_on
 from xmem.orchestration.tape import Tape
 from xmem.records import dataclass
 
@@ -51,12 +53,14 @@ class Step:
         fresh: Names of those that have no state yet.
         implementation: ``LOOP``, ``FOREACH`` or ``FUSED``.
         options: Options of the optimizer, such as ``momentum``.
+        device: The GPU, whose size decides what sums take while they run; None: not known.
     """
 
     parameters: Sequence[Parameter]
     fresh: frozenset[str]
     implementation: str
     options: frozenset[str]
+    device: Device | None = None
 
     def lists(self) -> list[list[Parameter]]:
         """The lists that foreach makes: parameters of one dtype, in order of first appearance."""
@@ -207,17 +211,17 @@ def _adafactor(tape: Tape, step: Step) -> None:
     if step.implementation == LOOP:
         with tape.frame("row_mean", "col_mean", "var_estimate", "grad_squared", "update") as frame:
             for parameter in step.parameters:
-                tape.flash(_item_bytes(parameter))  # norm
+                _read_norm(tape, step, parameter)
                 if _is_matrix(parameter):
-                    frame.let("row_mean", tape.new(_row_bytes(parameter)))
-                    frame.let("col_mean", tape.new(_column_bytes(parameter)))
+                    frame.let("row_mean", _summed(tape, step, parameter, _shape(parameter), -1))
+                    frame.let("col_mean", _summed(tape, step, parameter, _shape(parameter), -2))
                     estimate = frame.let("var_estimate", tape.new(parameter.size_bytes))
-                    tape.flash(_mean_bytes(parameter))
+                    tape.release([tape.hold(_mean_of_rows(tape, step, parameter))])
                 else:
                     frame.let("grad_squared", tape.new(parameter.size_bytes))
                     estimate = frame.let("var_estimate", tape.new(parameter.size_bytes))
                 frame.let("update", *estimate)
-                tape.flash(_item_bytes(parameter))  # norm
+                _read_norm(tape, step, parameter)
         return
     with tape.frame(
         "row_means", "col_means", "var_estimates", "updates", "row_var_means", "squares"
@@ -225,14 +229,15 @@ def _adafactor(tape: Tape, step: Step) -> None:
         for dtype_list in step.lists():
             for parameters in _by_rank(dtype_list):
                 for parameter in parameters:
-                    tape.flash(_item_bytes(parameter))
+                    _read_norm(tape, step, parameter)
                 if _is_matrix(parameters[0]):
-                    frame.let("row_means", *[tape.new(_row_bytes(each)) for each in parameters])
-                    frame.drop("row_means")
-                    frame.let("col_means", *[tape.new(_column_bytes(each)) for each in parameters])
-                    frame.drop("col_means")
+                    for name, axis in (("row_means", -1), ("col_means", -2)):
+                        frame.let(
+                            name, *[_summed(tape, step, each, _shape(each), axis) for each in parameters]
+                        )
+                        frame.drop(name)
                     estimates = frame.let("var_estimates", *_like(tape, parameters))
-                    frame.let("row_var_means", *[tape.new(_mean_bytes(each)) for each in parameters])
+                    frame.let("row_var_means", *[_mean_of_rows(tape, step, each) for each in parameters])
                     frame.drop("row_var_means")
                 else:
                     frame.let("squares", *_like(tape, parameters))
@@ -240,7 +245,7 @@ def _adafactor(tape: Tape, step: Step) -> None:
                     estimates = frame.let("var_estimates", *_like(tape, parameters))
                 frame.let("updates", *estimates)
                 for parameter in parameters:
-                    tape.flash(_item_bytes(parameter))
+                    _read_norm(tape, step, parameter)
 
 
 def _adadelta(tape: Tape, step: Step) -> None:
@@ -421,10 +426,6 @@ def _bytes_of(parameter: Parameter, shape: Sequence[int]) -> int:
     return parameter.size_bytes // elements * prod(shape) if elements else 0
 
 
-def _item_bytes(parameter: Parameter) -> int:
-    return _bytes_of(parameter, ())
-
-
 def _row_bytes(parameter: Parameter) -> int:
     return _bytes_of(parameter, _shape(parameter)[:-1])
 
@@ -434,8 +435,24 @@ def _column_bytes(parameter: Parameter) -> int:
     return _bytes_of(parameter, (*shape[:-2], shape[-1]))
 
 
-def _mean_bytes(parameter: Parameter) -> int:
-    return _bytes_of(parameter, _shape(parameter)[:-2])
+def _summed(tape: Tape, step: Step, parameter: Parameter, shape: Sequence[int], *axes: int) -> int:
+    """Allocate the sum of a contiguous tensor of the parameter's dtype over some axes, or over all, and what
+    the kernel takes while it runs."""
+    summed = {axis % len(shape) for axis in axes} if axes else range(len(shape))
+    value = tape.new(_bytes_of(parameter, [size for axis, size in enumerate(shape) if axis not in summed]))
+    staging = staging_on(step.device, shape, axes, parameter.dtype)
+    if any(staging):
+        tape.release([tape.hold(tape.new(size_bytes)) for size_bytes in staging])
+    return value
+
+
+def _mean_of_rows(tape: Tape, step: Step, parameter: Parameter) -> int:
+    return _summed(tape, step, parameter, (*_shape(parameter)[:-1], 1), -2)
+
+
+def _read_norm(tape: Tape, step: Step, parameter: Parameter) -> None:
+    """Take the norm of a tensor of the parameter's shape, which the host reads."""
+    tape.release([tape.hold(_summed(tape, step, parameter, _shape(parameter)))])
 
 
 def _is_matrix(parameter: Parameter) -> bool:
