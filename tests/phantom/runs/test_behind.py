@@ -159,6 +159,7 @@ DDP = """
 """
 
 
+@pytest.mark.nightly
 def test_the_first_buckets_of_ddp_outlive_a_short_second_iteration(python, tmp_path, unused_port):
     needs_torch(python, (2, 7), "frees the buckets at once")
     script = DDP.replace("CHOSEN", repr(unused_port))

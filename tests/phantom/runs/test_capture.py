@@ -206,6 +206,7 @@ def test_unique_elements_and_their_counts_are_of_one_size(python, unique, tmp_pa
     )
 
 
+@pytest.mark.nightly
 def test_weights_are_not_initialized_unless_asked_for(python, tmp_path):
     script = """
         import torch

@@ -44,6 +44,7 @@ def test_a_compiled_step_needs_less_than_an_eager_one(phantom):
     assert launcher.calls.get("cuLaunchKernel", 0) + launcher.calls.get("cuLaunchKernelEx", 0) > 0
 
 
+@pytest.mark.nightly
 def test_an_optimizer_step_can_be_compiled_while_it_is_captured(phantom, tmp_path):
     script = tmp_path / "train.py"
     script.write_text(

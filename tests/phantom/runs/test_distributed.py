@@ -418,6 +418,7 @@ def test_two_devices_of_one_process(phantom):
     assert ran.refused() == {}
 
 
+@pytest.mark.nightly
 def test_the_rank_that_serves_the_store_waits_for_the_others(phantom):
     ran = _run(
         phantom,

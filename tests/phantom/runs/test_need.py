@@ -83,6 +83,7 @@ def test_a_rank_that_is_named_is_traced_and_another_decides_all_the_same(python,
     assert estimate.interval.high_bytes >= estimate.device_peak_bytes
 
 
+@pytest.mark.nightly
 def test_processes_that_share_a_card_are_counted_together(python, tmp_path):
     script = TRAIN + textwrap.dedent(
         """

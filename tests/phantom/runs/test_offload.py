@@ -83,8 +83,7 @@ finally:
             ("cpu adam", ["exp_avg", "exp_avg_sq"]),
             ("foreach", ["exp_avg", "exp_avg_sq", "step"]),
             ("sgd", ["momentum_buffer"]),
-        ],
-        at_once=2,
+        ]
     ),
 )
 def test_an_optimizer_on_the_host_costs_no_memory_there(
@@ -106,6 +105,7 @@ def captured(python: str, folder: Path) -> Any:
     return capture([python, "train.py"], folder / "trace.json", mode="phantom", machine=machine)
 
 
+@pytest.mark.nightly
 def test_arithmetic_is_the_real_one_where_it_is_asked_for(
     python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

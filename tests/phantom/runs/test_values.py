@@ -339,6 +339,7 @@ def test_routes_of_many_tokens_are_known(python, tmp_path, mode):
     assert not any("GPU value" in line for line in estimate.assumptions)
 
 
+@pytest.mark.nightly
 def test_routes_that_follow_from_many_random_numbers_are_known(python, tmp_path):
     """More numbers than are kept one by one; under a larger limit the same follows. What finds the routes later keeps
     no memory of the GPU."""
@@ -423,6 +424,7 @@ def test_a_script_that_never_trains_because_of_a_value_is_refused(python, tmp_pa
         printed(python, tmp_path, script, mode=mode)
 
 
+@pytest.mark.nightly
 def test_what_a_rank_that_does_not_run_would_send_is_asked_for(python, tmp_path):
     script = TRAIN + textwrap.dedent(
         """
@@ -478,6 +480,7 @@ def test_a_copy_to_the_host_is_a_read(python, tmp_path, monkeypatch, mode):
     assert lines[:3] == ["3.0 True", "0.0 True", "True"]
 
 
+@pytest.mark.nightly
 def test_lbfgs_keeps_its_history_and_distributions_take_their_arguments(python, tmp_path, mode):
     script = TRAIN + textwrap.dedent(
         """
@@ -574,6 +577,7 @@ def test_a_loop_with_a_limit_ends_there(python, tmp_path, mode):
     assert lines == ["20"]
 
 
+@pytest.mark.nightly
 def test_a_loop_that_calls_a_model_may_read_its_condition_longer(python, tmp_path, mode):
     """Generation has a limit of its own, which may be more than the reads that end a loop that waits."""
     script = TRAIN + textwrap.dedent(

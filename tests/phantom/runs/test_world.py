@@ -147,6 +147,7 @@ for step in range(4):
 """
 
 
+@pytest.mark.nightly
 def test_a_distributed_checkpoint_is_saved_and_loaded(tmp_path) -> None:
     script = tmp_path / "saves.py"
     script.write_text(SAVES)
