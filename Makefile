@@ -78,7 +78,7 @@ test-cpp: $(STAMPS)/build  ## Build and run the C++ tests
 	cmake --workflow --preset dev
 
 test-sanitized: $(STAMPS)/build  ## The same under the address and undefined-behaviour sanitizers
-	folder=$$(sh tools/sanitized_build.sh) && ctest --test-dir "$$folder" --output-on-failure
+	folder=$$(sh tools/sanitized_build.sh) && ctest --test-dir "$$folder" --output-on-failure --parallel "$$(nproc)"
 
 docs: $(STAMPS)/xmem build/gallery/ready  ## Build the site of docs/ into build/site; a broken link fails
 	$(PIP) --group docs

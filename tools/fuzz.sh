@@ -17,11 +17,12 @@ folder=$(sh tools/sanitized_build.sh fuzz_targets)
 [ "$folder" = build/fuzz ] || echo "no clang with libFuzzer: fuzzing with the standalone driver" >&2
 
 mkdir -p build/fuzz/findings
-for target in $targets; do
-  name=${target%:*}
+# As many targets at once as there are processors; one that fails ends the rest.
+# shellcheck disable=SC2016  # of the inner shell
+for target in $targets; do echo "$target"; done | xargs -n 1 -P "$(nproc)" sh -c '
+  name=${3%:*}
   mkdir -p "build/fuzz/corpus/$name"
-  # shellcheck disable=SC2086  # the bound is one or two options
-  "$folder/tests/fuzz/fuzz_$name" $bound -timeout=20 -rss_limit_mb=2048 \
+  "$1/tests/fuzz/fuzz_$name" $2 -timeout=20 -rss_limit_mb=2048 \
     -print_final_stats=1 -verbosity=0 "-artifact_prefix=build/fuzz/findings/$name-" \
-    "build/fuzz/corpus/$name" "tests/fuzz/corpus/${target#*:}"
-done
+    "build/fuzz/corpus/$name" "tests/fuzz/corpus/${3#*:}" || exit 255
+' fuzz "$folder" "$bound"
