@@ -219,9 +219,11 @@ def test_comparisons_of_liger_run_once_for_each_implementation(tmp_path, monkeyp
 
 
 def test_rows_of_megatron_are_first_runs(tmp_path):
-    def line(test: str, file: str, gpu: str = "A100 (dgx_a100)", config: str = "") -> tuple[str, ...]:
+    def line(
+        test: str, file: str, gpu: str = "A100 (dgx_a100)", config: str = "", notes: str = ""
+    ) -> tuple[str, ...]:
         path = f"{test}/golden_values_{file}.json"
-        return ("NVIDIA/Megatron-LM@d9", path, test, config, gpu, "", "peak", "3632653312", "")
+        return ("NVIDIA/Megatron-LM@d9", path, test, config, gpu, "", "peak", "3632653312", notes)
 
     data = figures(
         tmp_path,
@@ -229,14 +231,17 @@ def test_rows_of_megatron_are_first_runs(tmp_path):
         line("gpt/gpt3_tp1", "dev"),
         line("gpt/gpt3_tp1", "dev_2nd"),
         line("gpt/gpt3_tp1", "lts_dgxa100_dracooci-ord"),
+        line("gpt/gpt3_tp1", "lts_dgx_a100", notes="env=lts; value = max over 21 logged steps (1..100)"),
+        line("gpt/gpt3_tp1_resume_torch_dist_reshard_8x1xNone", "lts_dgxa100_dracooci"),
         line("gpt/gpt3_tp2", "lts_dgxa100_dracooci", config="num-layers=12 attention-backend=flash"),
         line("moe/gpt3_tp1", "lts", "H100 (dgx_h100)"),
         line("t5/t5_tp1", "lts"),
         line("gpt/gpt3_7b_tp4_pp1_memory_speed", "lts"),
     )
-    dense, older, asked_for, experts = megatron.rows(data)
+    dense, older, logged_less, not_deterministic, asked_for, experts = megatron.rows(data)
     assert (dense.job, dense.gpu, dense.truth) == ("gpt/gpt3_tp1/a100-80gb", "a100-80gb", 3632653312.0)
-    assert older.job == "gpt/gpt3_tp1/a100-80gb/unfused"
+    assert older.job == logged_less.job == "gpt/gpt3_tp1/a100-80gb/unfused"
+    assert not_deterministic.job == "gpt/gpt3_tp1_resume_torch_dist_reshard_8x1xNone/a100-80gb"
     assert asked_for.job == "gpt/gpt3_tp2/a100-80gb"
     assert experts.job == "moe/gpt3_tp1/h100"
 
@@ -269,10 +274,11 @@ def test_a_recipe_of_megatron_keeps_everything_but_its_files():
     recipe = {
         "MODEL_ARGS": {
             "--data-path": "${DATA_PATH}/text", "--save": "there", "--save-interval": 10000,
-            "--bf16": True, "--async-save": False, "--lr": 1.5e-4,
+            "--bf16": True, "--async-save": False, "--lr": 1.5e-4, "--sizes": "[2 2]",
         }
     }  # fmt: skip
-    assert megatron.arguments(recipe) == ["--save-interval", "10000", "--bf16", "--lr", "0.00015"]
+    words = ["--save-interval", "10000", "--bf16", "--lr", "0.00015", "--sizes", "2", "2"]
+    assert megatron.arguments(recipe) == words
 
 
 def test_rows_of_modded_nanogpt_share_a_job_where_they_share_a_script(tmp_path):

@@ -22,7 +22,7 @@ from scoreboard import extensions
 from scoreboard.answers import Answers
 from scoreboard.from_source import printed, toolkit
 from scoreboard.laboratory import Laboratory
-from scoreboard.rows import Row, read_sources
+from scoreboard.rows import Row, Source, read_sources
 from xmem.capture import Extent, World
 
 NAME = "megatron"
@@ -34,10 +34,12 @@ _LEFT_OUT = re.compile(
     r"_1node$|_fim_dataset$|_gb200$|_op_fuser$|_check_grads$"
     r"|dynamic_inference|offline_inference|grpo|weekly|muon|offloading|/gpt3_7b_"
 )
-# The container of these files, replaced in November 2025, has a TransformerEngine whose attention is unfused
-# where a test does not ask for another.
+# The LTS container until November 2025 has a TransformerEngine that takes FlashAttention only where a test
+# asks for it, or allows algorithms that are not deterministic (NVTE_ALLOW_NONDETERMINISTIC_ALGO): these do.
 _OLD_CONTAINER = re.compile(r"_lts_dgxa100_dracooci")
+_OLD_LOG = "env=lts; value = max over 21 logged steps"
 _OTHER_ATTENTION = re.compile(r"transformer-impl=local|attention-backend=")
+_NOT_DETERMINISTIC = re.compile(r"_nondeterministic|_resume_torch_dist_reshard_\dx\dxNone$|_reshard_2x1x4_")
 _UNFUSED = "/unfused"
 _PATHS = ("megatron", ":(glob)*.py")
 _TESTS = "tests/functional_tests/test_cases"
@@ -61,10 +63,9 @@ def rows(data: Path) -> Iterator[Row]:
         if not is_here or "_2nd" in source.path:
             continue
         card = _CARDS[source.gpu.split()[0]]
-        of_old_container = _OLD_CONTAINER.search(source.path) and not _OTHER_ATTENTION.search(source.config)
         yield Row(
             project=NAME,
-            job=f"{source.model}/{card}{_UNFUSED if of_old_container else ''}",
+            job=f"{source.model}/{card}{_UNFUSED if _is_unfused(source) else ''}",
             item="peak",
             kind="pre-training, tensor, pipeline and expert parallel",
             gpu=card,
@@ -75,6 +76,13 @@ def rows(data: Path) -> Iterator[Row]:
             rounding=float(source.value) * 2.0**-24,
             is_rebuilt=False,
         )
+
+
+def _is_unfused(source: Source) -> bool:
+    """Whether a file was measured with attention that keeps whole matrices of scores."""
+    is_old = _OLD_CONTAINER.search(source.path) or source.notes.startswith(_OLD_LOG)
+    is_chosen = _OTHER_ATTENTION.search(source.config) or _NOT_DETERMINISTIC.search(source.model)
+    return bool(is_old and not is_chosen)
 
 
 def run(row: Row, laboratory: Laboratory) -> Answers:
@@ -124,8 +132,16 @@ def arguments(recipe: dict[str, Any]) -> list[str]:
     for name, value in recipe["MODEL_ARGS"].items():
         if value is False or _OF_FILES.fullmatch(name):
             continue
-        given += [name] if value is True else [name, str(value)]
+        given += [name] if value is True else [name, *_words(value)]
     return given
+
+
+def _words(value: Any) -> list[str]:
+    """The words of an option's value: several where it is a list of numbers, as YAML or in brackets."""
+    if isinstance(value, list):
+        return [str(each) for each in value]
+    numbers = re.fullmatch(r"\[?(\d+(?: \d+)+)\]?", str(value))
+    return numbers[1].split() if numbers else [str(value)]
 
 
 def _compile_helpers(code: Path, python: str) -> None:
