@@ -39,7 +39,7 @@ _LEFT_OUT = re.compile(
 _OLD_CONTAINER = re.compile(r"_lts_dgxa100_dracooci")
 _OLD_LOG = "env=lts; value = max over 21 logged steps"
 _OTHER_ATTENTION = re.compile(r"transformer-impl=local|attention-backend=")
-_NOT_DETERMINISTIC = re.compile(r"_nondeterministic|_resume_torch_dist_reshard_\dx\dxNone$|_reshard_2x1x4_")
+_NOT_DETERMINISTIC = re.compile(r"_nondeterministic|_resume_torch_dist_reshard_")
 _UNFUSED = "/unfused"
 _PATHS = ("megatron", ":(glob)*.py")
 _TESTS = "tests/functional_tests/test_cases"
