@@ -677,3 +677,41 @@ def test_what_an_extension_multiplies_is_not_known_any_more(python, tmp_path):
     )
     lines, _ = printed(python, tmp_path, script)
     assert [json.loads(line) for line in lines[:2]] == [[64, 64], [64, 0]]
+
+
+def test_what_an_extension_multiplies_with_cublaslt_is_not_known_any_more(python, tmp_path):
+    """TransformerEngine does so; in memory that PyTorch filled with NaN, which deterministic runs do."""
+    script = TRAIN + textwrap.dedent(
+        """
+        import ctypes, re
+        torch.ones(8, 8, device="cuda") @ torch.ones(8, 8, device="cuda")
+        torch.use_deterministic_algorithms(True)
+        (name,) = set(re.findall(r"libcublasLt[.]so[.][0-9]+", open("/proc/self/maps").read()))
+        lt, at = ctypes.CDLL(name), lambda tensor: ctypes.c_void_p(tensor.data_ptr())
+        handle, matmul, layout = (ctypes.c_void_p() for _ in range(3))
+        one, algorithm = ctypes.byref(ctypes.c_float(1)), (ctypes.c_uint64 * 8)()
+        lt.cublasLtCreate(ctypes.byref(handle))
+        lt.cublasLtMatmulDescCreate(ctypes.byref(matmul), 68, 0)
+        lt.cublasLtMatrixLayoutCreate(
+            ctypes.byref(layout), 0, ctypes.c_uint64(8), ctypes.c_uint64(8), ctypes.c_int64(8)
+        )
+        left, right = (torch.ones(8, 8, device="cuda") for _ in range(2))
+        product, turned = (torch.empty(8, 8, device="cuda") for _ in range(2))
+        def known():
+            print(left.sum().item(), *(bool(each.isnan().all().item()) for each in (product, turned)))
+        known()
+        lt.cublasLtMatmul(
+            handle, matmul, one, at(left), layout, at(right), layout, one, at(product), layout, at(product), layout,
+            algorithm, None, ctypes.c_size_t(0), None,
+        )
+        known()
+        lt.cublasLtMatrixTransform(
+            handle, None, one, at(left), layout, one, at(right), layout, at(turned), layout, None
+        )
+        known()
+        torch.use_deterministic_algorithms(False)
+        train()
+        """
+    )
+    lines, _ = printed(python, tmp_path, script)
+    assert lines[:3] == ["64.0 True True", "64.0 False True", "64.0 False False"]

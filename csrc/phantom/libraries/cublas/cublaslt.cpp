@@ -82,6 +82,7 @@ Value of_layout(void* layout, int which, Value otherwise) {
   return attribute("cublasLtMatrixLayoutGetAttribute", layout, which, otherwise);
 }
 
+// Of the descriptors of a product and of the layouts of its matrices.
 Product read_product(void* matmul, void* a, void* b, void* d) {
   const auto of_matmul = [matmul](int which, int otherwise) {
     return attribute<std::int32_t>("cublasLtMatmulDescGetAttribute", matmul, which, otherwise);
@@ -139,18 +140,20 @@ PHANTOM_EXPORT int cublasLtMatmulAlgoCheck(void*, void*, void*, void*, void*, vo
   return kSuccess;
 }
 
-PHANTOM_EXPORT int cublasLtMatmul(void*, void* matmul, const void*, const void*, void* a, const void*, void* b,
-                                  const void*, const void*, void*, void*, void* d, const void*, void*, std::size_t,
-                                  void* stream) {
+PHANTOM_EXPORT int cublasLtMatmul(void*, void* matmul, const void*, const void*, void* a_layout, const void*,
+                                  void* b_layout, const void*, const void*, void*, void* d, void* d_layout, const void*,
+                                  void*, std::size_t, void* stream) {
   note(Function::cublasLtMatmul);
   result_is_written(d);
-  called(Function::cublasLtMatmul, stream, logs_launches() ? problem_of(read_product(matmul, a, b, d)) : std::string());
+  called(Function::cublasLtMatmul, stream,
+         logs_launches() ? problem_of(read_product(matmul, a_layout, b_layout, d_layout)) : std::string());
   return kSuccess;
 }
 
 PHANTOM_EXPORT int cublasLtMatrixTransform(void*, void*, const void*, const void*, void*, const void*, const void*,
-                                           void*, void*, void*, void* stream) {
+                                           void*, void* c, void*, void* stream) {
   note(Function::cublasLtMatrixTransform);
+  result_is_written(c);
   called(Function::cublasLtMatrixTransform, stream);
   return kSuccess;
 }
