@@ -33,7 +33,6 @@ from xmem.occupancy.kernel_model import (
     KernelModel,
     Recorded,
     for_another_size,
-    is_recurrent,
 )
 from xmem.occupancy.launches import Known
 from xmem.occupancy.launches import Launches as Launched
@@ -41,6 +40,7 @@ from xmem.occupancy.library_kernels import problem_of_call, with_library_kernels
 from xmem.occupancy.limits import limits_of
 from xmem.occupancy.problems import Problem
 from xmem.occupancy.recorded import launches_of
+from xmem.occupancy.recurrent import is_recurrent, parts_of
 from xmem.trace.trace import read_trace
 from xmem.validation import load_measurements
 from xmem.validation.measurements import Launches
@@ -67,6 +67,7 @@ _AFTER = re.compile(
 # Recurrent networks launch the same at each step: more steps say nothing more. Those few that they launch for
 # all steps at once are fewer than this.
 _KEPT_STEPS = 64
+_OF_STEPS = re.compile(r"elemWiseRNNcell|RNN_blockPersist")
 # Models that share most of their layers: left out together where that is asked for.
 _FAMILIES = {
     "vgg": "VGG",
@@ -345,21 +346,15 @@ def recorded(profile: Profile) -> list[Recorded]:
         if problem is None or not kernels:
             continue
         total = sum(kernel.duration_ns for kernel in kernels) or 1
-        found.append(
-            _of_few_steps(
-                problem,
-                tuple(
-                    KernelLaunch(
-                        Kernel(
-                            kernel.name, int(np.prod(kernel.block)), kernel.registers, kernel.shared_bytes
-                        ),
-                        int(np.prod(kernel.grid)),
-                        round(kernel.duration_ns / total, 2),
-                    )
-                    for kernel in kernels
-                ),
+        launched = tuple(
+            KernelLaunch(
+                Kernel(kernel.name, int(np.prod(kernel.block)), kernel.registers, kernel.shared_bytes),
+                int(np.prod(kernel.grid)),
+                round(kernel.duration_ns / total, 2),
             )
+            for kernel in kernels
         )
+        found += [_of_few_steps(problem, launched), *_products_of_steps(problem, launched)]
     return found
 
 
@@ -368,6 +363,38 @@ def _of_few_steps(problem: Problem, launches: tuple[KernelLaunch, ...]) -> Recor
         few = replace(problem, shapes=(*problem.shapes[:-1], (_KEPT_STEPS,)))
         problem, launches = few, for_another_size(launches, few, problem)
     return Recorded(problem, CAPABILITY, MULTIPROCESSORS, launches)
+
+
+def _products_of_steps(problem: Problem, launches: Sequence[KernelLaunch]) -> list[Recorded]:
+    """Return the products of a recurrent network, where what it launched is what its algorithm does."""
+    parts = parts_of(problem) if is_recurrent(problem) else ()
+    products = [part for part in parts if part.work is not None]
+    of_own = sum(part.times for part in parts if part.work is None)
+    kernels = Counter(launch for launch in launches if not _OF_STEPS.search(launch.kernel.name))
+    if not products or len(launches) - kernels.total() != of_own:
+        return []
+    wanted: Counter[Problem] = Counter()
+    for part in products:
+        wanted[part.work] += part.times
+    # Those of each step are the most; the inputs' come layer by layer.
+    found = {}
+    often, count = wanted.most_common(1)[0]
+    if len(products) > problem.shapes[2][0]:
+        if (launch := next((one for one, times in kernels.items() if times == count), None)) is None:
+            return []
+        found[often] = launch
+        del wanted[often], kernels[launch]
+    in_order = list(kernels.elements())
+    if len(in_order) != wanted.total():
+        return []
+    for product, times in wanted.items():
+        of_product, in_order = in_order[:times], in_order[times:]
+        if len(set(of_product)) == 1:
+            found[product] = of_product[0]
+    return [
+        Recorded(product, CAPABILITY, MULTIPROCESSORS, (replace(launch, share=1.0),))
+        for product, launch in found.items()
+    ]
 
 
 def launch_mean(threads: Any, registers: Any, shared: Any, blocks: Any) -> float:

@@ -9,6 +9,7 @@ find fastest counts.
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from xmem.occupancy.grids import Observation, Rule, fit_rule, quantities_of, tile_of
 from xmem.occupancy.library_choice import expected_ns
 from xmem.occupancy.problems import Problem, Product
+from xmem.occupancy.recurrent import is_recurrent, parts_of
 
 _FAR = 100.0
 
@@ -36,7 +38,9 @@ _VECTOR = 10.0
 _PER_ALIGNMENT = 2.0
 _FEW_INDICES = 16
 
+_BEFORE_GROUPS = re.compile(r"convolve_common_engine|implicit_convolve_sgemm")
 _MOST_PLACES = 2
+_PRODUCTS = "product"
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +144,27 @@ class KernelModel:
         self, problem: Problem, compute_capability: tuple[int, int], multiprocessors: int
     ) -> Predicted | None:
         """Return the kernels that an operator launches; None where it was never recorded, on no GPU."""
+        if is_recurrent(problem) and not self._has_layer(problem):
+            unrolled = self._unrolled(problem, compute_capability, multiprocessors)
+            if unrolled is not None:
+                return unrolled
         candidates = self._by_operator.get(_group(problem), [])
+        return self._nearest(problem, candidates, compute_capability, multiprocessors)
+
+    def _nearest(
+        self,
+        problem: Problem,
+        candidates: Sequence[Recorded],
+        compute_capability: tuple[int, int],
+        multiprocessors: int,
+    ) -> Predicted | None:
+        """Return the kernels of a problem, from some of the records of its operator."""
         if not candidates:
             return None
+        if ungrouped := _engine_without_groups(problem, candidates):
+            one = self._nearest(_one_group(problem), ungrouped, compute_capability, multiprocessors)
+            groups = problem.shapes[0][1] // problem.shapes[1][1]
+            return one and replace(one, launches=_shared(one.launches, groups) * groups)
         ranked = sorted(
             (
                 (distance(problem, item.problem) + _across(compute_capability, item), item)
@@ -161,6 +183,33 @@ class KernelModel:
             )
         )
         return Predicted(for_another_size(launches, problem, nearest.problem), how_far)
+
+    def _has_layer(self, problem: Problem) -> bool:
+        """Return whether a recurrent network was recorded, with any number of steps."""
+        return any(
+            distance(problem, item.problem) == 0 for item in self._by_operator.get(_group(problem), ())
+        )
+
+    def _unrolled(
+        self, problem: Problem, compute_capability: tuple[int, int], multiprocessors: int
+    ) -> Predicted | None:
+        """Return what a recurrent network launches, product by product; None where that is unknown."""
+        launches: list[KernelLaunch] = []
+        how_far = 0.0
+        # No sums are split: there is no workspace for their parts.
+        products = [item for item in self._by_operator.get(_PRODUCTS, ()) if len(item.launches) == 1]
+        for part in parts_of(problem):
+            if part.work is None:
+                kernel = Kernel(part.name, part.threads, part.registers, 0)
+                launches += [KernelLaunch(kernel, part.blocks)] * part.times
+                continue
+            found = self._nearest(part.work, products, compute_capability, multiprocessors)
+            if found is None:
+                return None
+            launches += found.launches * part.times
+            how_far = max(how_far, found.distance)
+        alike = [replace(launch, share=1 / len(launches)) for launch in launches]
+        return Predicted(tuple(alike), how_far) if launches else None
 
     def _fastest(
         self, problem: Problem, multiprocessors: int, ranked: Sequence[tuple[float, Recorded]]
@@ -235,11 +284,6 @@ class KernelModel:
         return max(1, min(max(scaled, min(numbers)), max(numbers)))
 
 
-def is_recurrent(problem: Problem) -> bool:
-    """Return whether it is a recurrent network of cuDNN: its last shape holds the number of steps."""
-    return problem.operator.startswith("cudnnRNN")
-
-
 def for_another_size(
     launches: tuple[KernelLaunch, ...], problem: Problem, known: Problem
 ) -> tuple[KernelLaunch, ...]:
@@ -258,8 +302,52 @@ def for_another_size(
     if problem.product is not None and known.product is not None and len(set(launches)) == 1:
         groups, there = problem.product.batch, known.product.batch
         if len(launches) == there > 1 and problem.choice:
-            return (replace(launches[0], share=1 / groups),) * groups
+            return _shared(launches[:1], groups) * groups
     return launches
+
+
+def _shared(launches: tuple[KernelLaunch, ...], times: int) -> tuple[KernelLaunch, ...]:
+    """Return launches that take the operator's time together with others alike."""
+    total = sum(launch.share for launch in launches)
+    shares = [launch.share / total if total else 1 / len(launches) for launch in launches]
+    return tuple(replace(launch, share=share / times) for launch, share in zip(launches, shares, strict=True))
+
+
+def _engine_without_groups(problem: Problem, candidates: Iterable[Recorded]) -> list[Recorded]:
+    """Return the records of the engine of a grouped convolution, where it takes one group at a time.
+
+    So do the kernels that cuDNN has had since before there were groups.
+    """
+    if problem.operator != "aten::cudnn_convolution" or len(problem.shapes) != 3 or not problem.choice:
+        return []
+    image, filters, _ = problem.shapes
+    if image[1] == filters[1]:
+        return []
+    alike = [
+        item
+        for item in candidates
+        if item.problem.choice == problem.choice and item.problem.dtypes == problem.dtypes
+    ]
+    plain = all(
+        item.problem.product is not None
+        and item.problem.product.batch == 1
+        and all(_BEFORE_GROUPS.search(launch.kernel.name) for launch in item.launches)
+        for item in alike
+    )
+    return alike if plain else []
+
+
+def _one_group(problem: Problem) -> Problem:
+    """Return the convolution of one of the groups."""
+    assert problem.product is not None
+    image, filters, result = problem.shapes
+    groups = image[1] // filters[1]
+    shapes = (
+        (image[0], image[1] // groups, *image[2:]),
+        (filters[0] // groups, *filters[1:]),
+        (result[0], result[1] // groups, *result[2:]),
+    )
+    return replace(problem, shapes=shapes, product=replace(problem.product, batch=1))
 
 
 _RuleKey = tuple[str, int, str, int]
@@ -278,7 +366,7 @@ def _places(launches: Sequence[KernelLaunch]) -> list[int]:
 
 def _group(problem: Problem) -> str:
     if problem.operator in ("aten::addmm", "aten::mm", "aten::linear", "aten::bmm", "aten::baddbmm"):
-        return "product"
+        return _PRODUCTS
     return problem.operator
 
 

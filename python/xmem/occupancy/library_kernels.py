@@ -16,6 +16,9 @@ from xmem.occupancy.kernel_data import shipped_model
 from xmem.occupancy.kernel_model import KernelModel, Predicted
 from xmem.occupancy.launches import NONE, PER_LAUNCH, Known, Launches
 from xmem.occupancy.problems import Problem, Product, alignment_of
+from xmem.occupancy.recurrent import ALGORITHMS
+
+_FMA_MATH = 3  # of cudnnMathType_t
 
 
 def with_library_kernels(
@@ -57,22 +60,25 @@ def with_library_kernels(
     for call, prediction in enumerate(predictions):
         if not prediction:
             continue
-        of_call = hidden[source] & (columns["library_call"] == call)
-        for index, launch in enumerate(prediction.launches):
-            rows = of_call & (position == index)
-            kernel = launch.kernel
-            if kernel.name not in numbers:
-                numbers[kernel.name] = len(strings)
-                strings.append(kernel.name)
-            columns["name"][rows] = numbers[kernel.name]
-            columns["grid"][rows] = (launch.blocks, 1, 1)
-            columns["block"][rows] = (kernel.threads, 1, 1)
-            columns["registers"][rows] = kernel.registers
-            columns["static_shared"][rows] = 0
-            columns["dynamic_shared"][rows] = kernel.shared_bytes
-            columns["known"][rows] = int(Known.MODELLED)
-            lasting = columns["duration_ns"][rows]
-            columns["duration_ns"][rows] = np.where(lasting > 0, lasting * launch.share, lasting)
+        rows = np.nonzero(hidden[source] & (columns["library_call"] == call))[0]
+        place = position[rows]
+        for launch in prediction.launches:
+            if launch.kernel.name not in numbers:
+                numbers[launch.kernel.name] = len(strings)
+                strings.append(launch.kernel.name)
+        kernels = [launch.kernel for launch in prediction.launches]
+        columns["name"][rows] = np.array([numbers[kernel.name] for kernel in kernels])[place]
+        columns["grid"][rows] = 1
+        columns["grid"][rows, 0] = np.array([launch.blocks for launch in prediction.launches])[place]
+        columns["block"][rows] = 1
+        columns["block"][rows, 0] = np.array([kernel.threads for kernel in kernels])[place]
+        columns["registers"][rows] = np.array([kernel.registers for kernel in kernels])[place]
+        columns["static_shared"][rows] = 0
+        columns["dynamic_shared"][rows] = np.array([kernel.shared_bytes for kernel in kernels])[place]
+        columns["known"][rows] = int(Known.MODELLED)
+        share = np.array([launch.share for launch in prediction.launches])[place]
+        lasting = columns["duration_ns"][rows]
+        columns["duration_ns"][rows] = np.where(lasting > 0, lasting * share, lasting)
     return replace(launches, strings=tuple(strings), **columns)
 
 
@@ -111,7 +117,10 @@ def problem_of_call(launches: Launches, call: int) -> Problem | None:
         steps, batch, features = details["input"]
         network = (details["layers"], details["directions"])
         sizes = ((batch, details["hidden"]), (features,), network, (steps,))
-        return Problem(f"{function} {details['cell']}", sizes, dtypes[:1])
+        # With the tensor cores single precision takes other kernels, unless the network was told not to.
+        second = "tfloat32" if dtypes[0] == "float32" and details.get("math") != _FMA_MATH else dtypes[0]
+        algorithm = ALGORITHMS.get(details.get("algorithm", -1), "")
+        return Problem(f"{function} {details['cell']}", sizes, (dtypes[0], second), (), None, algorithm)
     return None
 
 

@@ -48,8 +48,9 @@ class Problem:
         dtypes: Of the same, such as ``bfloat16``.
         dense: Whether each is contiguous, as far as recorded.
         product: The product of matrices that it computes; None = it computes none.
-        choice: What the library's own heuristics chose for it, as far as they can be asked without a GPU: an
-            engine of cuDNN and its knobs; empty = unknown.
+        choice: What was chosen for it, as far as that can be known without a GPU: an engine of cuDNN and its
+            knobs, by cuDNN's own heuristics, or the algorithm of a recurrent network, by PyTorch; empty =
+            unknown.
     """
 
     operator: str

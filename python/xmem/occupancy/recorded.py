@@ -54,7 +54,7 @@ _FAMILIES = (
     ("gemm", "gemm"),
 )
 """Of functions that say no more than their name."""
-_RECURRENT = ("cell", "hidden", "layers", "directions")
+_RECURRENT = ("cell", "hidden", "layers", "directions", "algorithm", "math")
 
 
 def launches_of(trace: Trace) -> Launches:

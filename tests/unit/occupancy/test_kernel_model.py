@@ -1,5 +1,7 @@
 """Kernels of problems that were not recorded, from a few that were."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 
@@ -267,3 +269,61 @@ def test_a_grid_without_a_rule_stays_within_what_was_seen() -> None:
     assert model.rule(persistent) is None
     assert model.predict(norm(3000), *H100).launches[0].blocks == 251
     assert model.predict(norm(1), *H100).launches[0].blocks == 228
+
+
+def test_a_network_that_was_not_recorded_launches_what_its_algorithm_does() -> None:
+    """As an H100 does for one with tanh and an LSTM, two layers of 256: ``bench/gpu/results``."""
+
+    def network(cell: int, algorithm: str, directions: int = 1) -> Problem:
+        shapes = ((64, 256), (128,), (2, directions), (128,))
+        return Problem(f"cudnnRNNForward {cell}", shapes, ("float32", "tfloat32"), (), None, algorithm)
+
+    product = Product(256, 256, 256, layout="tn")
+    known = Problem("aten::mm", ((256, 256),) * 2, ("float32", "tfloat32"), (), product)
+    model = KernelModel([Recorded(known, *H100, (KernelLaunch(LARGE_TILE, 4),))])
+
+    def launched(problem: Problem) -> dict[str, int]:
+        return dict(Counter(launch.kernel.name for launch in model.predict(problem, *H100).launches))
+
+    persistent = launched(network(1, "small state"))
+    assert persistent == {LARGE_TILE.name: 2, "RNN_blockPersist": 2}
+    # Inputs of eight steps at once, for 16 products a layer.
+    stepwise = {LARGE_TILE.name: 2 * (16 + 128), "elemWiseRNNcell": 2 * 128}
+    assert launched(network(2, "standard")) == stepwise
+    assert launched(network(3, "standard", 2)) == {name: 2 * count for name, count in stepwise.items()}
+    elementwise = [
+        launch.blocks
+        for launch in model.predict(network(2, "standard"), *H100).launches
+        if launch.kernel.name == "elemWiseRNNcell"
+    ]
+    assert set(elementwise) == {64}
+    assert model.predict(network(2, "persistent"), *H100) is None
+    assert model.predict(Problem("cudnnRNNForward 2", (), ("float32",)), *H100) is None
+
+
+def test_a_recurrent_network_that_was_recorded_launches_what_it_did() -> None:
+    def network(steps: int) -> Problem:
+        shapes = ((16, 256), (128,), (2, 1), (steps,))
+        return Problem("cudnnRNNForward 2", shapes, ("float32", "tfloat32"), (), None, "standard")
+
+    model = KernelModel([Recorded(network(4), *H100, (KernelLaunch(ELEMENTWISE, 16),) * 8)])
+    assert [launch.kernel for launch in model.predict(network(6), *H100).launches] == [ELEMENTWISE] * 12
+
+
+def test_an_engine_without_groups_takes_them_one_at_a_time() -> None:
+    """As on an H100 with bfloat16, 768 channels and filters of 7 x 7: ``bench/gpu/results``."""
+
+    def convolution(groups: int) -> Problem:
+        shapes = ((8, 32 * groups, 6, 6), (32 * groups, 32, 3, 3), (8, 32 * groups, 6, 6))
+        product = Product(32, 8 * 36, 32 * 9, groups, "nhwc", 8)
+        return Problem("aten::cudnn_convolution", shapes, ("bfloat16",) * 3, (True,) * 3, product, "28 2=4")
+
+    def launched(name: str) -> list[KernelLaunch]:
+        launch = KernelLaunch(Kernel(name, 64, 80, 4096), 9, 0.0)
+        model = KernelModel([Recorded(convolution(1), *H100, (launch,))])
+        return list(model.predict(convolution(12), *H100).launches)
+
+    of_groups = launched("convolve_common_engine_float_NHWC<__nv_bfloat16, __nv_bfloat16, 128, 5, 5>")
+    assert [launch.blocks for launch in of_groups] == [9] * 12
+    assert sum(launch.share for launch in of_groups) == pytest.approx(1)
+    assert len(launched("sm90_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc")) == 1

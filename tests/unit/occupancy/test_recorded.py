@@ -174,7 +174,7 @@ def test_calls_of_cudnn_say_what_a_model_of_its_kernels_needs():
     table: list[Any] = [
         [1, "cudnnBackendExecute", {"operations": [CONVOLUTION], "engine": engine}],
         [1, "cudnnBatchNormalizationForwardTrainingEx", {"operations": [norm]}],
-        [1, "cudnnRNNForward", {"operations": [{**network, "layers": 2, "directions": 1}]}],
+        [1, "cudnnRNNForward", {"operations": [{**network, "layers": 2, "directions": 1, "algorithm": 0}]}],
         [1, "cudnnBackendExecute", {"operations": [scores, {}, {"operation": "matmul"}]}],
         [1, "cudnnBackendExecute", {"operations": [scores, *[{"operation": "matmul"}] * 4]}],
     ]
@@ -187,6 +187,7 @@ def test_calls_of_cudnn_say_what_a_model_of_its_kernels_needs():
     assert (norms.shapes, norms.dense) == (((4, 3, 32, 32),), (False,))
     assert recurrent.operator == "cudnnRNNForward 2"
     assert recurrent.shapes == ((16, 256), (128,), (2, 1), (32,))
+    assert (recurrent.dtypes, recurrent.choice) == (("float32", "tfloat32"), "standard")
     assert attention.shapes == gradient.shapes == ((2, 8, 512, 64), (2, 8, 128, 64))
 
 

@@ -194,7 +194,8 @@ int run(Function function, const Handle* handle, const void* descriptor, const v
                 ",\"shape\":[" + std::to_string(query.longest) + "," + std::to_string(query.batch_size) + "," +
                 std::to_string(query.vector_size) + "]}" + member("cell", query.cell) +
                 member("hidden", query.hidden_size) + member("layers", query.layers) +
-                member("directions", network.directions()) + "}]}";
+                member("directions", network.directions()) + member("algorithm", query.algorithm) +
+                member("math", query.math_type) + "}]}";
     }
   }
   called(function, handle->stream, problem);
