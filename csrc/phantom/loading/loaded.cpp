@@ -10,6 +10,8 @@
 namespace xmem::phantom {
 namespace {
 
+constexpr char kTorch[] = "libtorch_";
+
 struct Search {
   const char* beginning;
   std::string file;
@@ -52,6 +54,13 @@ LibraryVersion loaded_version(const char* library, const char* get_property) {
     get(2, &version.patch);
   }
   return version;
+}
+
+bool lies_in_torch(const void* address) {
+  Dl_info found{};
+  if (dladdr(address, &found) == 0 || found.dli_fname == nullptr) return false;
+  const char* slash = std::strrchr(found.dli_fname, '/');
+  return std::strncmp(slash != nullptr ? slash + 1 : found.dli_fname, kTorch, sizeof kTorch - 1) == 0;
 }
 
 }  // namespace xmem::phantom

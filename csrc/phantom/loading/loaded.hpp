@@ -26,4 +26,7 @@ struct LibraryVersion {
 };
 LibraryVersion loaded_version(const char* library, const char* get_property);
 
+// Whether an address is one of PyTorch's own libraries. It looks through all their symbols: keep the answer.
+bool lies_in_torch(const void* address);
+
 }  // namespace xmem::phantom

@@ -1,10 +1,7 @@
 #include "runtime/registered_kernels.hpp"
 
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <cstddef>
-#include <cstring>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -13,6 +10,7 @@
 #include <vector>
 
 #include "code/code_object.hpp"
+#include "loading/loaded.hpp"
 
 namespace xmem::phantom {
 
@@ -27,8 +25,6 @@ struct RegisteredBinary {
 };
 
 namespace {
-
-constexpr char kTorch[] = "libtorch_";
 
 struct Pair {
   const void* host_function;
@@ -66,13 +62,6 @@ void sort_new(Registered& kept) {
   }
   kept.pairs = std::move(last);
   kept.sorted = kept.pairs.size();
-}
-
-bool lies_in_torch(const void* address) {
-  Dl_info found{};
-  if (dladdr(address, &found) == 0 || found.dli_fname == nullptr) return false;
-  const char* slash = std::strrchr(found.dli_fname, '/');
-  return std::strncmp(slash != nullptr ? slash + 1 : found.dli_fname, kTorch, sizeof kTorch - 1) == 0;
 }
 
 // The pair of a host function; null of other addresses. The lock is held.

@@ -715,3 +715,26 @@ def test_what_an_extension_multiplies_with_cublaslt_is_not_known_any_more(python
     )
     lines, _ = printed(python, tmp_path, script)
     assert lines[:3] == ["64.0 True True", "64.0 False True", "64.0 False False"]
+
+
+def test_what_an_extension_computes_with_cudnn_is_not_known_any_more(python, tmp_path):
+    """Its tensors are those of a variant pack; PyTorch's own calls of cuDNN leave known inputs known."""
+    script = TRAIN + textwrap.dedent(
+        """
+        import ctypes
+        cudnn, variant_pack, pointers, address = ctypes.CDLL("libcudnn.so.9"), 16, 1001, 6
+        handle, pack = ctypes.c_void_p(), ctypes.c_void_p()
+        image, other = torch.ones(1, 8, 8, 8, device="cuda"), torch.ones(8, device="cuda")
+        torch.nn.functional.conv2d(image, torch.ones(8, 8, 3, 3, device="cuda"))
+        print([image.sum().item(), other.sum().item()])
+        cudnn.cudnnCreate(ctypes.byref(handle))
+        cudnn.cudnnBackendCreateDescriptor(variant_pack, ctypes.byref(pack))
+        tensors = (ctypes.c_void_p * 1)(image.data_ptr())
+        cudnn.cudnnBackendSetAttribute(pack, pointers, address, ctypes.c_int64(1), tensors)
+        cudnn.cudnnBackendExecute(handle, None, pack)
+        print([image.sum().item(), other.sum().item()])
+        train()
+        """
+    )
+    lines, _ = printed(python, tmp_path, script)
+    assert [json.loads(line) for line in lines[:2]] == [[512, 8], [0, 8]]

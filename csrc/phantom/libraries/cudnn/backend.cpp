@@ -2,19 +2,22 @@
 // planner's, so what PyTorch filters, ranks and allocates for is real; what would need a device is replaced:
 //   - handles are kept here, and the descriptions of their devices given to heuristics, engines and plans in their
 //   place
-//   - variant packs, which hold the addresses of a call, stay here
+//   - variant packs, which hold the addresses of a call, stay here; what an extension names in one may be written
 //   - execution is a launch
 #include <cstdint>
 #include <mutex>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "libraries/cudnn/described_graphs.hpp"
 #include "libraries/cudnn/handle.hpp"
 #include "libraries/cudnn/planning/planner.hpp"
 #include "libraries/cudnn/status.hpp"
+#include "loading/loaded.hpp"
 #include "machine/calls.hpp"
 #include "machine/machine.hpp"
+#include "memory/watched.hpp"
 #include "runtime/launch_log.hpp"
 
 using namespace xmem::phantom;  // NOLINT: what follows is C
@@ -22,9 +25,12 @@ using cudnn::Handle;
 
 namespace {
 
+constexpr int kDataPointers = 1001;
+
 struct Known {
   int type = 0;
-  Handle* handle = nullptr;  // its own, or that of a descriptor it was made of
+  Handle* handle = nullptr;         // its own, or that of a descriptor it was made of
+  std::vector<void*> tensors = {};  // of a variant pack
 };
 
 struct Descriptors {
@@ -48,6 +54,24 @@ bool is_variant_pack(void* descriptor) {
   return known(descriptor).type == cudnn::kVariantPack;
 }
 
+void keep_tensors(void* variant_pack, int attribute, std::int64_t count, const void* elements) {
+  if (attribute != kDataPointers || count <= 0 || elements == nullptr) return;
+  const auto* tensors = static_cast<void* const*>(elements);
+  Descriptors& all = descriptors();
+  const std::lock_guard lock(all.mutex);
+  all.known[variant_pack].tensors.assign(tensors, tensors + count);
+}
+
+// PyTorch says what its own calls write. Callers are few, and finding out whose they are takes long.
+bool is_torch(const void* caller) {
+  static std::mutex mutex;
+  static auto* answers = new std::unordered_map<const void*, bool>();
+  const std::lock_guard lock(mutex);
+  const auto [answer, is_new] = answers->try_emplace(caller);
+  if (is_new) answer->second = lies_in_torch(caller);
+  return answer->second;
+}
+
 void belongs_to(void* descriptor, Handle* handle) {
   if (handle == nullptr) return;
   Descriptors& all = descriptors();
@@ -65,7 +89,7 @@ PHANTOM_EXPORT int cudnnBackendCreateDescriptor(int type, void** descriptor) {
   if (status != cudnn::kSuccess) return status;
   Descriptors& all = descriptors();
   const std::lock_guard lock(all.mutex);
-  all.known[*descriptor] = {type, nullptr};
+  all.known[*descriptor] = {type};
   return status;
 }
 
@@ -93,7 +117,10 @@ PHANTOM_EXPORT int cudnnBackendSetAttribute(void* descriptor, int attribute, int
     belongs_to(descriptor, *static_cast<Handle* const*>(elements));
     return cudnn::kSuccess;
   }
-  if (is_variant_pack(descriptor)) return cudnn::bare_planner().set(descriptor, attribute, type, count, elements);
+  if (is_variant_pack(descriptor)) {
+    keep_tensors(descriptor, attribute, count, elements);
+    return cudnn::bare_planner().set(descriptor, attribute, type, count, elements);
+  }
   if (type == cudnn::kDescriptorType && count > 0 && elements != nullptr) {
     belongs_to(descriptor, known(*static_cast<void* const*>(elements)).handle);
   }
@@ -129,9 +156,12 @@ PHANTOM_EXPORT int cudnnBackendFinalize(void* descriptor) {
   return cudnn::planner().finalize(descriptor);
 }
 
-PHANTOM_EXPORT int cudnnBackendExecute(const Handle* handle, void* plan, void*) {
+PHANTOM_EXPORT int cudnnBackendExecute(const Handle* handle, void* plan, void* variant_pack) {
   note(Function::cudnnBackendExecute);
   if (handle == nullptr) return cudnn::kBadParam;
+  if (anything_watched() && !is_torch(__builtin_return_address(0))) {
+    for (const void* tensor : known(variant_pack).tensors) result_is_written(tensor);
+  }
   called(Function::cudnnBackendExecute, handle->stream, logs_launches() ? cudnn::problem_of_plan(plan) : std::string());
   return cudnn::kSuccess;
 }
