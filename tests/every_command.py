@@ -5,6 +5,7 @@ The wheel's smoke test runs them, and the test of the schemas, which adds ``--js
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,29 @@ for _ in range(4):
     model(torch.zeros(size * 1024, 256, device="cuda")).sum().backward()
     optimizer.step()
 """
+# A profile of a GPU: one kernel.
+KERNELS: dict[str, object] = {
+    "deviceProperties": [
+        {"id": 0, "name": "NVIDIA A100-SXM4-40GB", "computeMajor": 8, "computeMinor": 0, "numSms": 108}
+    ],
+    "traceEvents": [
+        {
+            "ph": "X",
+            "cat": "kernel",
+            "name": "elementwise_kernel",
+            "ts": 10,
+            "dur": 2.5,
+            "args": {
+                "device": 0,
+                "stream": 7,
+                "grid": [108, 1, 1],
+                "block": [256, 1, 1],
+                "registers per thread": 32,
+                "shared memory": 512,
+            },
+        }
+    ],
+}
 SWEEP = '[job]\nmodel = "model.xmem"\n[grid]\nbatch = [4, 8]\ngpu = ["t4", "rtx-3060"]\n'
 
 
@@ -55,6 +79,7 @@ class Call:
 def write_files(folder: Path) -> None:
     """Write what the calls start from."""
     (folder / "train.py").write_text(SCRIPT, encoding="utf-8")
+    (folder / "kernels.json").write_text(json.dumps(KERNELS), encoding="utf-8")
     (folder / "measured").mkdir()
     (folder / "sweep.toml").write_text(SWEEP, encoding="utf-8")
 
@@ -82,6 +107,7 @@ def calls() -> Iterator[Call]:
     yield Call(("replay", "snapshot.pickle"))
     yield Call(("advise", "small.json.gz", "--capacity", "300MiB"), statuses=(0, 1))
     yield Call(("tune", "small.json.gz", "--gpu", "t4"))
+    yield Call(("occupancy", "kernels.json"))
     yield Call(("gpus",))
     yield Call(("gpus", "h100"))
     yield Call(("policies",))

@@ -187,7 +187,7 @@ def _give(found: Occupancy, rows: int, as_json: bool) -> None:
     counts = ", ".join(f"{count:,} {kind}" for kind, count in found.counts.items() if count)
     capability = ".".join(map(str, found.compute_capability))
     typer.echo(f"{found.gpu} (compute capability {capability}, {found.multiprocessors} multiprocessors)")
-    typer.echo(f"{found.launches:,} launches: {counts}")
+    typer.echo(f"{found.launches:,} launch{'es' * (found.launches != 1)}: {counts}")
     for name, mean in _means(found):
         if mean is not None:
             typer.echo(f"{name:19} {mean.value:6.1%}  ({mean.low:.1%} to {mean.high:.1%})")
