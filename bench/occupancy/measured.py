@@ -40,7 +40,7 @@ from xmem.occupancy.library_kernels import problem_of_call, with_library_kernels
 from xmem.occupancy.limits import limits_of
 from xmem.occupancy.problems import Problem
 from xmem.occupancy.recorded import launches_of
-from xmem.occupancy.recurrent import is_recurrent, parts_of
+from xmem.occupancy.recurrent import PERSISTENT_KERNEL, STEP_KERNEL, is_recurrent, parts_of
 from xmem.trace.trace import read_trace
 from xmem.validation import load_measurements
 from xmem.validation.measurements import Launches
@@ -67,7 +67,7 @@ _AFTER = re.compile(
 # Recurrent networks launch the same at each step: more steps say nothing more. Those few that they launch for
 # all steps at once are fewer than this.
 _KEPT_STEPS = 64
-_OF_STEPS = re.compile(r"elemWiseRNNcell|RNN_blockPersist")
+_OF_STEPS = re.compile(f"{STEP_KERNEL}|{PERSISTENT_KERNEL}")
 # Models that share most of their layers: left out together where that is asked for.
 _FAMILIES = {
     "vgg": "VGG",

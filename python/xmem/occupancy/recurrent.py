@@ -21,6 +21,10 @@ SMALL_STATE = "small state"
 ALGORITHMS = {0: STANDARD, 1: "persistent", 2: "persistent, compiled", 3: SMALL_STATE}
 """Names of ``cudnnRNNAlgo_t``."""
 
+PERSISTENT_KERNEL = "RNN_blockPersist"
+STEP_KERNEL = "elemWiseRNNcell"
+"""What the names of the kernels begin with that are no products."""
+
 _GATES = {0: 1, 1: 1, 2: 4, 3: 3}  # by cudnnRNNMode_t: ReLU, tanh, LSTM, GRU
 _STEPS_AT_LEAST = 8
 _PARTS_AT_MOST = 16
@@ -77,11 +81,11 @@ def _of_layers(problem: Problem, gates: int) -> Iterator[Part]:
         inputs = _product(gates * hidden, batch * together, width, problem.dtypes)
         yield Part(inputs, directions * math.ceil(steps / together))
         if problem.choice == SMALL_STATE:
-            yield Part(None, directions, "RNN_blockPersist", min(hidden, 1024), 255, batch)
+            yield Part(None, directions, PERSISTENT_KERNEL, min(hidden, 1024), 255, batch)
             continue
         yield Part(_product(gates * hidden, batch, hidden, problem.dtypes), directions * steps)
         elements = math.ceil(batch * hidden / _THREADS)
-        yield Part(None, directions * steps, "elemWiseRNNcell", blocks=elements)
+        yield Part(None, directions * steps, STEP_KERNEL, blocks=elements)
 
 
 def _product(m: int, n: int, k: int, dtypes: tuple[str, ...]) -> Problem:
