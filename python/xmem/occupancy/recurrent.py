@@ -23,7 +23,7 @@ ALGORITHMS = {0: STANDARD, 1: "persistent", 2: "persistent, compiled", 3: SMALL_
 
 PERSISTENT_KERNEL = "RNN_blockPersist"
 STEP_KERNEL = "elemWiseRNNcell"
-"""What the names of the kernels begin with that are no products."""
+"""What the names of the kernels that are no products hold."""
 
 _GATES = {0: 1, 1: 1, 2: 4, 3: 3}  # by cudnnRNNMode_t: ReLU, tanh, LSTM, GRU
 _STEPS_AT_LEAST = 8

@@ -186,7 +186,8 @@ int run(Function function, const Handle* handle, const void* descriptor, const v
   if (logs_launches()) {
     const Network network(descriptor);
     RnnQuery query = network.query();
-    if (network.known() && !read_batch(batch, query).empty()) {
+    // A projection makes other products, of which nothing was recorded.
+    if (network.known() && !network.projected() && !read_batch(batch, query).empty()) {
       const auto member = [](const char* key, std::int64_t value) {
         return std::string(",\"") + key + "\":" + std::to_string(value);
       };
