@@ -13,6 +13,7 @@ import pytest
 
 import xmem
 from command_line import heed_interrupts
+from nightly import most_nightly
 from xmem.capture import capture
 from xmem.errors import CaptureError, ConfigError
 
@@ -54,7 +55,7 @@ def test_script_that_catches_everything(tmp_path: Path) -> None:
 
 
 @needs_torch
-@pytest.mark.parametrize("script", ["processes/replaced.py", "trouble/no_environment.py"])
+@pytest.mark.parametrize("script", most_nightly(["processes/replaced.py", "trouble/no_environment.py"]))
 def test_what_a_process_does_to_itself(script: str, tmp_path: Path) -> None:
     """One goes on as another program, whose training is the one that counts; one clears its environment."""
     run = run_capture(tmp_path, target(script))

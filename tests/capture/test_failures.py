@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from nightly import most_nightly
 from xmem.capture import capture
 from xmem.errors import CaptureError
 
@@ -34,6 +35,7 @@ def test_failing_rank_under_torchrun(tmp_path: Path) -> None:
     assert "ChildFailedError" not in str(error)
 
 
+@pytest.mark.nightly
 def test_killed_rank_under_torchrun(tmp_path: Path) -> None:
     error = fails([*TORCHRUN, str(TARGETS / "processes/failing_rank.py"), "kill"], tmp_path)
     assert "rank 1: ended by signal 9" in error.message
@@ -52,7 +54,7 @@ def test_command_that_a_signal_ends_after_an_exception(tmp_path: Path) -> None:
         capture([sys.executable, str(script)], tmp_path / "trace.json", timeout_s=100)
 
 
-@pytest.mark.parametrize("way", ["hook", "exit"])
+@pytest.mark.parametrize("way", most_nightly(["hook", "exit"]))
 def test_script_that_shows_its_exception_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:

@@ -61,7 +61,7 @@ def printed(folder: Path, script: str, **options: object) -> list[str]:
     return run.stdout.splitlines()
 
 
-@pytest.mark.parametrize("job", most_nightly(JOBS, at_once=2), ids=[job[0] for job in JOBS])
+@pytest.mark.parametrize("job", most_nightly(JOBS), ids=[job[0] for job in JOBS])
 def test_the_peak_is_that_of_a_capture_that_computes(captured: Capturing, job: list[str]) -> None:
     made, computed = (
         xmem.estimate(captured(*job, mode=mode, iterations=2).result.path, gpu="rtx-3060")

@@ -12,6 +12,7 @@ import pytest
 
 from command_line import heed_interrupts
 from left_behind import processes_of, until
+from nightly import most_nightly
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 
@@ -91,7 +92,7 @@ def test_a_second_signal_cuts_nothing_short(tmp_path: Path, first: signal.Signal
     assert (processes_of(tmp_path), hidden(tmp_path)) == ([], [])
 
 
-@pytest.mark.parametrize("deadly", [signal.SIGKILL, signal.SIGQUIT])
+@pytest.mark.parametrize("deadly", most_nightly([signal.SIGKILL, signal.SIGQUIT]))
 def test_what_a_killed_capture_leaves_ends_by_itself_or_with_the_next(
     tmp_path: Path, deadly: signal.Signals
 ) -> None:

@@ -38,7 +38,7 @@ def lines_around(run: Captured, time_ns: int) -> list[str]:
     return [source_line(name) for name, begin, end in run.spans("xmem_line") if begin <= time_ns < end]
 
 
-@pytest.mark.parametrize("script", most_nightly(SCRIPTS, at_once=3))
+@pytest.mark.parametrize("script", most_nightly(SCRIPTS))
 def test_every_named_tensor_is_a_live_block_of_its_size(captured: Capturing, script: str) -> None:
     run = captured(script)
     for role in ("parameter", "buffer", "gradient", "optimizer_state", "input"):
@@ -47,7 +47,7 @@ def test_every_named_tensor_is_a_live_block_of_its_size(captured: Capturing, scr
             assert not run.on_host(run.block_of(row)), row
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize("script", most_nightly(SCRIPTS))
 def test_three_iterations_follow_one_another(captured: Capturing, script: str) -> None:
     run = captured(script)
     iterations = run.spans("xmem_iteration")
@@ -224,6 +224,7 @@ def test_dropout_costs_its_masks_and_nothing_else(captured: Capturing) -> None:
     assert with_dropout.device_peak() - without.device_peak() == masks
 
 
+@pytest.mark.nightly
 def test_dropout_of_nothing_copies_nothing(captured: Capturing) -> None:
     run = captured("gpt.py", "--dropout", "0.0", iterations=2)
     dropouts = run.operators("aten::dropout")
@@ -271,6 +272,7 @@ def test_no_python_frames_unless_asked_for(captured: Capturing) -> None:
     assert not captured(EVERYDAY).spans("python_function")
 
 
+@pytest.mark.nightly
 def test_stacks_on_request_and_compressed_output(captured: Capturing) -> None:
     run = captured(EVERYDAY, stacks=True, iterations=1, name="trace.json.gz")
     assert run.spans("python_function")

@@ -52,6 +52,7 @@ def without_folder(line: str | None) -> str | None:
     return line and line.rpartition("/")[2]
 
 
+@pytest.mark.nightly
 def test_twice_the_batch_doubles_activations_and_no_state(captured: Captured) -> None:
     compared = difference(captured(), captured("--batch", "8"))
     assert compared.causes[0].category == "activation"

@@ -98,6 +98,7 @@ def test_tables_name_operators_and_convolutions(visited: Path) -> None:
     assert first.forward.tolist() == [first.shape["input"][0] * 64 * 32 * 32 * 4]
 
 
+@pytest.mark.nightly
 def test_a_second_visit_repeats_nothing(visited: Path) -> None:
     before = {path: path.read_bytes() for path in visited.rglob("*.jsonl")}
     assert "0 runs to do, 6 done in earlier visits" in measure(visited, "--each", "1")
@@ -124,6 +125,7 @@ def test_a_killed_visit_is_continued(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.nightly
 def test_a_signal_ends_a_visit_and_all_its_processes(tmp_path: Path) -> None:
     environment = {**os.environ, "XMEM_TEST_VISIT": str(tmp_path)}
     arguments = command(tmp_path, "--only", "convolutions")

@@ -31,6 +31,8 @@ from xmem.testing.trace_builder import TraceBuilder
 ROOT = Path(__file__).parents[2]
 TRACES = Path(os.environ.get("XMEM_SHARED", ROOT.parent / "shared")) / "data" / "traces"
 
+LARGE_BYTES = 1 << 20
+
 READING_PROBLEMS = ("bad_event", "bad_duration")
 
 needs_core = pytest.mark.skipif(not hasattr(xmem, "read_trace"), reason="the core is not built here")
@@ -153,7 +155,8 @@ def test_points_at_the_first_bad_event(data: st.DataObject) -> None:
 
 
 def real_traces() -> list[Any]:
-    """Real files; blocks are compared where the quadratic reference ends within seconds."""
+    """Real files, large ones each night; blocks are compared where the quadratic reference ends within
+    seconds."""
     blocks_too = {
         "a100_particle_transformer_forward_b512.json.gz",
         "cpu_particle_transformer_forward.json.gz",
@@ -163,9 +166,15 @@ def real_traces() -> list[Any]:
         "t4_toy_training_fp32.json.gz",
     }
     paths = sorted(TRACES.glob("*.json.gz"))
-    return [pytest.param(path, path.name in blocks_too, id=path.name) for path in paths] or [
-        pytest.param(None, False, marks=pytest.mark.skip(f"no real traces: {TRACES} is absent"))
-    ]
+    return [
+        pytest.param(
+            path,
+            path.name in blocks_too,
+            id=path.name,
+            marks=[pytest.mark.nightly] if path.stat().st_size > LARGE_BYTES else [],
+        )
+        for path in paths
+    ] or [pytest.param(None, False, marks=pytest.mark.skip(f"no real traces: {TRACES} is absent"))]
 
 
 @needs_core

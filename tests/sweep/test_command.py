@@ -113,6 +113,7 @@ def kept(output: Path) -> int:
     return int(count)
 
 
+@pytest.mark.nightly
 def test_killed_at_random_moments_a_sweep_ends_with_the_rows_of_an_undisturbed_one(
     write_spec: Callable[..., Path], tmp_path: Path
 ) -> None:

@@ -77,7 +77,7 @@ OPTIMIZERS = [
 ]
 
 
-@pytest.mark.parametrize(("model", "optimizer"), most_nightly(OPTIMIZERS, at_once=2))
+@pytest.mark.parametrize(("model", "optimizer"), most_nightly(OPTIMIZERS))
 def test_another_optimizer_makes_the_same_requests(model: str, optimizer: str, captured: Captured) -> None:
     name, _, implementation = optimizer.partition(":")
     changed = captured(model, "--optimizer", name, "--implementation", implementation)
@@ -94,7 +94,6 @@ def test_another_optimizer_makes_the_same_requests(model: str, optimizer: str, c
             ("zero_grad=after_step", ["--zero-grad", "after_step"]),
             ("set_to_none=false", ["--keep-gradients"]),
         ],
-        at_once=2,
     ),
 )
 def test_another_loop_makes_the_same_requests(
@@ -194,7 +193,6 @@ def same_requests(predicted: Observation, changed: Observation) -> None:
             ("transformer", "bf16-autocast", 0.025),
             ("cnn", "bf16-autocast", 0.025),
         ],
-        at_once=2,
     ),
 )
 def test_half_precision_is_close(model: str, precision: str, tolerance: float, captured: Captured) -> None:

@@ -21,6 +21,21 @@ using namespace xmem::phantom;  // NOLINT: what follows is C
 
 namespace {
 
+// Up to this size, what comes from pageable memory travels with the command.
+constexpr std::size_t kMostBytesInCommand = std::size_t{64} << 10;
+
+bool is_pageable(const void* address) {
+  HostBlock block{};
+  return device_of(address) < 0 && !host_block_of(address, &block);
+}
+
+// The driver copies from pageable memory through a buffer of its own, and to reuse that, "may synchronize with the
+// stream" (API synchronization behavior, CUDA 12.4). What goes to pageable memory is there when the call returns.
+bool host_waits_for_copy(const void* target, const void* source, std::size_t size) {
+  if (!is_behind()) return false;
+  return is_pageable(target) || (size > kMostBytesInCommand && is_pageable(source));
+}
+
 // Captured copies go into the graph; others happen at once.
 int copy_on(void* stream, void* target, const void* source, std::size_t size) {
   if (const auto capture = capture_of(stream)) {
@@ -28,6 +43,7 @@ int copy_on(void* stream, void* target, const void* source, std::size_t size) {
     return kSuccess;
   }
   issued(stream);
+  if (host_waits_for_copy(target, source, size)) wait_for_stream(stream);
   copy(target, source, size);
   return kSuccess;
 }

@@ -16,6 +16,7 @@
 #include "machine/machine.hpp"
 #include "memory/contents.hpp"
 #include "memory/device_memory.hpp"
+#include "runtime/watchdog.hpp"
 
 namespace xmem::phantom {
 namespace {
@@ -86,7 +87,7 @@ int create_stream(void** handle, unsigned flags, int priority) {
 
 int create_event(void** handle, unsigned flags) {
   if (!machine().has(current_device())) return fail(kNoDevice);
-  auto* made = new Event{current_device(), flags, -1, nullptr, {}};
+  auto* made = new Event{current_device(), flags, -1, 0, nullptr, {}};
   Registry& kept = registry();
   const std::lock_guard lock(kept.mutex);
   kept.events.insert(made);
@@ -106,6 +107,7 @@ int record_event(void* handle, void* stream_handle) {
   const Stream* stream = find(kept, stream_handle);
   if (event == nullptr || stream == nullptr) return fail(kInvalidHandle);
   event->recorded_ns = now_ns();
+  event->number = number_of_event();
   event->capture = stream->capture;
   if (kept.progress) event->mark = stream->capture == nullptr ? kept.progress->mark(stream->line) : Mark{};
   return kSuccess;
@@ -245,6 +247,10 @@ void issued(void* handle) {
   if (!kept.progress) return;
   const std::lock_guard lock(kept.mutex);
   if (const Stream* stream = find(kept, handle)) kept.progress->issue(stream->line);
+}
+
+bool is_behind() {
+  return registry().progress != nullptr;
 }
 
 void wait_for_stream(void* handle) {
@@ -391,10 +397,13 @@ PHANTOM_EXPORT int cudaEventRecordWithFlags(void* event, void* stream, unsigned)
 PHANTOM_EXPORT int cudaEventQuery(void* event) {
   note(Function::cudaEventQuery);
   Registry& kept = registry();
-  if (!kept.progress) return kSuccess;
+  if (!kept.progress && !is_watchdog()) return kSuccess;
   const std::lock_guard lock(kept.mutex);
   const Event* known = known_event(kept, event);
-  return known == nullptr || kept.progress->is_done(known->mark, now_ns()) ? kSuccess : kNotReady;
+  if (known == nullptr) return kSuccess;
+  const std::int64_t now = now_ns();
+  if (is_watchdog() && is_hidden_from_watchdogs(known->number, now - known->recorded_ns)) return kNotReady;
+  return !kept.progress || kept.progress->is_done(known->mark, now) ? kSuccess : kNotReady;
 }
 
 PHANTOM_EXPORT int cudaStreamQuery(void* stream) {

@@ -52,6 +52,7 @@ struct Event {
   int device;
   unsigned flags;
   std::int64_t recorded_ns = -1;
+  std::uint64_t number = 0;          // counts records of all events; 0: never recorded
   std::shared_ptr<Capture> capture;  // of the stream it was last recorded on
   Mark mark;                         // where the machine is behind
 };
@@ -64,6 +65,9 @@ void launched(void* stream);
 
 // Work was issued on a stream that no graph takes and nothing counts.
 void issued(void* stream);
+
+// Whether the machine is behind, so that the host may have to wait for it.
+bool is_behind();
 
 // The host waits for a stream, an event, or all streams of the current device.
 void wait_for_stream(void* stream);

@@ -43,8 +43,9 @@ def notes_on_gpu_speed(context: Recorded, phantom: PhantomNotes) -> Iterator[str
     if unwaited_bytes > notable_bytes:
         yield (
             f"the script does not wait for collectives that use {format_bytes(unwaited_bytes)} in an "
-            "iteration; PyTorch frees their tensors some time after the GPU is done with them, so how much "
-            "is held at once depends on the speed of the GPU; run with --behind for about the most"
+            "iteration; PyTorch frees their tensors up to 100 ms after the GPU is done with them, which is "
+            "taken to be during the next iteration; shorter iterations may hold more at once; run with "
+            "--behind for about the most"
         )
     first_bytes = _first_buckets_bytes(context)
     if first_bytes > notable_bytes:

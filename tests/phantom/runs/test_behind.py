@@ -90,6 +90,29 @@ def test_a_script_that_asks_until_the_gpu_is_done_goes_on(python, tmp_path):
     run(python, tmp_path, script, behind=True)
 
 
+def test_copies_of_pageable_memory_wait_for_their_stream(python, tmp_path):
+    script = """
+        import torch
+        on_gpu = torch.ones(1 << 20, dtype=torch.uint8, device="cuda")
+        def waits(target, source):
+            on_gpu.add_(1)
+            before = torch.cuda.Event()
+            before.record()
+            target.copy_(source, non_blocking=True)
+            return before.query()
+        pageable = torch.ones(1 << 20, dtype=torch.uint8)
+        pinned = pageable.pin_memory()
+        assert waits(on_gpu, pageable)
+        assert waits(pageable, on_gpu)
+        assert not waits(on_gpu[:1024], pageable[:1024])  # travels with the command
+        assert waits(pageable[:1024], on_gpu[:1024])
+        assert not waits(on_gpu, pinned)
+        assert not waits(pinned, on_gpu)
+        assert not waits(on_gpu[:1024], on_gpu[1024:2048])
+    """
+    run(python, tmp_path, script, behind=True)
+
+
 def test_launches_do_not_pile_up_beyond_what_a_stream_takes(python, tmp_path):
     script = SIDE_STREAM.format(
         between="""with torch.cuda.stream(side):
@@ -192,7 +215,7 @@ def test_the_estimate_says_when_a_gpu_that_is_behind_needs_more(python, tmp_path
     assert not any("--behind" in text for text in plain.assumptions)
 
 
-# Gradients of 64 MiB that a collective averages; how the script waits for it is the argument.
+# Gradients of 64 MiB that a collective averages; how the script waits for it is WAIT.
 AVERAGING = """
     import os, torch
     import torch.distributed as dist
@@ -200,10 +223,11 @@ AVERAGING = """
     dist.init_process_group("nccl", device_id=torch.device("cuda", 0))
     model = torch.nn.Linear(4096, 4096, bias=False).cuda()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    for _ in range(4):
+    for step in range(5):
         model(torch.randn(64, 4096, device="cuda")).sum().backward()
         work = dist.all_reduce(model.weight.grad, async_op=True)
         work.WAIT
+        held = torch.cuda.memory_allocated() // (64 << 20) - 1  # beside the weights
         optimizer.step()
         optimizer.zero_grad()
     dist.destroy_process_group()
@@ -220,3 +244,22 @@ def test_the_estimate_knows_collectives_that_are_not_waited_for(python, tmp_path
     said = [text for text in estimate.assumptions if "the script does not wait for collectives" in text]
     assert bool(said) == is_said
     assert all("64.00 MiB in an iteration" in text and "run with --behind" in text for text in said)
+
+
+@pytest.mark.parametrize(
+    ("wait", "behind", "held"),
+    most_nightly(
+        [
+            ("get_future().wait()", False, 2),
+            ("wait()", False, 1),
+            ("get_future().wait()", True, 3),
+            ("wait()", True, 1),
+        ]
+    ),
+)
+def test_gradients_stay_until_the_watchdog_has_seen_their_collective(
+    python, tmp_path, unused_port, wait, behind, held
+):
+    needs_torch(python, (2, 8), "keeps no tensors of collectives")
+    script = AVERAGING.replace("CHOSEN", repr(unused_port)).replace("WAIT", wait)
+    run(python, tmp_path, script + f"    assert held == {held}, held\n", behind=behind)

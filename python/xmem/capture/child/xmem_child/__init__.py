@@ -171,7 +171,9 @@ def _install_phantom(settings: Settings) -> None:
         from .absent import AbsentPeers
 
         session.absent = AbsentPeers(settings, session.assume)
-    phantom_distributed.install(session.absent, behind=settings.behind)
+    run = session.iterations
+    # Not by steps: of several optimizers, one has stepped already when the next begins its collectives.
+    phantom_distributed.install(lambda: run.backwards or run.calls, session.absent, behind=settings.behind)
     if session.absent is not None:
         session.absent.install()
     take_first_choices(session.assume)

@@ -58,10 +58,13 @@ _in_split = threading.local()
 _splits: Counter[str] = Counter()  # of a group, by its name
 
 
-def install(absent: AbsentPeers | None = None, *, behind: bool = False) -> None:
+def install(
+    iterations: Callable[[], int], absent: AbsentPeers | None = None, *, behind: bool = False
+) -> None:
     """Patch ``torch.distributed``; called once, right after ``import torch``.
 
     Args:
+        iterations: Returns how many iterations are over.
         absent: The ranks of the job, where not all of them run.
         behind: Whether the GPU is behind the script.
     """
@@ -75,12 +78,13 @@ def install(absent: AbsentPeers | None = None, *, behind: bool = False) -> None:
         _know_absent_peers()
     _wrap("_get_object_coll_device", _object_device)
     _wrap("barrier", _waiting_barrier)
+    _wrap("destroy_process_group", _showing_all)
     for name in _WITH_DEVICE:
         _wrap(name, _through_cpu)
     if absent is None:
         _wrap("destroy_process_group", _leaving_first)
         atexit.register(_leave, None)
-    unwaited.follow(_wrap)
+    unwaited.follow(_wrap, iterations, behind=behind)
     if behind and TorchVersion(torch.__version__) >= _FIRST_WITH_WATCHDOG:
         _keep_first_buckets()
     else:
@@ -271,6 +275,7 @@ def _after_the_watchdog(original: Callable[..., Any]) -> Callable[..., Any]:
     def pre_forward(module: Any, *arguments: Any, **named: Any) -> Any:
         group = module.process_group
         if isinstance(group, dist.ProcessGroup) and _has_nccl(group):
+            unwaited.show_all()
             group._wait_for_pending_works()
         return original(module, *arguments, **named)
 
@@ -300,6 +305,11 @@ def _keep_first_buckets() -> None:
 
     DistributedDataParallel._ddp_init_helper = make_keeping
     DistributedDataParallel._pre_forward = pre_forward_counting
+
+
+def _showing_all(original: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    unwaited.show_all()  # to end, a watchdog must have seen all
+    return original(*arguments, **named)
 
 
 def _leaving_first(original: Callable[..., Any], group: Any = None) -> Any:

@@ -1,0 +1,47 @@
+"""When NCCL's watchdogs see that a collective is over.
+
+A watchdog is a thread of a process group that looks every 100 ms. Beside a GPU, whose iterations take about
+as long, it sees the collectives of one iteration during the next. Beside a phantom, whose iterations take
+seconds, it would see them at once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+_ALL = (1 << 64) - 1
+_PATIENCE_MS = 2_000
+
+
+class Watchdogs:
+    """All of this process, which see everything at first."""
+
+    def __init__(self) -> None:
+        phantom = ctypes.CDLL(None)
+        self._recorded = phantom.xmem_phantom_recorded_events
+        self._recorded.restype = ctypes.c_uint64
+        self._show = phantom.xmem_phantom_show_watchdogs
+        self._show.argtypes = [ctypes.c_uint64]
+        self._show.restype = None
+        self._wait = phantom.xmem_phantom_wait_for_watchdogs
+        self._wait.argtypes = [ctypes.c_int64]
+        self._wait.restype = None
+
+    def events(self) -> int:
+        """How many events were recorded so far."""
+        return int(self._recorded())
+
+    def show(self, last_event: int, *, wait: bool) -> None:
+        """Show the work before this event, and hide what comes later.
+
+        Args:
+            last_event: Its number.
+            wait: Whether to wait until they have looked.
+        """
+        self._show(last_event)
+        if wait:
+            self._wait(_PATIENCE_MS)
+
+    def show_all(self) -> None:
+        """Show everything, now and from now on."""
+        self._show(_ALL)
