@@ -18,7 +18,7 @@ CUDA12_CUDNN ?= nvidia-cudnn-cu12==9.8.0.87
 
 VENV := .venv
 STAMPS := $(VENV)/stamps
-PIP_INSTALL := -m pip --disable-pip-version-check --quiet install
+PIP_INSTALL := -m pip --disable-pip-version-check --quiet install $(INSTALL_OPTIONS)
 PIP := $(VENV)/bin/python $(PIP_INSTALL)
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)

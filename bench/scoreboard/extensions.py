@@ -1,16 +1,17 @@
 """Packages of CUDA code that training scripts import and that have no wheels, each built once.
 
-No GPU ever runs what is built here, so it is built for as few architectures as possible.
+No GPU ever runs what is built here, so it is built for as few architectures as possible, or for none.
 """
 
 from __future__ import annotations
 
 import re
+import shutil
 import tempfile
 from pathlib import Path
 
-from scoreboard.from_source import install, unpack
-from scoreboard.laboratory import Laboratory
+from scoreboard.from_source import compile_module, install, unpack
+from scoreboard.laboratory import HERE, Laboratory
 
 _APEX, _APEX_COMMIT = "NVIDIA/apex", "6424da3b"
 _TRANSFORMER_ENGINE = "2.9.0"
@@ -19,6 +20,8 @@ _TRANSFORMER_ENGINE = "2.9.0"
 _FLASH_ATTENTION = "2.8.1"
 _COMPILED = re.compile(r"hdim64_bf16")
 _UNUSED = ("ALIBI", "SOFTCAP", "LOCAL")
+_FLASH_ATTENTION_3, _FLASH_ATTENTION_3_COMMIT = "Dao-AILab/flash-attention", "0251105a"
+_STAND_INS = HERE / "stand_ins" / "flash_attention_3"
 _ENTRY = re.compile(r"void run_mha_\w+<[^>]*>\([^)]*\)")
 
 
@@ -64,6 +67,26 @@ def flash_attention(laboratory: Laboratory, environment: str, cuda: Path) -> Pat
         _leave_out(folder / "csrc" / "flash_attn" / "src")
         install(laboratory.python(environment), [str(folder)], built, cuda, variables)
     return built
+
+
+def flash_attention_3(laboratory: Laboratory, environment: str) -> Path:
+    """FlashAttention 3 as a folder to import from, with the package ``kernels``, by which scripts get it from
+    the Hugging Face hub. Its host code allocates; its kernels do nothing."""
+    built = laboratory.checkouts / f"flash_attn_3-{laboratory.torch(environment)}"
+    if built.exists():
+        return built
+    source = laboratory.code(_FLASH_ATTENTION_3, _FLASH_ATTENTION_3_COMMIT, ("hopper",)) / "hopper"
+    partial = built.with_name(f"{built.name}.partial")
+    package = partial / "flash_attn_3"
+    package.mkdir(parents=True, exist_ok=True)
+    (package / "__init__.py").touch()
+    shutil.copy(source / "flash_attn_interface.py", partial)
+    for module in _STAND_INS.glob("*.py"):
+        shutil.copy(module, partial)
+    compile_module(
+        laboratory.python(environment), _STAND_INS / "no_kernels.cpp", package / "_C.abi3.so", source
+    )
+    return partial.rename(built)
 
 
 def _leave_out(folder: Path) -> None:

@@ -63,6 +63,41 @@ def install(
     partial.rename(target)
 
 
+def compile_module(python: str, source: Path, module: Path, headers: Path) -> None:
+    """Compile a module of Python from one file of C++ that uses torch and headers of CUDA.
+
+    Args:
+        python: Of the environment, which has torch, and wheels with the headers of CUDA and CUTLASS.
+        source: The file.
+        module: What it becomes.
+        headers: Folder of the headers that come with it.
+
+    Raises:
+        ConfigError: The compiler fails.
+    """
+    site_packages = Path(printed(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"))
+    torch = site_packages / "torch"
+    folders = [
+        headers,
+        Path(printed(python, "-c", "import sysconfig; print(sysconfig.get_path('include'))")),
+        torch / "include",
+        torch / "include" / "torch" / "csrc" / "api" / "include",
+        site_packages / "cutlass_library" / "source" / "include",
+        *(site_packages / "nvidia").glob("*/include"),
+    ]
+    libraries = [f"-l{name}" for name in ("torch", "torch_cpu", "torch_cuda", "c10", "c10_cuda")]
+    done = subprocess.run(
+        [
+            *("c++", "-std=c++17", "-O1", "-w", "-fPIC", "-shared", "-DPy_LIMITED_API=0x03090000"),
+            *(f"-I{folder}" for folder in folders),
+            *(str(source), "-o", str(module), f"-L{torch / 'lib'}", *libraries),
+        ],
+        check=False,
+    )
+    if done.returncode:
+        raise ConfigError(f"{source.name} cannot be compiled", "see what the compiler printed above")
+
+
 def unpack(python: str, requirement: str, folder: Path) -> Path:
     """The source distribution of a package, unpacked into an empty folder: the folder of its files.
 

@@ -6,6 +6,7 @@ script share a job. ``modded_nanogpt.toml`` has the jobs: a log to take the scri
 The script runs as it is but for how often it repeats, and for what its environment refuses: it trains for
 fewer steps, and validates after fewer of them. Its schedules are in shares of all steps, so attention windows
 still grow to the last one; they are values of a tensor, on which no size depends. Tokens are made up.
+FlashAttention 3 is built without its kernels.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
+from scoreboard import extensions
 from scoreboard.answers import Answers
 from scoreboard.laboratory import Laboratory
 from scoreboard.rows import MIB, Row, read_sources
@@ -32,10 +34,17 @@ _REPOSITORY = "KellerJordan/modded-nanogpt"
 _COMMIT = "f411b3d346"
 _GPU = "h100"
 _RANKS = 8
-_STEPS = 20
-_STEPS_BETWEEN_VALIDATIONS = 10
-# A script ends before this line of its log.
+# How often a script repeats what it does, by the names that it has for that.
+_SHORTER = {
+    "num_iterations": 20,
+    "num_scheduled_iterations": 20,
+    "num_extension_iterations": 4,
+    "val_loss_every": 10,
+}
+# A script ends before this line of its log; modules of its own follow it under such a head.
 _END_OF_SCRIPT = "=" * 100
+_MODULE = re.compile(r"\n+-{40}\n# (\w+\.py)\n-{40}\n+")
+_FLASH_ATTENTION_3 = re.compile(r"\bget_kernel\b|\bflash_attn_interface\b")
 _PEAKS = re.compile(r"peak memory (?:allocated|consumption): (\d+) MiB(?:\s+reserved: (\d+) MiB)?")
 # The files that scripts read: a header, then tokens; this one begins a document.
 _HEADER = (20240520, 1)
@@ -94,18 +103,23 @@ def run(row: Row, laboratory: Laboratory) -> Answers:
     """Run the script of a log as rank 0."""
     job = next(job for job in _jobs().values() if job.name == row.job)
     log = laboratory.git(_REPOSITORY, "show", f"{_COMMIT}:records/{job.logs}/{job.log}")
+    text, *modules = _MODULE.split(shortened(log.partition(_END_OF_SCRIPT)[0]))
+    assert job.old in text
+    variables = {}
+    if _FLASH_ATTENTION_3.search(text):
+        variables["PYTHONPATH"] = str(extensions.flash_attention_3(laboratory, job.environment))
     with tempfile.TemporaryDirectory(prefix="scoreboard-") as scratch:
         folder = Path(scratch)
         (folder / "logs").mkdir()
         script = folder / "train_gpt2.py"
-        text = shortened(log.partition(_END_OF_SCRIPT)[0])
-        assert job.old in text
         script.write_text(text.replace(job.old, job.new) if job.old else text)
+        for name, module in zip(modules[::2], modules[1::2], strict=True):
+            (folder / name).write_text(module)
         write_tokens(folder / "data" / "fineweb10B")
         ran = laboratory.on_phantom(
             [laboratory.python(job.environment), str(script)],
             row.gpu,
-            variables={"PATH": _path_with_nvidia_smi(folder / "bin")},
+            variables={"PATH": _path_with_nvidia_smi(folder / "bin"), **variables},
             world=World(_RANKS, (0,)),
             folder=folder,
         )
@@ -118,9 +132,13 @@ def run(row: Row, laboratory: Laboratory) -> Answers:
 
 def shortened(script: str) -> str:
     """The script with fewer steps, and validations among them."""
-    for name, value in (("num_iterations", _STEPS), ("val_loss_every", _STEPS_BETWEEN_VALIDATIONS)):
-        script, count = re.subn(rf"\b({name}(?: : int)? = \(?\s*)\d+", rf"\g<1>{value}", script)
-        assert count == 1, name
+    found = set()
+    for name, value in _SHORTER.items():
+        script, count = re.subn(rf"\b({name}(?:\s*: int)? = \(?\s*)\d+", rf"\g<1>{value}", script)
+        assert count <= 1, name
+        found |= {name} if count else set()
+    assert {"num_iterations", "num_scheduled_iterations"} & found, "no number of steps"
+    assert "val_loss_every" in found
     return script
 
 
@@ -142,6 +160,8 @@ def write_tokens(folder: Path) -> None:
     tokens[::_DOCUMENT] = _FIRST_OF_A_DOCUMENT
     for part in ("train", "val"):
         (folder / f"fineweb_{part}_000001.bin").write_bytes(header.tobytes() + tokens.tobytes())
+    # Newer scripts load the next file ahead.
+    (folder / "fineweb_train_000002.bin").hardlink_to(folder / "fineweb_train_000001.bin")
 
 
 def _path_with_nvidia_smi(folder: Path) -> str:

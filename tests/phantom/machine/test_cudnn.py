@@ -363,6 +363,7 @@ def test_attention_of_the_library_on_a_card_that_has_it(phantom):
     assert ran.result == ["ScaledDotProductCudnnAttentionBackward0", [2, 8, 512, 64]]
 
 
+@pytest.mark.nightly
 def test_models_train(phantom):
     """A step of torchvision's models; planning makes the first step slow, the next ones take milliseconds."""
     library = planner_library(phantom)

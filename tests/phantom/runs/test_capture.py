@@ -392,6 +392,7 @@ def test_every_optimizer(python, tmp_path):
     assert estimate.measured.replay_agrees
 
 
+@pytest.mark.nightly
 def test_a_job_of_two_processes(python, tmp_path):
     result, estimate = run(
         python, tmp_path, TARGETS / "processes/distributed.py", "2", machine=PhantomMachine(count=2)

@@ -33,6 +33,7 @@ def train(mode):
 """
 
 
+@pytest.mark.nightly
 def test_a_compiled_step_needs_less_than_an_eager_one(phantom):
     ran = phantom.run(
         TRAINING + 'print(json.dumps([train(None), train("default")]))', TORCHINDUCTOR_COMPILE_THREADS="1"
@@ -104,3 +105,41 @@ def test_what_a_triton_kernel_needs_is_read_from_its_code(phantom):
     registers, local_bytes, expected_registers, expected_stack = ran.result
     assert (registers, local_bytes) == (expected_registers, expected_stack)
     assert registers != 32  # which is assumed of kernels without code
+
+
+# Dynamo compiles what is called after a graph break, too, with sizes that it does not know.
+COLLECTIVES = """
+import os, torch
+import torch.distributed as dist
+os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": CHOSEN}
+dist.init_process_group("nccl", device_id=torch.device("cuda", 0))
+
+@torch.compile
+def shared(gradient):
+    own = torch.empty_like(gradient)
+    dist.reduce_scatter_tensor(own, gradient, async_op=True).get_future().wait()
+    return own * 2
+
+@torch.compile(fullgraph=True)
+def summed(loss):
+    dist.all_reduce(loss)
+    return loss * 2
+
+model = torch.nn.Linear(64, 64).cuda()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for rows in (8, 16, 24, 32):
+    summed(model(torch.randn(rows, 64, device="cuda")).sum().detach())
+    model(torch.randn(rows, 64, device="cuda")).sum().backward()
+    shared(torch.ones(1 << 20, rows, device="cuda"))
+    optimizer.step()
+dist.destroy_process_group()
+"""
+
+
+def test_collectives_in_compiled_functions_are_traced_as_they_are(phantom, tmp_path, unused_port):
+    script = tmp_path / "train.py"
+    script.write_text(COLLECTIVES.replace("CHOSEN", repr(unused_port)))
+    result = capture([phantom.python, str(script)], tmp_path / "trace.json", mode="phantom")
+    assert result.iterations == 3
+    if result.metadata["versions"]["torch"] >= "2.8":  # keeps tensors of collectives
+        assert result.metadata["phantom"]["unwaited_bytes"] > 2 * (1 << 20) * (8 + 16) * 4

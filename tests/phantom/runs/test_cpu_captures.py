@@ -74,6 +74,7 @@ def requests(python: str, script: Path, mode: str) -> tuple[list[tuple[str, int]
     "optimizer",
     most_nightly(["AdamW", "SGD", "Adam", "RMSprop", "Adagrad", "Adadelta", "NAdam"]),
 )
+@pytest.mark.nightly
 def test_eager_attention_asks_for_what_it_asks_for_on_a_gpu(tmp_path: Path, optimizer: str) -> None:
     script = tmp_path / "train.py"
     dropout = 0.0 if optimizer == "SGD" else 0.1
@@ -232,6 +233,7 @@ TRITON = """
 """
 
 
+@pytest.mark.nightly
 def test_kernels_of_triton_are_not_launched_where_nothing_is_computed(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(textwrap.dedent(TRITON))

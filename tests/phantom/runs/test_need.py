@@ -102,6 +102,7 @@ def test_processes_that_share_a_card_are_counted_together(python, tmp_path):
     assert estimate.device_peak_bytes >= 3 * ((1 << 30) + context)
 
 
+@pytest.mark.nightly
 def test_a_program_that_takes_the_process_over_gives_back_what_the_one_before_held(python, tmp_path):
     again = """
     import os, sys, torch
@@ -209,6 +210,7 @@ for rows in [64, 64, 64, 128, 256, 512, 512, 512, 512, 512]:
 """
 
 
+@pytest.mark.nightly
 def test_recording_until_the_memory_is_steady(python, tmp_path):
     fixed, few = on_h100(python, tmp_path, GROWING)
     steady, more = on_h100(python, tmp_path, GROWING, extent=Extent(3, until_steady=True))
@@ -218,6 +220,7 @@ def test_recording_until_the_memory_is_steady(python, tmp_path):
     assert more.peak_allocated_bytes > few.peak_allocated_bytes
 
 
+@pytest.mark.nightly
 def test_batches_that_differ_open_the_interval_upwards(python, tmp_path):
     _, alike = on_h100(python, tmp_path, GROWING)
     _, differing = on_h100(python, tmp_path, GROWING, extent=Extent(8))

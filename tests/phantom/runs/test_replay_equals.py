@@ -136,6 +136,7 @@ def test_memory_of_every_thread_counts_and_has_its_line(python, tmp_path):
 
 
 @pytest.mark.parametrize("settings", most_nightly(["expandable_segments:True", "", "max_split_size_mb:32"]))
+@pytest.mark.nightly
 def test_caches_that_cpp_empties_are_emptied(python, tmp_path, monkeypatch, settings):
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", settings)
     result, estimate = run(python, tmp_path, BENCHMARK)

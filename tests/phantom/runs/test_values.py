@@ -506,6 +506,7 @@ def test_lbfgs_keeps_its_history_and_distributions_take_their_arguments(python, 
     assert [int(line) for line in lines] == [4, 9, 10, 10]
 
 
+@pytest.mark.nightly
 def test_values_are_known_between_compiled_regions(python, tmp_path, mode):
     script = TRAIN + textwrap.dedent(
         """
@@ -553,6 +554,7 @@ def test_an_error_of_ours_never_reaches_the_script(python, tmp_path, mode):
     )
 
 
+@pytest.mark.nightly
 def test_a_loop_with_a_limit_ends_there(python, tmp_path, mode):
     """As ``generate`` of transformers does: a limit that the host knows, or a token that it does not."""
     script = TRAIN + textwrap.dedent(

@@ -256,6 +256,7 @@ for _ in range(3):
 """
 
 
+@pytest.mark.nightly
 def test_experts_of_a_rank_get_more_than_their_share(tmp_path, capfd) -> None:
     """1,000 tokens with 2 choices each on 4 ranks: 500 from each rank, and 1.5 times 2,000 in all."""
     script = tmp_path / "routes.py"

@@ -28,6 +28,7 @@ from ..session import Session
 from ..values import Values
 from ..watching import optimizers
 from ..watching.spans import SpanRecorder, now_ns
+from . import phantom_distributed
 
 Handler = Callable[..., Any]
 
@@ -131,15 +132,20 @@ def _leave_compiled_code(mode: ScriptWatch) -> None:
 
 def _patch_dynamo(mode: ScriptWatch) -> None:
     """Patch dynamo once torch.compile imports it: functions that its contexts return leave the mode."""
-    context = importlib.import_module("torch._dynamo.eval_frame")._TorchDynamoContext
+    frames: Any = importlib.import_module("torch._dynamo.eval_frame")
+    context = frames._TorchDynamoContext
     optimize = context.__call__
     if hasattr(optimize, "__wrapped__"):
         return
-    # Kernels of operators are called in compiled code, too, and are not to be compiled themselves. (``add``
-    # of the same module would also switch its list of other folders on, which is off.)
+    for code in phantom_distributed.not_compiled:
+        frames.skip_code(code)
+    # Kernels of operators and collectives are called in compiled code, too, and what is done for them is not
+    # to be compiled itself. (``add`` of the same module would also switch its list of other folders on, which
+    # is off.)
     rules: Any = importlib.import_module("torch._dynamo.trace_rules")
-    folder = re.escape(str(Path(__file__).parents[1] / "values"))
-    rules.SKIP_DIRS_RE = re.compile(f"{rules.SKIP_DIRS_RE.pattern}|^{folder}/")
+    child = re.escape(str(Path(__file__).parents[1]))
+    ours = rf"^{child}/(values/|on_phantom/(unwaited_works|watchdogs)\.py$|watching/iterations\.py$)"
+    rules.SKIP_DIRS_RE = re.compile(f"{rules.SKIP_DIRS_RE.pattern}|{ours}")
 
     @functools.wraps(optimize)
     def optimize_followed(self: Any, function: Any) -> Any:

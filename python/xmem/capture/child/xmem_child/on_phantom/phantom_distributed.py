@@ -23,6 +23,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -52,6 +53,8 @@ _WITH_DEVICE = ("broadcast_object_list", "send_object_list", "recv_object_list")
 
 # What the script does not wait for.
 unwaited = UnwaitedWorks()
+# What dynamo may trace as part of something else, but is not to compile by itself.
+not_compiled: set[CodeType] = set()
 
 _in_barrier = threading.local()
 _in_split = threading.local()
@@ -101,16 +104,21 @@ def _know_absent_peers() -> None:
 
 
 def _wrap(name: str, wrapper: Callable[..., Any]) -> None:
-    """Replace a function of ``torch.distributed`` with ``wrapper(original, ...)``, wherever it is
-    exported."""
+    """Replace a function of ``torch.distributed`` with ``wrapper(original, ...)``, wherever it is exported.
+
+    Dynamo traces the original, which it knows, where it traces a call; it compiles no call of its own accord.
+    """
     original = getattr(c10d, name, None)
     if original is None:
         return
 
-    @functools.wraps(original)
     def wrapped(*arguments: Any, **named: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return original(*arguments, **named)
         return wrapper(original, *arguments, **named)
 
+    functools.update_wrapper(wrapped, original)
+    not_compiled.add(wrapped.__code__)
     for module in (c10d, dist, sys.modules.get("torch.distributed.device_mesh")):
         if getattr(module, name, None) is original:
             setattr(module, name, wrapped)
