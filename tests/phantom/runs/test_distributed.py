@@ -22,7 +22,7 @@ _SLACK = 64 << 10  # scalars: losses, Adam's step counts, DDP's map of used para
 
 # As the child of a capture does it, at the end of `import torch`.
 _SITE = f"""
-import atexit, importlib.util, sys, time
+import atexit, importlib.util, itertools, sys, time
 atexit.register(time.sleep, 0.3)  # see conftest
 
 class Finder:
@@ -37,7 +37,7 @@ class Finder:
             execute(module)
             sys.path.insert(0, {str(_CHILD)!r})
             from xmem_child.on_phantom import phantom_distributed
-            phantom_distributed.install()
+            phantom_distributed.install(itertools.count().__next__)
 
         spec.loader.exec_module = exec_module
         return spec
