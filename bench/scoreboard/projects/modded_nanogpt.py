@@ -49,7 +49,7 @@ _PEAKS = re.compile(r"peak memory (?:allocated|consumption): (\d+) MiB(?:\s+rese
 # The files that scripts read: a header, then tokens; this one begins a document.
 _HEADER = (20240520, 1)
 _HEADER_WORDS = 256
-_TOKENS = 24_000_000
+_TOKENS = 100_000_000
 _VOCABULARY = 50257
 _FIRST_OF_A_DOCUMENT = 50256
 _DOCUMENT = 1000
