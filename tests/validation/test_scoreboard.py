@@ -327,6 +327,24 @@ def test_scripts_of_modded_nanogpt_repeat_less_often():
     used = "x = step / args.num_iterations\n"
     assert modded_nanogpt.shortened(early + used) == early.replace("1480", "20").replace("125", "10") + used
     assert modded_nanogpt.shortened(late + used) == late.replace("5590", "20").replace("125", "10") + used
+    stages = (
+        "    num_scheduled_iterations: int = 1450\n    num_extension_iterations: int = 40\n"
+        "    val_loss_every: int = 250\n"
+    )
+    shorter = stages.replace("1450", "20").replace("40", "4").replace("250", "10")
+    assert modded_nanogpt.shortened(stages) == shorter
+    with pytest.raises(AssertionError, match="number of steps"):
+        modded_nanogpt.shortened("    val_loss_every = 125\n")
+
+
+def test_modules_of_modded_nanogpt_follow_the_script_in_its_log():
+    line = "-" * 40
+    log = f"import triton_kernels\n\n\n{line}\n# triton_kernels.py\n{line}\n\nimport triton\n"
+    assert modded_nanogpt._MODULE.split(log) == [
+        "import triton_kernels",
+        "triton_kernels.py",
+        "import triton\n",
+    ]
 
 
 def test_figures_of_modded_nanogpt_are_the_last_line_of_its_script():
@@ -340,7 +358,7 @@ def test_tokens_of_modded_nanogpt_are_as_its_scripts_read_them(tmp_path, monkeyp
     monkeypatch.setattr(modded_nanogpt, "_TOKENS", 3000)
     modded_nanogpt.write_tokens(tmp_path / "data")
     files = sorted((tmp_path / "data").glob("fineweb_*_*.bin"))
-    assert [file.name.split("_")[1] for file in files] == ["train", "val"]
+    assert [file.name.split("_")[1] for file in files] == ["train", "train", "val"]
     raw = files[0].read_bytes()
     assert struct.unpack("<4i", raw[:16]) == (20240520, 1, 3000, 0)
     tokens = struct.unpack("<3000H", raw[1024:])

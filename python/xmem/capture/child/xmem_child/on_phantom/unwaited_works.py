@@ -45,6 +45,8 @@ _COLLECTIVES = (
 # Iterations after which the watchdog sees a collective: of a GPU, and of one that is far behind the script.
 _ITERATIONS = 1
 _ITERATIONS_BEHIND = 2
+# To wait for the watchdog takes a tenth of a second an iteration; a loss that is averaged is not worth it.
+_NOTABLE_BYTES = 1 << 20
 
 
 class UnwaitedWorks:
@@ -116,7 +118,7 @@ class UnwaitedWorks:
         self._iteration = iteration
         now = self._watchdogs.events()
         self._events_before.append(now)
-        is_held = self.size_bytes > self._size_before
+        is_held = self.size_bytes - self._size_before > _NOTABLE_BYTES
         self._watchdogs.show(self._events_before[0] if is_held else now, wait=is_held)
         self._size_before = self.size_bytes
 
