@@ -26,7 +26,7 @@ _HEAD = """# Scoreboard
 Figures that others measured on real GPUs and published, and what the phantom GPU says of the same jobs. Each
 job is the project's own script at the commit that its figure came with, on a machine without a GPU. All that
 differs is how often it repeats what it measures, that weights and data are made up in the same sizes, that
-kernels of liger and modded_nanogpt are not optimized once they are PTX, and that FlashAttention 3 has none.
+Liger's kernels are not optimized once they are PTX, and that FlashAttention 3 has no kernels.
 Written by `make scoreboard`; do not edit. `bench/scoreboard/README.md` says how to rebuild it, and how to add
 a row.
 

@@ -105,8 +105,7 @@ def run(row: Row, laboratory: Laboratory) -> Answers:
     log = laboratory.git(_REPOSITORY, "show", f"{_COMMIT}:records/{job.logs}/{job.log}")
     text, *modules = _MODULE.split(shortened(log.partition(_END_OF_SCRIPT)[0]))
     assert job.old in text
-    # Nothing of a kernel's own work is looked at, and to optimize hundreds of them takes half an hour.
-    variables = {"DISABLE_PTXAS_OPT": "1"}
+    variables = {}
     if _FLASH_ATTENTION_3.search(text):
         variables["PYTHONPATH"] = str(extensions.flash_attention_3(laboratory, job.environment))
     with tempfile.TemporaryDirectory(prefix="scoreboard-") as scratch:
