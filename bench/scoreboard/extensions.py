@@ -10,7 +10,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from scoreboard.from_source import compile_module, install, unpack
+from scoreboard.from_source import compile_module, empty_folder, install, unpack
 from scoreboard.laboratory import HERE, Laboratory
 
 _APEX, _APEX_COMMIT = "NVIDIA/apex", "6424da3b"
@@ -76,9 +76,9 @@ def flash_attention_3(laboratory: Laboratory, environment: str) -> Path:
     if built.exists():
         return built
     source = laboratory.code(_FLASH_ATTENTION_3, _FLASH_ATTENTION_3_COMMIT, ("hopper",)) / "hopper"
-    partial = built.with_name(f"{built.name}.partial")
+    partial = empty_folder(built)
     package = partial / "flash_attn_3"
-    package.mkdir(parents=True, exist_ok=True)
+    package.mkdir()
     (package / "__init__.py").touch()
     shutil.copy(source / "flash_attn_interface.py", partial)
     for module in _STAND_INS.glob("*.py"):

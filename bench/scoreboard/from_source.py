@@ -17,7 +17,7 @@ def toolkit(python: str, folder: Path) -> Path:
     if folder.exists():
         return folder
     wheels = Path(printed(python, "-c", "import nvidia.cu13; print(nvidia.cu13.__path__[0])"))
-    partial = _empty(folder)
+    partial = empty_folder(folder)
     (partial / "lib64").mkdir()
     for name in ("bin", "include", "nvvm"):
         (partial / name).symlink_to(wheels / name)
@@ -43,9 +43,9 @@ def install(
     Raises:
         ConfigError: The build fails.
     """
-    site_packages = Path(printed(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"))
+    site_packages = _folder(python, "purelib")
     headers = [str(folder) for folder in (site_packages / "nvidia").glob("*/include")]
-    partial = _empty(target)
+    partial = empty_folder(target)
     pip = [python, "-m", "pip", "install", "--no-build-isolation", "--no-deps", "--target", str(partial)]
     done = subprocess.run(
         [*pip, *packages],
@@ -75,11 +75,11 @@ def compile_module(python: str, source: Path, module: Path, headers: Path) -> No
     Raises:
         ConfigError: The compiler fails.
     """
-    site_packages = Path(printed(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"))
+    site_packages = _folder(python, "purelib")
     torch = site_packages / "torch"
     folders = [
         headers,
-        Path(printed(python, "-c", "import sysconfig; print(sysconfig.get_path('include'))")),
+        _folder(python, "include"),
         torch / "include",
         torch / "include" / "torch" / "csrc" / "api" / "include",
         site_packages / "cutlass_library" / "source" / "include",
@@ -114,12 +114,17 @@ def unpack(python: str, requirement: str, folder: Path) -> Path:
     return folder / archive.name.removesuffix(".tar.gz")
 
 
-def _empty(folder: Path) -> Path:
-    """An empty folder beside the one that it becomes once it is whole."""
+def empty_folder(folder: Path) -> Path:
+    """An empty folder beside the one that it is renamed to once it is whole."""
     partial = folder.with_name(f"{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     return partial
+
+
+def _folder(python: str, name: str) -> Path:
+    """A folder of an environment, as ``sysconfig`` names it."""
+    return Path(printed(python, "-c", f"import sysconfig; print(sysconfig.get_path('{name}'))"))
 
 
 def printed(*command: str) -> str:

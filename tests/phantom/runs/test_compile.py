@@ -9,6 +9,8 @@ import pytest
 import xmem
 from xmem.capture import capture
 
+from ..conftest import torch_version
+
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="Triton needs a C compiler")
 
 TRAINING = """
@@ -141,5 +143,5 @@ def test_collectives_in_compiled_functions_are_traced_as_they_are(phantom, tmp_p
     script.write_text(COLLECTIVES.replace("CHOSEN", repr(unused_port)))
     result = capture([phantom.python, str(script)], tmp_path / "trace.json", mode="phantom")
     assert result.iterations == 3
-    if result.metadata["versions"]["torch"] >= "2.8":  # keeps tensors of collectives
+    if torch_version(phantom) >= (2, 8):  # keeps tensors of collectives
         assert result.metadata["phantom"]["unwaited_bytes"] > 2 * (1 << 20) * (8 + 16) * 4

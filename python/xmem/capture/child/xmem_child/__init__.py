@@ -171,9 +171,7 @@ def _install_phantom(settings: Settings) -> None:
         from .absent import AbsentPeers
 
         session.absent = AbsentPeers(settings, session.assume)
-    run = session.iterations
-    # Not by steps: of several optimizers, one has stepped already when the next begins its collectives.
-    phantom_distributed.install(lambda: run.backwards or run.calls, session.absent, behind=settings.behind)
+    phantom_distributed.install(session.iterations.passes, session.absent, behind=settings.behind)
     if session.absent is not None:
         session.absent.install()
     take_first_choices(session.assume)

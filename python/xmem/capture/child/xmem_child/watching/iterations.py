@@ -59,6 +59,11 @@ class Iterations:
         """Calls of outermost modules that are over."""
         return len(self._call_ends_ns)
 
+    def passes(self) -> int:
+        """Return how many backward passes are over; calls, where there are none. They tell iterations apart
+        whose optimizers step one after the other, each with collectives of its own."""
+        return self.backwards or self.calls
+
     @property
     def kind(self) -> str:
         """What ends an iteration of this script, as far as known: ``step``, ``backward`` or ``call``."""
