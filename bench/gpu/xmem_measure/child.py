@@ -12,6 +12,7 @@ from xmem_measure.parts import (
     convolutions,
     device,
     least_memory,
+    libraries,
     occupancy,
     operators,
     programs,
@@ -32,6 +33,7 @@ _RUNS = {
     "occupancy": occupancy.run,
     "programs": programs.run,
     "samples": samples.run,
+    "libraries": libraries.run,
 }
 
 

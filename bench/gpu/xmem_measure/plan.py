@@ -21,6 +21,7 @@ Part = Literal[
     "occupancy",
     "programs",
     "samples",
+    "libraries",
     "nsight",
 ]
 
@@ -33,11 +34,12 @@ PARTS: dict[Part, str] = {
     "occupancy": "launches of forward passes and training steps",
     "programs": "peaks and allocator history of programs that use one thing each",
     "samples": "what every operator of PyTorch requests, on PyTorch's own samples",
+    "libraries": "work areas of cuFFT, cuSOLVER and cuSPARSE, and requests of recurrent layers",
     "nsight": "what the hardware counted during them",
 }
 
 # How many runs of a part share the device: no neighbour changes what they ask the allocator for.
-TOGETHER: dict[Part, int] = {"programs": 6, "samples": 8}
+TOGETHER: dict[Part, int] = {"programs": 6, "samples": 8, "libraries": 12}
 
 # Part of every key: raised when a run of a part no longer means what it meant.
 _REVISION: dict[Part, int] = dict.fromkeys(PARTS, 1)
@@ -52,6 +54,7 @@ _SECONDS: dict[Part, float] = {
     "occupancy": 3,
     "programs": 2,
     "samples": 20,
+    "libraries": 20,
     "nsight": 30,
 }
 
@@ -168,6 +171,7 @@ def plan() -> list[Run]:
             (list(_occupancy()), 2),
         ),
         _programs(),
+        _libraries(),
         _samples(),
         _nsight(),
     )
@@ -327,6 +331,22 @@ def _samples() -> Iterator[Run]:
         for share in range(_SAMPLE_SHARES):
             config = {"dtype": dtype, "sides": sides, "share": share, "shares": _SAMPLE_SHARES}
             yield Run("samples", config, ("gpu",))
+
+
+def _libraries() -> Iterator[Run]:
+    for letter in "SCDZ":
+        yield Run("libraries", {"library": "cusolver", "type": letter}, ("gpu",))
+    for rank in (2, 1, 3):
+        for kinds in (["r2c", "c2r"], ["c2c"]):
+            for dtype in ("float", "double", "half"):
+                config = {"library": "cufft", "rank": rank, "kinds": kinds, "dtype": dtype}
+                yield Run("libraries", config, ("gpu",))
+    for dtype in ("float32", "bfloat16", "float64"):
+        for index in ("int32", "int64"):
+            yield Run("libraries", {"library": "cusparse", "index": index, "dtype": dtype}, ("gpu",))
+    for cell in ("LSTM", "GRU", "RNN"):
+        for dtype in ("float32", "bfloat16"):
+            yield Run("libraries", {"library": "recurrent", "cell": cell, "dtype": dtype}, ("gpu",))
 
 
 def _nsight() -> Iterator[Run]:
