@@ -21,9 +21,11 @@ from xmem.cli.text_table import format_table
 from xmem.errors import XmemError
 from xmem.validation import (
     LeastMemory,
+    LibraryAnswers,
     MeasuredWorkspaces,
     Measurement,
     Recorded,
+    RecurrentNetworks,
     SampleTable,
     load_measurements,
 )
@@ -50,7 +52,9 @@ def compared(measured: Path, other: Path) -> str:
     pairs = list(_pairs(measured, other))
     if not pairs:
         return "no run of the same part and configuration is in both"
-    equal = [row for count in (_peaks, _least, _workspaces, _samples) for row in count(pairs)]
+    equal = [
+        row for count in (_peaks, _least, _workspaces, _samples, _answers, _networks) for row in count(pairs)
+    ]
     texts = [format_table(equal)] if equal else []
     if off := sorted(_off(pairs), key=lambda row: -row[0]):
         texts.append(format_table([row for _, row in off]))
@@ -116,6 +120,31 @@ def _samples(pairs: list[Pair]) -> Iterator[dict[str, object]]:
                     ]
     if equal:
         yield _row("samples", "requests of a call", equal)
+
+
+def _answers(pairs: list[Pair]) -> Iterator[dict[str, object]]:
+    found: dict[str, list[bool]] = {}
+    for truth, other in pairs:
+        if isinstance(truth, LibraryAnswers) and isinstance(other, LibraryAnswers):
+            for function in truth.packed_calls:
+                # A visit may have had no time for the last calls.
+                rows = set(zip(*other.calls(function).values(), strict=True))
+                same = [row in rows for row in zip(*truth.calls(function).values(), strict=True)]
+                found.setdefault(function, []).extend(same)
+    for function, equal in found.items():
+        yield _row("libraries", function, equal)
+
+
+def _networks(pairs: list[Pair]) -> Iterator[dict[str, object]]:
+    for call in ("forward", "backward"):
+        equal = [
+            _same(getattr(a, call), getattr(b, call))
+            for truth, other in pairs
+            if isinstance(truth, RecurrentNetworks) and isinstance(other, RecurrentNetworks)
+            for a, b in zip(truth.networks, other.networks, strict=True)
+        ]
+        if equal:
+            yield _row("libraries", f"recurrent, requests {call}", equal)
 
 
 def _recorded(pairs: list[Pair]) -> list[tuple[Recorded, Recorded]]:

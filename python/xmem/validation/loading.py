@@ -19,12 +19,15 @@ from xmem.validation.measurements import (
     IterationUsage,
     Launches,
     LeastMemory,
+    LibraryAnswers,
     MeasuredWorkspaces,
     Measurement,
+    Network,
     OperatorRequests,
     OperatorTable,
     Outcome,
     ProgramPeak,
+    RecurrentNetworks,
     Sample,
     SampleTable,
     TrainingPeak,
@@ -242,6 +245,26 @@ def _samples(common: dict[str, Any], fields: _Fields) -> Measurement:
     )
 
 
+def _libraries(common: dict[str, Any], fields: _Fields) -> Measurement:
+    if "networks" in fields:
+        calls = ("forward", "backward")
+        return RecurrentNetworks(
+            **common,
+            flags=_mapping(fields["flags"]),
+            networks=tuple(
+                Network(
+                    settings={name: value for name, value in row.items() if name not in calls},
+                    **{call: _numbers(row[call]) for call in calls},
+                )
+                for row in fields["networks"]
+            ),
+        )
+    return LibraryAnswers(
+        **common,
+        packed_calls={_text(table["function"]): _mapping(table["calls"]) for table in fields["tables"]},
+    )
+
+
 def _launches(common: dict[str, Any], fields: _Fields) -> Measurement:
     return Launches(
         **common,
@@ -260,6 +283,7 @@ _PARTS: Mapping[str, Callable[[dict[str, Any], _Fields], Measurement]] = {
     "occupancy": _launches,
     "programs": _program,
     "samples": _samples,
+    "libraries": _libraries,
     "nsight": _launches,
 }
 

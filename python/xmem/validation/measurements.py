@@ -304,6 +304,56 @@ class SampleTable(Measurement):
 
 
 @dataclass(frozen=True)
+class LibraryAnswers(Measurement):
+    """What cuFFT, cuSOLVER or cuSPARSE asks for.
+
+    Attributes:
+        packed_calls: The calls of each function, such as ``cusolverDnXgetrf_bufferSize``, as in the file; see
+            ``calls``.
+    """
+
+    packed_calls: Mapping[str, Mapping[str, Any]]
+
+    def calls(self, function: str) -> dict[str, Int64]:
+        """Return a row for each call, in order: the numbers that it was asked with, then its answers.
+
+        Answers are bytes, or elements where the column says so; a refused call has its negative status.
+
+        Raises:
+            TraceError: The columns are damaged.
+        """
+        return self._unpacked(self.packed_calls[function])
+
+
+@dataclass(frozen=True)
+class Network:
+    """A recurrent network, forward and backward.
+
+    Attributes:
+        settings: Arguments of ``torch.nn``'s layer, ``steps`` and ``batch``.
+        forward: int64, its requests as in ``OperatorRequests``, in requested bytes.
+        backward: The same for the backward pass.
+    """
+
+    settings: Mapping[str, Any]
+    forward: Int64
+    backward: Int64
+
+
+@dataclass(frozen=True)
+class RecurrentNetworks(Measurement):
+    """Recurrent networks of one cell and precision.
+
+    Attributes:
+        flags: Settings as in ``OperatorTable``.
+        networks: Networks in order.
+    """
+
+    flags: Mapping[str, bool]
+    networks: tuple[Network, ...]
+
+
+@dataclass(frozen=True)
 class Launches(Measurement):
     """The kernels of a forward pass, a training step or a program.
 
