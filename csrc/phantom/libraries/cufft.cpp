@@ -1,11 +1,11 @@
 // cuFFT: plans and their work areas.
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <mutex>
 
+#include "libraries/cufft_sizes.hpp"
 #include "libraries/data_type.hpp"
 #include "machine/calls.hpp"
 #include "machine/machine.hpp"
@@ -23,14 +23,6 @@ constexpr int kInvalidValue = 4;
 constexpr int kSetupFailed = 7;
 
 enum Type { kR2C = 0x2a, kC2R = 0x2c, kC2C = 0x29, kD2Z = 0x6a, kZ2D = 0x6c, kZ2Z = 0x69 };
-
-struct Transform {
-  int rank = 0;
-  std::array<std::int64_t, 3> sizes{1, 1, 1};  // of the real or complex signal, the last one contiguous
-  bool real = false;                           // on one side: half of the spectrum is kept
-  std::size_t complex_bytes = 8;
-  std::int64_t batch = 1;
-};
 
 struct Plan {
   void* stream = nullptr;
@@ -50,50 +42,6 @@ Plans& plans() {
   return *kept;
 }
 
-std::int64_t largest_prime_factor(std::int64_t n) {
-  std::int64_t largest = 1;
-  for (std::int64_t factor = 2; factor * factor <= n; ++factor) {
-    for (; n % factor == 0; n /= factor) largest = factor;
-  }
-  return std::max(largest, n);
-}
-
-std::int64_t next_power_of_two(std::int64_t n) {
-  std::int64_t power = 1;
-  while (power < n) power *= 2;
-  return power;
-}
-
-// Approximate; a real plan needs a GPU. Known: transforms of two and three dimensions take the size of the complex
-// data, whether in place or not (github.com/JuliaGPU/CUDA.jl issue 894, 512 x 512 with 1 and 32 batches; arrayfire
-// issue 1443, 100 x 100 to 100 x 1500). A size with a prime factor above 127 goes through Bluestein's algorithm
-// (github.com/PaddlePaddle/Paddle pull request 42799), a convolution of at least 2 n - 1 points; assumed are the next
-// power of two and two such arrays. Not measured, but what shared memory allows: one dimension of up to 32 KiB is one
-// kernel without a work area, a longer one takes two passes and the size of its data.
-std::size_t work_bytes(const Transform& transform) {
-  constexpr std::int64_t kLargestRadix = 127;
-  constexpr std::size_t kOneKernelBytes = std::size_t{32} << 10;
-  std::int64_t elements = transform.batch, convolution = 0;
-  for (int i = 0; i < transform.rank; ++i) {
-    const std::int64_t size = transform.sizes[static_cast<unsigned>(i)];
-    const bool halved = transform.real && i == transform.rank - 1;
-    elements *= halved ? size / 2 + 1 : size;
-  }
-  for (int i = 0; i < transform.rank; ++i) {
-    const std::int64_t size = transform.sizes[static_cast<unsigned>(i)];
-    if (largest_prime_factor(size) <= kLargestRadix) continue;
-    const bool halved = transform.real && i == transform.rank - 1;
-    const std::int64_t kept = halved ? size / 2 + 1 : size;
-    convolution = std::max(convolution, elements / kept * next_power_of_two(2 * size - 1));
-  }
-  if (convolution > 0) return static_cast<std::size_t>(2 * convolution) * transform.complex_bytes;
-  if (transform.rank == 1 &&
-      static_cast<std::size_t>(transform.sizes[0]) * transform.complex_bytes <= kOneKernelBytes) {
-    return 0;
-  }
-  return static_cast<std::size_t>(elements) * transform.complex_bytes;
-}
-
 template <typename Int>
 Transform described(int rank, const Int* sizes, int type, std::int64_t batch) {
   Transform transform;
@@ -105,8 +53,19 @@ Transform described(int rank, const Int* sizes, int type, std::int64_t batch) {
   return transform;
 }
 
-bool possible(const Transform& transform) {
-  return transform.batch > 0 && *std::min_element(transform.sizes.begin(), transform.sizes.end()) > 0;
+// An embedding says that strides count; without one the data is dense.
+template <typename Int>
+Transform laid_out(Transform transform, const Int* input_embedding, Int input_stride, const Int* output_embedding,
+                   Int output_stride) {
+  const auto apart = [](const Int* embedding, Int stride) { return embedding != nullptr && stride != 1; };
+  transform.strided = apart(input_embedding, input_stride) || apart(output_embedding, output_stride);
+  return transform;
+}
+
+// What cuFFT says to it, before there is a plan.
+int refused(const Transform& transform) {
+  const bool possible = transform.batch > 0 && *std::min_element(transform.sizes.begin(), transform.sizes.end()) > 0;
+  return possible ? refusal_of(transform) : kInvalidValue;
 }
 
 int create(int* handle) {
@@ -120,13 +79,13 @@ int create(int* handle) {
 }
 
 int make(int handle, const Transform& transform, std::size_t* work) {
-  if (!possible(transform)) return kInvalidValue;
+  if (const int error = refused(transform); error != kOk) return error;
   Plans& kept = plans();
   const std::lock_guard lock(kept.mutex);
   const auto found = kept.open.find(handle);
   if (found == kept.open.end()) return kInvalidPlan;
   Plan& plan = found->second;
-  plan.work_bytes = work_bytes(transform);
+  plan.work_bytes = work_bytes_of(transform);
   if (work != nullptr) *work = plan.work_bytes;
   if (plan.allocates && allocate(current_device(), plan.work_bytes, &plan.work_area, Use::kLibrary) != kSuccess) {
     return kAllocationFailed;
@@ -140,8 +99,8 @@ int create_and_make(int* handle, const Transform& transform) {
 }
 
 int estimate(const Transform& transform, std::size_t* work) {
-  if (!possible(transform)) return kInvalidValue;
-  *work = work_bytes(transform);
+  if (const int error = refused(transform); error != kOk) return error;
+  *work = work_bytes_of(transform);
   return kOk;
 }
 
@@ -238,10 +197,10 @@ PHANTOM_EXPORT int cufftPlan3d(int* handle, int n0, int n1, int n2, int type) {
   return create_and_make(handle, described(3, sizes, type, 1));
 }
 
-PHANTOM_EXPORT int cufftPlanMany(int* handle, int rank, int* sizes, int*, int, int, int*, int, int, int type,
-                                 int batch) {
+PHANTOM_EXPORT int cufftPlanMany(int* handle, int rank, int* sizes, int* inembed, int istride, int, int* onembed,
+                                 int ostride, int, int type, int batch) {
   note(Function::cufftPlanMany);
-  return create_and_make(handle, described(rank, sizes, type, batch));
+  return create_and_make(handle, laid_out(described(rank, sizes, type, batch), inembed, istride, onembed, ostride));
 }
 
 PHANTOM_EXPORT int cufftMakePlan1d(int handle, int n, int type, int batch, std::size_t* work) {
@@ -261,23 +220,27 @@ PHANTOM_EXPORT int cufftMakePlan3d(int handle, int n0, int n1, int n2, int type,
   return make(handle, described(3, sizes, type, 1), work);
 }
 
-PHANTOM_EXPORT int cufftMakePlanMany(int handle, int rank, int* sizes, int*, int, int, int*, int, int, int type,
-                                     int batch, std::size_t* work) {
+PHANTOM_EXPORT int cufftMakePlanMany(int handle, int rank, int* sizes, int* inembed, int istride, int, int* onembed,
+                                     int ostride, int, int type, int batch, std::size_t* work) {
   note(Function::cufftMakePlanMany);
-  return make(handle, described(rank, sizes, type, batch), work);
+  return make(handle, laid_out(described(rank, sizes, type, batch), inembed, istride, onembed, ostride), work);
 }
 
-PHANTOM_EXPORT int cufftMakePlanMany64(int handle, int rank, long long* sizes, long long*, long long, long long,
-                                       long long*, long long, long long, int type, long long batch, std::size_t* work) {
+PHANTOM_EXPORT int cufftMakePlanMany64(int handle, int rank, long long* sizes, long long* inembed, long long istride,
+                                       long long, long long* onembed, long long ostride, long long, int type,
+                                       long long batch, std::size_t* work) {
   note(Function::cufftMakePlanMany64);
-  return make(handle, described(rank, sizes, type, batch), work);
+  return make(handle, laid_out(described(rank, sizes, type, batch), inembed, istride, onembed, ostride), work);
 }
 
-PHANTOM_EXPORT int cufftXtMakePlanMany(int handle, int rank, long long* sizes, long long*, long long, long long,
-                                       int input, long long*, long long, long long, int output, long long batch,
-                                       std::size_t* work, int execution) {
+PHANTOM_EXPORT int cufftXtMakePlanMany(int handle, int rank, long long* sizes, long long* inembed, long long istride,
+                                       long long, int input, long long* onembed, long long ostride, long long,
+                                       int output, long long batch, std::size_t* work, int execution) {
   note(Function::cufftXtMakePlanMany);
-  return make(handle, described_by_types(rank, sizes, input, output, batch, execution), work);
+  return make(
+      handle,
+      laid_out(described_by_types(rank, sizes, input, output, batch, execution), inembed, istride, onembed, ostride),
+      work);
 }
 
 PHANTOM_EXPORT int cufftEstimate1d(int n, int type, int batch, std::size_t* work) {
@@ -297,10 +260,10 @@ PHANTOM_EXPORT int cufftEstimate3d(int n0, int n1, int n2, int type, std::size_t
   return estimate(described(3, sizes, type, 1), work);
 }
 
-PHANTOM_EXPORT int cufftEstimateMany(int rank, int* sizes, int*, int, int, int*, int, int, int type, int batch,
-                                     std::size_t* work) {
+PHANTOM_EXPORT int cufftEstimateMany(int rank, int* sizes, int* inembed, int istride, int, int* onembed, int ostride,
+                                     int, int type, int batch, std::size_t* work) {
   note(Function::cufftEstimateMany);
-  return estimate(described(rank, sizes, type, batch), work);
+  return estimate(laid_out(described(rank, sizes, type, batch), inembed, istride, onembed, ostride), work);
 }
 
 PHANTOM_EXPORT int cufftGetSize1d(int, int n, int type, int batch, std::size_t* work) {
@@ -320,23 +283,26 @@ PHANTOM_EXPORT int cufftGetSize3d(int, int n0, int n1, int n2, int type, std::si
   return estimate(described(3, sizes, type, 1), work);
 }
 
-PHANTOM_EXPORT int cufftGetSizeMany(int, int rank, int* sizes, int*, int, int, int*, int, int, int type, int batch,
-                                    std::size_t* work) {
+PHANTOM_EXPORT int cufftGetSizeMany(int, int rank, int* sizes, int* inembed, int istride, int, int* onembed,
+                                    int ostride, int, int type, int batch, std::size_t* work) {
   note(Function::cufftGetSizeMany);
-  return estimate(described(rank, sizes, type, batch), work);
+  return estimate(laid_out(described(rank, sizes, type, batch), inembed, istride, onembed, ostride), work);
 }
 
-PHANTOM_EXPORT int cufftGetSizeMany64(int, int rank, long long* sizes, long long*, long long, long long, long long*,
-                                      long long, long long, int type, long long batch, std::size_t* work) {
+PHANTOM_EXPORT int cufftGetSizeMany64(int, int rank, long long* sizes, long long* inembed, long long istride, long long,
+                                      long long* onembed, long long ostride, long long, int type, long long batch,
+                                      std::size_t* work) {
   note(Function::cufftGetSizeMany64);
-  return estimate(described(rank, sizes, type, batch), work);
+  return estimate(laid_out(described(rank, sizes, type, batch), inembed, istride, onembed, ostride), work);
 }
 
-PHANTOM_EXPORT int cufftXtGetSizeMany(int, int rank, long long* sizes, long long*, long long, long long, int input,
-                                      long long*, long long, long long, int output, long long batch, std::size_t* work,
-                                      int execution) {
+PHANTOM_EXPORT int cufftXtGetSizeMany(int, int rank, long long* sizes, long long* inembed, long long istride, long long,
+                                      int input, long long* onembed, long long ostride, long long, int output,
+                                      long long batch, std::size_t* work, int execution) {
   note(Function::cufftXtGetSizeMany);
-  return estimate(described_by_types(rank, sizes, input, output, batch, execution), work);
+  return estimate(
+      laid_out(described_by_types(rank, sizes, input, output, batch, execution), inembed, istride, onembed, ostride),
+      work);
 }
 
 #define PHANTOM_EXECUTES(name)                              \
