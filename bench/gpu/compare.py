@@ -24,6 +24,7 @@ from xmem.validation import (
     LibraryAnswers,
     MeasuredWorkspaces,
     Measurement,
+    Network,
     Recorded,
     RecurrentNetworks,
     SampleTable,
@@ -136,15 +137,14 @@ def _answers(pairs: list[Pair]) -> Iterator[dict[str, object]]:
 
 
 def _networks(pairs: list[Pair]) -> Iterator[dict[str, object]]:
-    for call in ("forward", "backward"):
-        equal = [
-            _same(getattr(a, call), getattr(b, call))
-            for truth, other in pairs
-            if isinstance(truth, RecurrentNetworks) and isinstance(other, RecurrentNetworks)
-            for a, b in zip(truth.networks, other.networks, strict=True)
-        ]
-        if equal:
-            yield _row("libraries", f"recurrent, requests {call}", equal)
+    found: list[tuple[Network, Network]] = []
+    for truth, other in pairs:
+        if isinstance(truth, RecurrentNetworks) and isinstance(other, RecurrentNetworks):
+            others = {str(network.settings): network for network in other.networks}
+            found += [(n, others[str(n.settings)]) for n in truth.networks if str(n.settings) in others]
+    for call in ("forward", "backward") if found else ():
+        equal = [_same(getattr(a, call), getattr(b, call)) for a, b in found]
+        yield _row("libraries", f"recurrent, requests {call}", equal)
 
 
 def _recorded(pairs: list[Pair]) -> list[tuple[Recorded, Recorded]]:

@@ -7,6 +7,7 @@
 
 #include "libraries/cufft_sizes.hpp"
 #include "libraries/data_type.hpp"
+#include "loading/loaded.hpp"
 #include "machine/calls.hpp"
 #include "machine/machine.hpp"
 #include "memory/device_memory.hpp"
@@ -16,6 +17,7 @@ using namespace xmem::phantom;  // NOLINT: what follows is C
 
 namespace {
 
+constexpr char kLibrary[] = "libcufft.so";
 constexpr int kOk = 0;
 constexpr int kInvalidPlan = 1;
 constexpr int kAllocationFailed = 2;
@@ -62,6 +64,19 @@ Transform laid_out(Transform transform, const Int* input_embedding, Int input_st
   return transform;
 }
 
+// The rules are those of CUDA 13. Older releases took a copy of the complex data in two and three dimensions, whether
+// in place or not (github.com/JuliaGPU/CUDA.jl issue 894, 512 x 512 with 1 and 32 batches; arrayfire issue 1443, 100 x
+// 100 to 100 x 1500). Which release ended that is not known: all of CUDA 12 are taken to do it.
+std::size_t planned_bytes(const Transform& transform) {
+  const std::size_t work = work_bytes_of(transform);
+  if (transform.rank == 1 || loaded_version(kLibrary, "cufftGetProperty").major >= 12) return work;
+  const auto last = static_cast<unsigned>(transform.rank - 1);
+  std::int64_t elements = transform.batch;
+  for (unsigned i = 0; i < last; ++i) elements *= transform.sizes[i];
+  elements *= transform.real ? transform.sizes[last] / 2 + 1 : transform.sizes[last];
+  return std::max(work, static_cast<std::size_t>(elements) * transform.complex_bytes);
+}
+
 // What cuFFT says to it, before there is a plan.
 int refused(const Transform& transform) {
   const bool possible = transform.batch > 0 && *std::min_element(transform.sizes.begin(), transform.sizes.end()) > 0;
@@ -85,7 +100,7 @@ int make(int handle, const Transform& transform, std::size_t* work) {
   const auto found = kept.open.find(handle);
   if (found == kept.open.end()) return kInvalidPlan;
   Plan& plan = found->second;
-  plan.work_bytes = work_bytes_of(transform);
+  plan.work_bytes = planned_bytes(transform);
   if (work != nullptr) *work = plan.work_bytes;
   if (plan.allocates && allocate(current_device(), plan.work_bytes, &plan.work_area, Use::kLibrary) != kSuccess) {
     return kAllocationFailed;
@@ -100,7 +115,7 @@ int create_and_make(int* handle, const Transform& transform) {
 
 int estimate(const Transform& transform, std::size_t* work) {
   if (const int error = refused(transform); error != kOk) return error;
-  *work = work_bytes_of(transform);
+  *work = planned_bytes(transform);
   return kOk;
 }
 

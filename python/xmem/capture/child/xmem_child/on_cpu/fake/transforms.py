@@ -13,14 +13,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.torch_version import TorchVersion
 
 from ...values.operators import unfollowed
+from .fourier_passes import work_bytes
 from .operators import Args, FakeOperator, Kwargs, Maker, dense_strides, tensors_in
 
-_ASSUMED = "work areas of Fourier transforms are those that the phantom GPU takes for cuFFT's, not measured"
-# As csrc/phantom/libraries/cufft.cpp, which has the sources.
-_LARGEST_RADIX = 127
-_ONE_KERNEL_BYTES = 32 << 10
+_ASSUMED = "work areas of Fourier transforms follow rules that were measured with CUDA 13"
+# Of the wheels in the package index.
+_FIRST_WITH_CUDA_13 = "2.11"
 
 
 def follow_transforms(maker: Maker, assume: Callable[[str], None]) -> None:
@@ -37,9 +38,7 @@ def follow_transforms(maker: Maker, assume: Callable[[str], None]) -> None:
         with unfollowed():
             given, axes = args[0], [axis % args[0].dim() for axis in args[1]]
             copied = _alike(maker, given) if operator.name.startswith("_fft_c2r") else None
-            signal = given if result.numel() < given.numel() else result
-            kept = result if operator.name.startswith("_fft_r2c") else given
-            work = _work_bytes(kept, [signal.size(axis) for axis in axes])
+            work = _work_bytes(given, result, axes) if axes and given.numel() else 0
             if work:
                 assume(_ASSUMED)
             area = maker.new((work,), (1,), torch.uint8) if work else None
@@ -63,30 +62,17 @@ def _alike(maker: Maker, tensor: Tensor) -> Tensor:
     return maker.new(tuple(tensor.size()), dense_strides(tensor), tensor.dtype)
 
 
-def _work_bytes(spectrum: Tensor, lengths: list[int]) -> int:
-    """Return the size of the work area of a transform.
-
-    Args:
-        spectrum: The complex side.
-        lengths: Of the signal, along the axes that are transformed.
-    """
-    item, elements = int(spectrum.element_size()), int(spectrum.numel())
-    odd = [length for length in lengths if _largest_prime_factor(length) > _LARGEST_RADIX]
-    if odd:
-        return max(2 * item * (elements // length) * _power_above(2 * length - 1) for length in odd)
-    if len(lengths) == 1 and lengths[0] * item <= _ONE_KERNEL_BYTES:
-        return 0
-    return elements * item
-
-
-def _power_above(number: int) -> int:
-    return 1 << (number - 1).bit_length()
-
-
-def _largest_prime_factor(number: int) -> int:
-    largest = 1
-    for factor in range(2, math.isqrt(number) + 1):
-        while number % factor == 0:
-            number //= factor
-            largest = factor
-    return max(largest, number)
+def _work_bytes(given: Tensor, result: Tensor, axes: list[int]) -> int:
+    """Return the size of the work area of a transform of a tensor along some axes."""
+    real = not (given.is_complex() and result.is_complex())
+    signal = result if real and given.is_complex() else given
+    spectrum = given if given.is_complex() else result
+    # Without real numbers, the axes are taken in the order in which they lie in memory.
+    order = axes if real else sorted(axes, key=given.stride, reverse=True)
+    lengths = [int(signal.size(axis)) for axis in order]
+    item = int(spectrum.element_size())
+    strided = given.stride(order[-1]) != 1
+    work = work_bytes(lengths, int(signal.numel()) // math.prod(lengths), item, real=real, strided=strided)
+    # What csrc/phantom/libraries/cufft.cpp says of releases before CUDA 13.
+    copies = len(lengths) > 1 and TorchVersion(torch.__version__) < _FIRST_WITH_CUDA_13
+    return max(work, item * int(spectrum.numel())) if copies else work
