@@ -1,93 +1,37 @@
 // cuSOLVER's dense solvers. Factorisations are kernel launches; what matters for memory is what the queries say that a
 // workspace takes, for PyTorch allocates it from its pool.
 //
-// The real library answers the queries only with a handle, which needs a GPU, and documents no sizes. Every answer here
-// is approximate: where somebody published a measured size, that one, with its source; otherwise the optimal workspace
-// of the LAPACK function of the same name, blocks of kPanel columns, which cuSOLVER's interfaces follow.
+// The real library answers the queries only with a handle, which needs a GPU; cusolver_sizes.hpp has what it answers.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 
-#include "libraries/data_type.hpp"
+#include "libraries/cusolver_sizes.hpp"
 #include "libraries/handle.hpp"
 #include "machine/calls.hpp"
+#include "machine/machine.hpp"
 
 using namespace xmem::phantom;  // NOLINT: what follows is C
 
 namespace {
 
-using Size = std::int64_t;  // elements of the matrix's type
+using namespace cusolver;
 
 constexpr int kSuccess = 0;
 constexpr int kNotInitialized = 1;
 constexpr int kInvalidValue = 3;
 
-constexpr Size kPanel = 32;  // the block size of LAPACK's ILAENV for QR and Hessenberg and tridiagonal reductions
-
-// A copy of the matrix: cusolverDnCgetrf_bufferSize was measured as 655364512 elements for n = 25600, which is
-// n * n + 4512 (github.com/jinleiphys/HPRMAT).
-constexpr Size getrf_size(Size m, Size n) {
-  return m * n;
+// Of the current device; none without a GPU.
+Size multiprocessors() {
+  const int device = current_device();
+  return machine().has(device) ? machine().device(device).attribute(kMultiProcessorCount) : 0;
 }
 
-// LAPACK's potrf needs none; a blocked one on a GPU keeps the panel that it is factoring.
-constexpr Size potrf_size(Size n) {
-  return n * kPanel;
-}
-
-constexpr Size geqrf_size(Size n) {
-  return n * kPanel;
-}
-
-// Of the reflectors of a QR factorisation that are applied to a matrix from the left (0) or the right (1).
-constexpr Size ormqr_size(int side, Size m, Size n) {
-  return (side == 0 ? n : m) * kPanel;
-}
-
-// LAPACK asks for 2 n^2 + 6 n + 1 with eigenvectors. cuSOLVER takes more: its 32-bit sizes end at n of about 25000
-// (github.com/NVIDIA/CUDALibrarySamples issue 246), which is 3 n^2 and not 2 n^2.
-constexpr Size syevd_size(bool vectors, Size n) {
-  return vectors ? 3 * n * n + 6 * n + 1 : (kPanel + 2) * n;
-}
-
-// Batched Jacobi of matrices up to 32 x 32, elements: exactly what github.com/cupy/cupy issue 7261 measured with
-// cusolverDnCheevjBatched_bufferSize (4 x 4: 2077, 3126, 5224 for 1, 2, 4 matrices; 2 x 2: 1033 for each more).
-constexpr Size syevj_batched_size(Size n, Size batch) {
-  return 1028 + batch * (n * n + 2 * n + 1025);
-}
-
-// Small matrices as above; larger ones, of which PyTorch gives this function single ones too, as syevd has it.
-constexpr Size syev_batched_size(bool vectors, Size n, Size batch) {
-  constexpr Size kLargestForJacobi = 32;
-  return n <= kLargestForJacobi ? syevj_batched_size(n, batch) : batch * syevd_size(vectors, n);
-}
-
-// The matrix and the rotations.
-constexpr Size syevj_size(Size n) {
-  return 2 * n * n;
-}
-
-// LAPACK's, the larger of its alternatives for all jobs: the bidiagonal reduction in blocks beside a triangle.
-constexpr Size gesvd_size(Size m, Size n) {
-  const Size k = std::min(m, n);
-  return k * k + 3 * k + (m + n) * kPanel;
-}
-
-// A copy of the matrix and of both factors.
-constexpr Size gesvdj_size(Size m, Size n) {
-  const Size k = std::min(m, n);
-  return m * n + (m + n) * k;
-}
-
-// The same for each of the matrices, as syevj has it.
-constexpr Size gesvdj_batched_size(Size m, Size n, Size batch) {
-  return 1028 + batch * (m * n + m + n + 1025);
-}
-
-// By way of the Gram matrix and its eigenvectors, and a copy of the matrix.
-constexpr Size gesvda_size(Size m, Size n, Size batch) {
-  return batch * (m * n + 2 * n * n);
+// Not measured: the block size of LAPACK's ILAENV for bidiagonal reductions.
+constexpr Size gebrd_elements(Size m, Size n) {
+  constexpr Size kPanel = 32;
+  return (m + n) * kPanel;
 }
 
 // 32 bits are what these functions can say.
@@ -97,11 +41,21 @@ int give(int* answer, Size elements) {
   return kSuccess;
 }
 
-int give_bytes(std::size_t* device, std::size_t* host, Size elements, int type, Size host_elements = 0) {
-  if (elements < 0) return kInvalidValue;
-  *device = static_cast<std::size_t>(elements) * bytes_of(type);
-  *host = static_cast<std::size_t>(host_elements) * bytes_of(type);
+int give_bytes(std::size_t* device, std::size_t* host, Size device_bytes, Size host_bytes = 0) {
+  *device = static_cast<std::size_t>(device_bytes);
+  *host = static_cast<std::size_t>(host_bytes);
   return kSuccess;
+}
+
+// What functions of 64 bits answer where those of 32 bits answer with elements.
+int give_elements(std::size_t* device, std::size_t* host, Size elements, int type) {
+  return give_bytes(device, host, elements * numbers_of(type).bytes + kHeaderBytes);
+}
+
+// Sizes of matrices.
+template <typename... Sizes>
+bool valid(Sizes... sizes) {
+  return ((sizes >= 0) && ...);
 }
 
 }  // namespace
@@ -126,78 +80,93 @@ PHANTOM_EXPORT int cusolverDnGetStream(void* handle, void** stream) {
 #define PHANTOM_SIZES(letter)                                                                                         \
   PHANTOM_EXPORT int cusolverDn##letter##potrf_bufferSize(void*, int, int n, void*, int, int* size) {                 \
     note(Function::cusolverDn##letter##potrf_bufferSize);                                                             \
-    return give(size, potrf_size(n));                                                                                 \
+    if (!valid(n)) return kInvalidValue;                                                                              \
+    return give(size, potrf_bytes(n) / k##letter.bytes);                                                              \
   }                                                                                                                   \
   PHANTOM_EXPORT int cusolverDn##letter##potri_bufferSize(void*, int, int n, void*, int, int* size) {                 \
     note(Function::cusolverDn##letter##potri_bufferSize);                                                             \
-    return give(size, potrf_size(n));                                                                                 \
+    if (!valid(n)) return kInvalidValue;                                                                              \
+    return give(size, potri_elements());                                                                              \
   }                                                                                                                   \
   PHANTOM_EXPORT int cusolverDn##letter##getrf_bufferSize(void*, int m, int n, void*, int, int* size) {               \
     note(Function::cusolverDn##letter##getrf_bufferSize);                                                             \
-    return give(size, getrf_size(m, n));                                                                              \
+    if (!valid(m, n)) return kInvalidValue;                                                                           \
+    return give(size, (getrf_bytes(k##letter, m, n, multiprocessors()) + kHeaderBytes) / k##letter.bytes);            \
   }                                                                                                                   \
-  PHANTOM_EXPORT int cusolverDn##letter##geqrf_bufferSize(void*, int, int n, void*, int, int* size) {                 \
+  PHANTOM_EXPORT int cusolverDn##letter##geqrf_bufferSize(void*, int m, int n, void*, int, int* size) {               \
     note(Function::cusolverDn##letter##geqrf_bufferSize);                                                             \
-    return give(size, geqrf_size(n));                                                                                 \
+    if (!valid(m, n)) return kInvalidValue;                                                                           \
+    return give(size, geqrf_elements(k##letter, m, n));                                                               \
   }                                                                                                                   \
   PHANTOM_EXPORT int cusolverDn##letter##sytrf_bufferSize(void*, int n, void*, int, int* size) {                      \
     note(Function::cusolverDn##letter##sytrf_bufferSize);                                                             \
-    return give(size, potrf_size(n));                                                                                 \
+    if (!valid(n)) return kInvalidValue;                                                                              \
+    return give(size, sytrf_elements(k##letter, n));                                                                  \
   }                                                                                                                   \
   PHANTOM_EXPORT int cusolverDn##letter##gesvd_bufferSize(void*, int m, int n, int* size) {                           \
     note(Function::cusolverDn##letter##gesvd_bufferSize);                                                             \
-    return give(size, gesvd_size(m, n));                                                                              \
+    if (!valid(m, n)) return kInvalidValue;                                                                           \
+    return give(size, gesvd_elements(m, n));                                                                          \
   }                                                                                                                   \
-  PHANTOM_EXPORT int cusolverDn##letter##gesvdj_bufferSize(void*, int, int, int m, int n, void*, int, void*, void*,   \
-                                                           int, void*, int, int* size, void*) {                       \
+  PHANTOM_EXPORT int cusolverDn##letter##gesvdj_bufferSize(void*, int, int economic, int m, int n, void*, int, void*, \
+                                                           void*, int, void*, int, int* size, void*) {                \
     note(Function::cusolverDn##letter##gesvdj_bufferSize);                                                            \
-    return give(size, gesvdj_size(m, n));                                                                             \
+    if (!valid(m, n)) return kInvalidValue;                                                                           \
+    return give(size, gesvdj_elements(economic != 0, m, n));                                                          \
   }                                                                                                                   \
   PHANTOM_EXPORT int cusolverDn##letter##gesvdjBatched_bufferSize(void*, int, int m, int n, void*, int, void*, void*, \
                                                                   int, void*, int, int* size, void*, int batch) {     \
     note(Function::cusolverDn##letter##gesvdjBatched_bufferSize);                                                     \
-    return give(size, gesvdj_batched_size(m, n, batch));                                                              \
+    if (!valid(m, n, batch)) return kInvalidValue;                                                                    \
+    return give(size, gesvdj_batched_elements());                                                                     \
   }                                                                                                                   \
   PHANTOM_EXPORT int cusolverDn##letter##gesvdaStridedBatched_bufferSize(                                             \
       void*, int, int, int m, int n, void*, int, long long, void*, long long, void*, int, long long, void*, int,      \
       long long, int* size, int batch) {                                                                              \
     note(Function::cusolverDn##letter##gesvdaStridedBatched_bufferSize);                                              \
-    return give(size, gesvda_size(m, n, batch));                                                                      \
+    if (!valid(m, n, batch)) return kInvalidValue;                                                                    \
+    return give(size, gesvda_elements(k##letter, m, n, batch));                                                       \
   }                                                                                                                   \
   PHANTOM_EXPORT int cusolverDn##letter##gebrd_bufferSize(void*, int m, int n, int* size) {                           \
     note(Function::cusolverDn##letter##gebrd_bufferSize);                                                             \
-    return give(size, (Size{m} + n) * kPanel);                                                                        \
+    if (!valid(m, n)) return kInvalidValue;                                                                           \
+    return give(size, gebrd_elements(m, n));                                                                          \
   }
 PHANTOM_FOR_ALL(PHANTOM_SIZES)
 
-#define PHANTOM_ORTHOGONAL(generate, apply)                                                                            \
-  PHANTOM_EXPORT int cusolverDn##generate##_bufferSize(void*, int, int n, int, void*, int, void*, int* size) {         \
-    note(Function::cusolverDn##generate##_bufferSize);                                                                 \
-    return give(size, geqrf_size(n));                                                                                  \
-  }                                                                                                                    \
-  PHANTOM_EXPORT int cusolverDn##apply##_bufferSize(void*, int side, int, int m, int n, int, void*, int, void*, void*, \
-                                                    int, int* size) {                                                  \
-    note(Function::cusolverDn##apply##_bufferSize);                                                                    \
-    return give(size, ormqr_size(side, m, n));                                                                         \
+#define PHANTOM_ORTHOGONAL(generate, apply)                                                                        \
+  PHANTOM_EXPORT int cusolverDn##generate##_bufferSize(void*, int m, int n, int k, void*, int, void*, int* size) { \
+    note(Function::cusolverDn##generate##_bufferSize);                                                             \
+    if (!valid(m, n, k)) return kInvalidValue;                                                                     \
+    return give(size, orgqr_elements(m, n, k));                                                                    \
+  }                                                                                                                \
+  PHANTOM_EXPORT int cusolverDn##apply##_bufferSize(void*, int side, int, int m, int n, int k, void*, int, void*,  \
+                                                    void*, int, int* size) {                                       \
+    note(Function::cusolverDn##apply##_bufferSize);                                                                \
+    if (!valid(m, n, k)) return kInvalidValue;                                                                     \
+    return give(size, ormqr_elements(side == 0, m, n, k));                                                         \
   }
 PHANTOM_ORTHOGONAL(Sorgqr, Sormqr)
 PHANTOM_ORTHOGONAL(Dorgqr, Dormqr)
 PHANTOM_ORTHOGONAL(Cungqr, Cunmqr)
 PHANTOM_ORTHOGONAL(Zungqr, Zunmqr)
 
-#define PHANTOM_EIGENVALUES(kind)                                                                                     \
-  PHANTOM_EXPORT int cusolverDn##kind##evd_bufferSize(void*, int vectors, int, int n, void*, int, void*, int* size) { \
-    note(Function::cusolverDn##kind##evd_bufferSize);                                                                 \
-    return give(size, syevd_size(vectors != 0, n));                                                                   \
-  }                                                                                                                   \
-  PHANTOM_EXPORT int cusolverDn##kind##evj_bufferSize(void*, int, int, int n, void*, int, void*, int* size, void*) {  \
-    note(Function::cusolverDn##kind##evj_bufferSize);                                                                 \
-    return give(size, syevj_size(n));                                                                                 \
-  }                                                                                                                   \
-  PHANTOM_EXPORT int cusolverDn##kind##evjBatched_bufferSize(void*, int, int, int n, void*, int, void*, int* size,    \
-                                                             void*, int batch) {                                      \
-    note(Function::cusolverDn##kind##evjBatched_bufferSize);                                                          \
-    return give(size, syevj_batched_size(n, batch));                                                                  \
+#define PHANTOM_EIGENVALUES(kind)                                                                                    \
+  PHANTOM_EXPORT int cusolverDn##kind##evd_bufferSize(void*, int, int, int n, void*, int, void*, int* size) {        \
+    note(Function::cusolverDn##kind##evd_bufferSize);                                                                \
+    if (!valid(n)) return kInvalidValue;                                                                             \
+    return give(size, syevd_elements(n));                                                                            \
+  }                                                                                                                  \
+  PHANTOM_EXPORT int cusolverDn##kind##evj_bufferSize(void*, int, int, int n, void*, int, void*, int* size, void*) { \
+    note(Function::cusolverDn##kind##evj_bufferSize);                                                                \
+    if (!valid(n)) return kInvalidValue;                                                                             \
+    return give(size, syevj_elements(n));                                                                            \
+  }                                                                                                                  \
+  PHANTOM_EXPORT int cusolverDn##kind##evjBatched_bufferSize(void*, int, int, int n, void*, int, void*, int* size,   \
+                                                             void*, int batch) {                                     \
+    note(Function::cusolverDn##kind##evjBatched_bufferSize);                                                         \
+    if (!valid(n, batch)) return kInvalidValue;                                                                      \
+    return give(size, syevj_batched_elements(n, batch));                                                             \
   }
 PHANTOM_EIGENVALUES(Ssy)
 PHANTOM_EIGENVALUES(Dsy)
@@ -205,56 +174,64 @@ PHANTOM_EIGENVALUES(Che)
 PHANTOM_EIGENVALUES(Zhe)
 
 // The interface of 64 bits, in bytes.
-PHANTOM_EXPORT int cusolverDnXpotrf_bufferSize(void*, void*, int, Size n, int type, const void*, Size, int,
+PHANTOM_EXPORT int cusolverDnXpotrf_bufferSize(void*, void*, int, Size n, int, const void*, Size, int,
                                                std::size_t* device, std::size_t* host) {
   note(Function::cusolverDnXpotrf_bufferSize);
-  return give_bytes(device, host, potrf_size(n), type);
+  if (!valid(n)) return kInvalidValue;
+  return give_bytes(device, host, potrf_bytes(n));
 }
 
-PHANTOM_EXPORT int cusolverDnXgeqrf_bufferSize(void*, void*, Size, Size n, int type, const void*, Size, int,
+PHANTOM_EXPORT int cusolverDnXgeqrf_bufferSize(void*, void*, Size m, Size n, int type, const void*, Size, int,
                                                const void*, int, std::size_t* device, std::size_t* host) {
   note(Function::cusolverDnXgeqrf_bufferSize);
-  return give_bytes(device, host, geqrf_size(n), type);
+  if (!valid(m, n)) return kInvalidValue;
+  return give_elements(device, host, geqrf_elements(numbers_of(type), m, n), type);
 }
 
 PHANTOM_EXPORT int cusolverDnXgetrf_bufferSize(void*, void*, Size m, Size n, int type, const void*, Size, int,
                                                std::size_t* device, std::size_t* host) {
   note(Function::cusolverDnXgetrf_bufferSize);
-  return give_bytes(device, host, getrf_size(m, n), type);
+  if (!valid(m, n)) return kInvalidValue;
+  return give_bytes(device, host, getrf_bytes(numbers_of(type), m, n, multiprocessors()));
 }
 
-PHANTOM_EXPORT int cusolverDnXsytrs_bufferSize(void*, int, Size n, Size columns, int type, const void*, Size,
-                                               const Size*, int, void*, Size, std::size_t* device, std::size_t* host) {
+PHANTOM_EXPORT int cusolverDnXsytrs_bufferSize(void*, int, Size n, Size columns, int, const void*, Size, const Size*,
+                                               int, void*, Size, std::size_t* device, std::size_t* host) {
   note(Function::cusolverDnXsytrs_bufferSize);
-  return give_bytes(device, host, n * columns, type);  // the permuted right-hand sides
+  if (!valid(n, columns)) return kInvalidValue;
+  return give_bytes(device, host, 0);
 }
 
-PHANTOM_EXPORT int cusolverDnXsyevd_bufferSize(void*, void*, int vectors, int, Size n, int type, const void*, Size, int,
+PHANTOM_EXPORT int cusolverDnXsyevd_bufferSize(void*, void*, int, int, Size n, int type, const void*, Size, int,
                                                const void*, int, std::size_t* device, std::size_t* host) {
   note(Function::cusolverDnXsyevd_bufferSize);
-  return give_bytes(device, host, syevd_size(vectors != 0, n), type);
+  if (!valid(n)) return kInvalidValue;
+  return give_elements(device, host, syevd_elements(n), type);
 }
 
-PHANTOM_EXPORT int cusolverDnXsyevBatched_bufferSize(void*, void*, int vectors, int, Size n, int type, const void*,
-                                                     Size, int, const void*, int, std::size_t* device,
-                                                     std::size_t* host, Size batch) {
+PHANTOM_EXPORT int cusolverDnXsyevBatched_bufferSize(void*, void*, int, int, Size n, int type, const void*, Size, int,
+                                                     const void*, int, std::size_t* device, std::size_t* host,
+                                                     Size batch) {
   note(Function::cusolverDnXsyevBatched_bufferSize);
-  return give_bytes(device, host, syev_batched_size(vectors != 0, n, batch), type);
+  if (!valid(n, batch)) return kInvalidValue;
+  return give_elements(device, host, syevd_elements(n, batch), type);
 }
 
-PHANTOM_EXPORT int cusolverDnXgesvd_bufferSize(void*, void*, signed char, signed char, Size m, Size n, int type,
+PHANTOM_EXPORT int cusolverDnXgesvd_bufferSize(void*, void*, signed char job, signed char, Size m, Size n, int type,
                                                const void*, Size, int, const void*, int, const void*, Size, int,
                                                const void*, Size, int, std::size_t* device, std::size_t* host) {
   note(Function::cusolverDnXgesvd_bufferSize);
-  return give_bytes(device, host, gesvd_size(m, n), type);
+  if (!valid(m, n)) return kInvalidValue;
+  return give_elements(device, host, gesvd_job_elements(job, m, n), type);
 }
 
-// Half of it runs on the CPU: the Hessenberg matrix is reduced there.
-PHANTOM_EXPORT int cusolverDnXgeev_bufferSize(void*, void*, int, int, Size n, int type, const void*, Size, int,
-                                              const void*, int, const void*, Size, int, const void*, Size, int,
+PHANTOM_EXPORT int cusolverDnXgeev_bufferSize(void*, void*, int left, int right, Size n, int type, const void*, Size,
+                                              int, const void*, int, const void*, Size, int, const void*, Size, int,
                                               std::size_t* device, std::size_t* host) {
   note(Function::cusolverDnXgeev_bufferSize);
-  return give_bytes(device, host, n * n + n * kPanel, type, n * n + 4 * n);
+  if (!valid(n)) return kInvalidValue;
+  const Numbers numbers = numbers_of(type);
+  return give_bytes(device, host, geev_bytes(numbers, n), geev_host_bytes(numbers, left != 0 || right != 0, n));
 }
 
 // What iterations say of themselves: converged at once.

@@ -53,12 +53,12 @@ Size getrf_bytes(Numbers numbers, Size m, Size n, Size multiprocessors) {
   constexpr Size kBlockBytes = 512, kNumbersOfMultiprocessor = 64;
   const Size tiles = parts(std::min(m, n), kTile);
   const Size blocks = static_cast<Size>(std::bit_ceil(static_cast<std::uint64_t>(tiles)));
-  Size exchanged = std::max(kTileBytes * std::min(kMostBlocks, blocks),
-                            padded(kCounter * parts(m, kTile) * parts(n, kTile)));
+  Size exchanged =
+      std::max(kTileBytes * std::min(kMostBlocks, blocks), padded(kCounter * parts(m, kTile) * parts(n, kTile)));
   if (m > kLastWithoutClusters) {
     const Size cluster = m <= 2048 ? 4 : m <= 8192 ? 8 : 16;
-    exchanged = std::max(exchanged, kBlockBytes * cluster + padded(multiprocessors, cluster) *
-                                                                kNumbersOfMultiprocessor * numbers.bytes);
+    exchanged = std::max(
+        exchanged, kBlockBytes * cluster + padded(multiprocessors, cluster) * kNumbersOfMultiprocessor * numbers.bytes);
   }
   return kHeaderBytes + kTileBytes * tiles + exchanged;
 }
@@ -102,10 +102,10 @@ Size ormqr_elements(bool left, Size m, Size n, Size k) {
 // The larger of a reduction to three diagonals and of its reflectors applied to the eigenvectors, beside what dividing
 // and conquering takes. Of a batch all arrays are one behind the other.
 Size syevd_elements(Size n, Size batch) {
-  const Size reduced = kReduction * batch + padded(3 * kPanelOfReduction * n * batch) +
-                       padded(batch * (n - 1) * (2 * n - 1));
-  const Size applied = (kPanel * (kSlack + 1)) * batch + padded(kPanel * n * batch) +
-                       padded(batch * (n - 1) * (3 * n - 1));
+  const Size reduced =
+      kReduction * batch + padded(3 * kPanelOfReduction * n * batch) + padded(batch * (n - 1) * (2 * n - 1));
+  const Size applied =
+      (kPanel * (kSlack + 1)) * batch + padded(kPanel * n * batch) + padded(batch * (n - 1) * (3 * n - 1));
   return std::max(reduced, applied) + if_large(n, padded(n * batch)) + kStatus + batch * (n * n + 2 * n + 3);
 }
 
@@ -170,10 +170,9 @@ Size gesvda_elements(Numbers numbers, Size m, Size n, Size batch) {
   const bool single = numbers.real_bytes() == 4;
   Size eigenvalues = n <= kLargestForJacobi ? syevj_batched_elements(n, batch) : syevd_elements(n, batch);
   if (single) eigenvalues = std::max(eigenvalues, padded(batch * m * n, 4));
-  const Size matrices = numbers.complex
-                            ? padded(batch * m * n, 2) + padded(batch * n * n, 2) + 2 * batch * n +
-                                  padded(batch * n, 4) / 2
-                            : padded(batch * m * n, 4) + padded(batch * (n * n + 2 * n), 4) + padded(batch * n, 4);
+  const Size matrices =
+      numbers.complex ? padded(batch * m * n, 2) + padded(batch * n * n, 2) + 2 * batch * n + padded(batch * n, 4) / 2
+                      : padded(batch * m * n, 4) + padded(batch * (n * n + 2 * n), 4) + padded(batch * n, 4);
   return (single ? 2 : 1) * (eigenvalues + matrices);
 }
 

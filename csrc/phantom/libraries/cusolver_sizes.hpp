@@ -50,13 +50,13 @@ Size getrf_bytes(Numbers numbers, Size m, Size n, Size multiprocessors);
 Size potri_elements();
 Size sytrf_elements(Numbers numbers, Size n);
 Size geqrf_elements(Numbers numbers, Size m, Size n);
-Size orgqr_elements(Size m, Size n, Size k);              // n columns of k reflectors' product
-Size ormqr_elements(bool left, Size m, Size n, Size k);   // k reflectors applied to a matrix of m rows and n columns
+Size orgqr_elements(Size m, Size n, Size k);             // n columns of k reflectors' product
+Size ormqr_elements(bool left, Size m, Size n, Size k);  // k reflectors applied to a matrix of m rows and n columns
 Size syevd_elements(Size n, Size batch = 1);
 Size syevj_elements(Size n);
 Size syevj_batched_elements(Size n, Size batch);
-Size gesvd_elements(Size m, Size n);                      // of 32 bits, which does not know what is asked for
-Size gesvd_job_elements(signed char job, Size m, Size n); // of 64 bits; job: N(one), S(ome) or A(ll) vectors
+Size gesvd_elements(Size m, Size n);                       // of 32 bits, which does not know what is asked for
+Size gesvd_job_elements(signed char job, Size m, Size n);  // of 64 bits; job: N(one), S(ome) or A(ll) vectors
 Size gesvdj_elements(bool economic, Size m, Size n);
 Size gesvdj_batched_elements();
 Size gesvda_elements(Numbers numbers, Size m, Size n, Size batch);

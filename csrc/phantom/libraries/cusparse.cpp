@@ -1,8 +1,9 @@
 // cuSPARSE. Descriptors of vectors and matrices are the real library's, which needs no GPU for them; here are handles,
 // the sizes of buffers, and what comes back to the host.
 //
-// All sizes are approximate: the real library answers only with a handle, which needs a GPU, and documents them as
-// proportional to this or that at best. Each formula below counts what its algorithm must keep.
+// The real library answers the queries only with a handle, which needs a GPU; cusparse_sizes.hpp has what it answers.
+// Approximate is what depends on the matrices' contents, and the functions of triangular blocks and of sums, of which
+// nobody measured the sizes.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -10,6 +11,7 @@
 #include <map>
 #include <mutex>
 
+#include "libraries/cusparse_sizes.hpp"
 #include "libraries/data_type.hpp"
 #include "libraries/handle.hpp"
 #include "loading/loaded.hpp"
@@ -24,7 +26,11 @@ constexpr int kSuccess = 0;
 constexpr int kNotInitialized = 1;
 constexpr int kInvalidValue = 3;
 constexpr char kLibrary[] = "libcusparse.so";
-constexpr std::size_t kIndexBytes = 4;  // the legacy interface has 32-bit indices, the generic one mostly
+constexpr int kNotSupported = 10;
+constexpr std::size_t kIndexBytes = 4;             // the legacy interface has 32-bit indices
+constexpr int kFloat = 0, kBfloat16 = 14;          // cudaDataType
+constexpr int kCoo = 3;                            // cusparseFormat_t
+constexpr int kBalancedCsr = 3, kBalancedCoo = 4;  // cusparseSpMVAlg_t: CSR_ALG2, COO_ALG2
 
 struct SparseSize {
   std::int64_t rows = 0;
@@ -57,7 +63,39 @@ SparseSize size_of(const void* matrix) {
   return size;
 }
 
-std::int64_t columns_of(const void* dense) {
+struct Described {
+  cusparse::Matrix matrix;
+  int format = 0;
+  int type = kFloat;
+};
+
+Described described(const void* matrix) {
+  using Get = int(const void*, int*);
+  using GetCompressed = int(const void*, std::int64_t*, std::int64_t*, std::int64_t*, const void**, const void**,
+                            const void**, int*, int*, int*, int*);
+  using GetCoo = int(const void*, std::int64_t*, std::int64_t*, std::int64_t*, const void**, const void**, const void**,
+                     int*, int*, int*);
+  constexpr int kCsc = 2, kIndex64 = 3;
+  const SparseSize size = size_of(matrix);
+  Described found;
+  int index = 0, other_index = 0, base = 0;
+  std::int64_t rows = 0, columns = 0, nonzeros = 0;
+  const void *first = nullptr, *second = nullptr, *values = nullptr;
+  if (auto* get = loaded<Get>(kLibrary, "cusparseSpMatGetFormat")) get(matrix, &found.format);
+  if (found.format == kCoo) {
+    if (auto* get = loaded<GetCoo>(kLibrary, "cusparseConstCooGet")) {
+      get(matrix, &rows, &columns, &nonzeros, &first, &second, &values, &index, &base, &found.type);
+    }
+  } else if (auto* get = loaded<GetCompressed>(kLibrary,
+                                               found.format == kCsc ? "cusparseConstCscGet" : "cusparseConstCsrGet")) {
+    get(matrix, &rows, &columns, &nonzeros, &first, &second, &values, &index, &other_index, &base, &found.type);
+  }
+  found.matrix = {size.rows, size.columns, size.nonzeros, index == kIndex64 ? 8 : 4,
+                  static_cast<std::int64_t>(bytes_of(found.type))};
+  return found;
+}
+
+std::int64_t columns_of(const void* dense, bool transposed = false) {
   using Get = int(const void*, std::int64_t*, std::int64_t*, std::int64_t*, const void**, int*, int*);
   std::int64_t rows = 0, columns = 0, stride = 0;
   const void* values = nullptr;
@@ -65,7 +103,7 @@ std::int64_t columns_of(const void* dense) {
   if (auto* get = loaded<Get>(kLibrary, "cusparseConstDnMatGet")) {
     get(dense, &rows, &columns, &stride, &values, &type, &order);
   }
-  return columns;
+  return transposed ? rows : columns;
 }
 
 // Products of two nonzeros when these lie at random: each of A meets as many of B as a row of B has on average.
@@ -81,24 +119,14 @@ std::int64_t product_nonzeros(const SparseSize& a, const SparseSize& b) {
   return static_cast<std::int64_t>(std::ceil(density * static_cast<double>(a.rows) * static_cast<double>(b.columns)));
 }
 
-// Where the parts of a merge path begin: a pair of indices for each 256 nonzeros.
-std::size_t partition_bytes(const SparseSize& size) {
-  return static_cast<std::size_t>(size.nonzeros / 256 + 1) * 2 * kIndexBytes;
-}
-
 // The order of rows in a triangular solve, and how many others each of them waits for.
 std::size_t levels_bytes(std::int64_t rows) {
   return static_cast<std::size_t>(rows + 1) * 3 * kIndexBytes;
 }
 
-// Radix sort of pairs: both arrays once more, beside the histograms of the passes.
-std::size_t sort_bytes(std::int64_t count) {
-  return static_cast<std::size_t>(count) * 2 * kIndexBytes + (std::size_t{64} << 10);
-}
-
-int give(std::size_t* answer, std::size_t size) {
+int give(std::size_t* answer, std::int64_t size) {
   if (answer == nullptr) return kInvalidValue;
-  *answer = size;
+  *answer = static_cast<std::size_t>(size);
   return kSuccess;
 }
 
@@ -176,58 +204,71 @@ PHANTOM_EXPORT int cusparseDestroySpMat(const void* matrix) {
 }
 
 // The generic interface.
-PHANTOM_EXPORT int cusparseSpMV_bufferSize(void*, int, const void*, const void* a, const void*, const void*, void*, int,
-                                           int, std::size_t* size) {
+PHANTOM_EXPORT int cusparseSpMV_bufferSize(void*, int, const void*, const void* a, const void*, const void*, void*,
+                                           int type, int algorithm, std::size_t* size) {
   note(Function::cusparseSpMV_bufferSize);
-  return give(size, partition_bytes(size_of(a)));
+  const auto [matrix, format, values] = described(a);
+  const auto computed_bytes = static_cast<std::int64_t>(bytes_of(type));
+  if (format == kCoo) {
+    return give(size, algorithm == kBalancedCoo ? cusparse::spmv_coo_balanced_bytes(matrix, computed_bytes)
+                                                : cusparse::spmv_coo_bytes(matrix, computed_bytes));
+  }
+  return give(size, algorithm == kBalancedCsr ? cusparse::spmv_csr_balanced_bytes(matrix, computed_bytes)
+                                              : cusparse::spmv_csr_bytes(matrix, computed_bytes));
 }
 
-PHANTOM_EXPORT int cusparseSpMM_bufferSize(void*, int, int, const void*, const void* a, const void*, const void*, void*,
+PHANTOM_EXPORT int cusparseSpMM_bufferSize(void*, int, int, const void*, const void*, const void*, const void*, void*,
                                            int, int, std::size_t* size) {
   note(Function::cusparseSpMM_bufferSize);
-  return give(size, partition_bytes(size_of(a)));
+  return give(size, cusparse::spmm_bytes());
 }
 
-PHANTOM_EXPORT int cusparseSDDMM_bufferSize(void*, int, int, const void*, const void*, const void*, const void*,
-                                            void* c, int, int, std::size_t* size) {
+PHANTOM_EXPORT int cusparseSDDMM_bufferSize(void*, int transposed, int, const void*, const void* a, const void*,
+                                            const void*, void* c, int type, int, std::size_t* size) {
   note(Function::cusparseSDDMM_bufferSize);
-  return give(size, partition_bytes(size_of(c)));
+  const Described wanted = described(c);
+  if (wanted.type == kBfloat16 && type == kFloat) return kNotSupported;
+  return give(size, cusparse::sddmm_bytes(wanted.matrix, columns_of(a, transposed != 0)));
 }
 
 PHANTOM_EXPORT int cusparseSpSV_bufferSize(void*, int, const void*, const void* a, const void*, void*, int, int, void*,
                                            std::size_t* size) {
   note(Function::cusparseSpSV_bufferSize);
-  return give(size, levels_bytes(size_of(a).rows));
+  const Described triangle = described(a);
+  if (triangle.type == kBfloat16) return kNotSupported;
+  return give(size, cusparse::sparse_solve_bytes(triangle.matrix, 1));
 }
 
-// Beside the order of the rows, the right-hand sides in rows.
-PHANTOM_EXPORT int cusparseSpSM_bufferSize(void*, int, int, const void*, const void* a, const void*, void* c, int type,
-                                           int, void*, std::size_t* size) {
+PHANTOM_EXPORT int cusparseSpSM_bufferSize(void*, int, int, const void*, const void* a, const void*, void* c, int, int,
+                                           void*, std::size_t* size) {
   note(Function::cusparseSpSM_bufferSize);
-  const std::int64_t rows = size_of(a).rows;
-  return give(size, levels_bytes(rows) + static_cast<std::size_t>(rows * columns_of(c)) * bytes_of(type));
+  const Described triangle = described(a);
+  if (triangle.type == kBfloat16) return kNotSupported;
+  return give(size, cusparse::sparse_solve_bytes(triangle.matrix, columns_of(c)));
 }
 
-// Called twice: without a buffer for its size, then with it. How many terms each row has.
+// Called twice: without a buffer for its size, then with it.
 PHANTOM_EXPORT int cusparseSpGEMM_workEstimation(void* handle, int, int, const void*, const void* a, const void*,
-                                                 const void*, void*, int, int, void*, std::size_t* size, void* buffer) {
+                                                 const void*, void*, int type, int, void*, std::size_t* size,
+                                                 void* buffer) {
   note(Function::cusparseSpGEMM_workEstimation);
   if (buffer != nullptr) {
     computed(handle, Function::cusparseSpGEMM_workEstimation);
     return kSuccess;
   }
-  return give(size, static_cast<std::size_t>(size_of(a).rows + 1) * 8);
+  const Described left = described(a);
+  if (left.type == kBfloat16 && type == kFloat) return kNotSupported;
+  return give(size, cusparse::spgemm_work_bytes(left.matrix));
 }
 
-// Column and value of every term before those of a cell are summed up (the documentation: the default algorithm needs
-// memory for all intermediate products, several times more than the result).
+// How many terms there are only a GPU knows; approximate unless all rows have the same number of nonzeros.
 PHANTOM_EXPORT int cusparseSpGEMM_compute(void* handle, int, int, const void*, const void* a, const void* b,
-                                          const void*, void* c, int type, int, void*, std::size_t* size, void* buffer) {
+                                          const void*, void* c, int, int, void*, std::size_t* size, void* buffer) {
   note(Function::cusparseSpGEMM_compute);
   const SparseSize left = size_of(a), right = size_of(b);
   if (buffer == nullptr) {
-    const double terms = std::ceil(product_terms(left, right));
-    return give(size, static_cast<std::size_t>(terms) * (kIndexBytes + bytes_of(type)) + 256);
+    const auto terms = static_cast<std::int64_t>(std::ceil(product_terms(left, right)));
+    return give(size, cusparse::spgemm_compute_bytes(described(a).matrix, terms));
   }
   computed(handle, Function::cusparseSpGEMM_compute);
   Products& kept = products();
@@ -241,29 +282,31 @@ PHANTOM_EXPORT int cusparseSparseToDense_bufferSize(void*, const void*, void*, i
   return give(size, 0);
 }
 
-PHANTOM_EXPORT int cusparseCsr2cscEx2_bufferSize(void*, int, int, int nonzeros, const void*, const int*, const int*,
-                                                 void*, int*, int*, int, int, int, int, std::size_t* size) {
+PHANTOM_EXPORT int cusparseCsr2cscEx2_bufferSize(void*, int rows, int columns, int nonzeros, const void*, const int*,
+                                                 const int*, void*, int*, int*, int type, int, int, int,
+                                                 std::size_t* size) {
   note(Function::cusparseCsr2cscEx2_bufferSize);
-  return give(size, sort_bytes(nonzeros));
+  return give(size, cusparse::csr2csc_bytes({rows, columns, nonzeros, static_cast<std::int64_t>(kIndexBytes),
+                                             static_cast<std::int64_t>(bytes_of(type))}));
 }
 
 // Sorting of indices.
 PHANTOM_EXPORT int cusparseXcoosort_bufferSizeExt(void*, int, int, int nonzeros, const int*, const int*,
                                                   std::size_t* size) {
   note(Function::cusparseXcoosort_bufferSizeExt);
-  return give(size, sort_bytes(nonzeros));
+  return give(size, cusparse::coo_sort_bytes(nonzeros));
 }
 
 PHANTOM_EXPORT int cusparseXcsrsort_bufferSizeExt(void*, int, int, int nonzeros, const int*, const int*,
                                                   std::size_t* size) {
   note(Function::cusparseXcsrsort_bufferSizeExt);
-  return give(size, sort_bytes(nonzeros));
+  return give(size, cusparse::compressed_sort_bytes(nonzeros));
 }
 
 PHANTOM_EXPORT int cusparseXcscsort_bufferSizeExt(void*, int, int, int nonzeros, const int*, const int*,
                                                   std::size_t* size) {
   note(Function::cusparseXcscsort_bufferSizeExt);
-  return give(size, sort_bytes(nonzeros));
+  return give(size, cusparse::compressed_sort_bytes(nonzeros));
 }
 
 // Sums of sparse matrices: approximate, for only a GPU knows how many nonzeros meet; here none do.
@@ -293,7 +336,7 @@ PHANTOM_EXPORT int cusparseXbsrsm2_zeroPivot(void*, void*, int* position) {
       void*, int m, int, const void*, const void*, int, const void*, const int*, const int*, const void*, const void*, \
       int, const void*, const int*, const int*, const void*, const void*, const int*, const int*, std::size_t* size) { \
     note(Function::cusparse##letter##csrgeam2_bufferSizeExt);                                                          \
-    return give(size, static_cast<std::size_t>(m + 1) * kIndexBytes);                                                  \
+    return give(size, (std::int64_t{m} + 1) * static_cast<std::int64_t>(kIndexBytes));                                 \
   }                                                                                                                    \
   PHANTOM_EXPORT int cusparse##letter##bsrsv2_bufferSize(void*, int, int, int rows, int, const void*, void*,           \
                                                          const int*, const int*, int, void*, int* size) {              \
