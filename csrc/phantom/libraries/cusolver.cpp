@@ -78,10 +78,10 @@ PHANTOM_EXPORT int cusolverDnGetStream(void* handle, void** stream) {
 #define PHANTOM_FOR_ALL(define) define(S) define(D) define(C) define(Z)
 
 #define PHANTOM_SIZES(letter)                                                                                         \
-  PHANTOM_EXPORT int cusolverDn##letter##potrf_bufferSize(void*, int, int n, void*, int, int* size) {                 \
+  PHANTOM_EXPORT int cusolverDn##letter##potrf_bufferSize(void*, int upper, int n, void*, int, int* size) {           \
     note(Function::cusolverDn##letter##potrf_bufferSize);                                                             \
     if (!valid(n)) return kInvalidValue;                                                                              \
-    return give(size, potrf_bytes(n) / k##letter.bytes);                                                              \
+    return give(size, potrf_bytes(upper != 0, n) / k##letter.bytes);                                                  \
   }                                                                                                                   \
   PHANTOM_EXPORT int cusolverDn##letter##potri_bufferSize(void*, int, int n, void*, int, int* size) {                 \
     note(Function::cusolverDn##letter##potri_bufferSize);                                                             \
@@ -174,11 +174,11 @@ PHANTOM_EIGENVALUES(Che)
 PHANTOM_EIGENVALUES(Zhe)
 
 // The interface of 64 bits, in bytes.
-PHANTOM_EXPORT int cusolverDnXpotrf_bufferSize(void*, void*, int, Size n, int, const void*, Size, int,
+PHANTOM_EXPORT int cusolverDnXpotrf_bufferSize(void*, void*, int upper, Size n, int, const void*, Size, int,
                                                std::size_t* device, std::size_t* host) {
   note(Function::cusolverDnXpotrf_bufferSize);
   if (!valid(n)) return kInvalidValue;
-  return give_bytes(device, host, potrf_bytes(n));
+  return give_bytes(device, host, potrf_bytes(upper != 0, n));
 }
 
 PHANTOM_EXPORT int cusolverDnXgeqrf_bufferSize(void*, void*, Size m, Size n, int type, const void*, Size, int,

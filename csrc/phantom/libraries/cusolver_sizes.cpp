@@ -38,10 +38,11 @@ Size square_gesvd(Size n) {
 
 }  // namespace
 
-// A counter for each tile.
-Size potrf_bytes(Size n) {
-  constexpr Size kCounter = 4;
-  return kHeaderBytes + padded(kCounter * parts(n, kTile) * parts(n, kTile));
+// A counter for each tile. Approximate for upper triangles: of these only 5 x 5 was measured, which takes 256 bytes.
+Size potrf_bytes(bool upper, Size n) {
+  constexpr Size kCounter = 4, kUpperPadding = 256;
+  const Size bytes = kHeaderBytes + padded(kCounter * parts(n, kTile) * parts(n, kTile));
+  return upper ? padded(bytes, kUpperPadding) : bytes;
 }
 
 // For each tile of the diagonal pivots and their rows; and the larger of the counters of the tiles and of what the

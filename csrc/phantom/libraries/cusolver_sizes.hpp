@@ -43,7 +43,7 @@ constexpr Numbers numbers_of(int data_type) {
 inline constexpr Size kHeaderBytes = 128;
 
 // Bytes. The interface of 32 bits has a header more in its LU factorisation.
-Size potrf_bytes(Size n);
+Size potrf_bytes(bool upper, Size n);
 Size getrf_bytes(Numbers numbers, Size m, Size n, Size multiprocessors);
 
 // Elements.
