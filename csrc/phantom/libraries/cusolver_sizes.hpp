@@ -1,6 +1,6 @@
 // How much work area cuSOLVER's functions ask for. Nothing here needs a GPU, nor the phantom's state.
 //
-// NVIDIA documents none of it. The rules were found in some 14,000 answers, measured on an H200 with CUDA 13.0
+// NVIDIA documents none of it. The rules were found in some 22,000 calls, measured on an H200 with CUDA 13.0
 // (bench/gpu/results, libraries), and give all of them exactly but those that say "approximate". What they are made of
 // can be told from LAPACK's algorithms: copies of matrices, panels of 32 or 128 columns, every array padded to
 // 32 numbers.
