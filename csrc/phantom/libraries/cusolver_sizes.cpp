@@ -1,7 +1,6 @@
 #include "libraries/cusolver_sizes.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <utility>
 
 namespace xmem::phantom::cusolver {
@@ -53,7 +52,8 @@ Size getrf_bytes(Numbers numbers, Size m, Size n, Size multiprocessors) {
   constexpr Size kLastWithoutClusters = 1536;
   constexpr Size kBlockBytes = 512, kNumbersOfMultiprocessor = 64;
   const Size tiles = parts(std::min(m, n), kTile);
-  const Size blocks = static_cast<Size>(std::bit_ceil(static_cast<std::uint64_t>(tiles)));
+  Size blocks = 1;
+  while (blocks < tiles) blocks *= 2;
   Size exchanged =
       std::max(kTileBytes * std::min(kMostBlocks, blocks), padded(kCounter * parts(m, kTile) * parts(n, kTile)));
   if (m > kLastWithoutClusters) {

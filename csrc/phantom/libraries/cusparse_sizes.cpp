@@ -1,7 +1,6 @@
 #include "libraries/cusparse_sizes.hpp"
 
 #include <algorithm>
-#include <bit>
 
 namespace xmem::phantom::cusparse {
 
@@ -117,7 +116,8 @@ Size spgemm_compute_bytes(const Matrix& a, Size terms) {
 Size csr2csc_bytes(const Matrix& a) {
   constexpr Size kFixed = 1024, kTile = 1536, kMergeTile = 1024;
   const Size counted = 535 + kFixed + 4 * a.nonzeros + 8 * a.columns + states(parts(a.columns, kTile));
-  const Size bits = std::bit_width(static_cast<std::uint64_t>(std::max<Size>(a.columns - 1, 0)));
+  Size bits = 0;
+  while (a.columns - 1 >= Size{1} << bits) ++bits;
   Size sorted = kFixed + 8 * a.nonzeros + radix_sort(a.nonzeros, bits);
   if (a.value_bytes == 2) sorted += 4 * a.nonzeros + 4 * (parts(a.nonzeros, kMergeTile) + 1);
   return std::max(counted, sorted);
