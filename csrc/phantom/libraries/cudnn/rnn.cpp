@@ -1,6 +1,6 @@
 // Recurrent networks. The space of the weights and the place of each in it follow from the descriptor alone. The
-// temporary spaces are asked of the library of this process, without a device, in a helper; they are approximate, as a
-// real device may choose a persistent kernel, and where the library does not answer they are estimated.
+// temporary spaces are asked of the library of this process, in a helper that describes the device to it; where the
+// library does not answer they are estimated.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -15,6 +15,7 @@
 #include "libraries/cudnn/planning/helper.hpp"
 #include "libraries/cudnn/status.hpp"
 #include "machine/calls.hpp"
+#include "machine/machine.hpp"
 #include "runtime/launch_log.hpp"
 #include "runtime/streams.hpp"
 
@@ -164,7 +165,7 @@ cudnn::Helper& helper() {
   return *started;
 }
 
-// Persistent algorithms are only told with a device: the standard one stands for them.
+// For an algorithm that the library does not have on this device, the standard one stands.
 bool ask_library(RnnQuery query, const std::vector<std::int32_t>& lengths, RnnSizes* sizes) {
   if (helper().rnn_sizes(query, lengths.data(), sizes)) return true;
   query.algorithm = kStandardAlgorithm;
@@ -260,6 +261,11 @@ PHANTOM_EXPORT int cudnnGetRNNTempSpaceSizes(const Handle* handle, const void* d
   if (handle == nullptr || !network.known()) return cudnn::kBadParam;
   RnnQuery query = network.query();
   query.forward_mode = forward_mode;
+  if (machine().has(handle->device)) {
+    const Device& device = machine().device(handle->device);
+    query.device_version = 10 * device.capability();
+    query.multiprocessors = device.attribute(kMultiProcessorCount);
+  }
   const std::vector<std::int32_t> lengths = read_batch(batch, query);
   if (lengths.empty()) return cudnn::kBadParam;
   RnnSizes sizes{};

@@ -30,7 +30,7 @@ class Helper {
   // A handle for a device that is only described, to be set like a descriptor; null when the library does not heed it.
   void* handle(const std::string& description);
 
-  // What cudnnGetRNNTempSpaceSizes says without a device; false when it says nothing.
+  // What cudnnGetRNNTempSpaceSizes says for the device of the query; false when it says nothing.
   bool rnn_sizes(const RnnQuery& query, const std::int32_t* lengths, RnnSizes* sizes);
 
  private:

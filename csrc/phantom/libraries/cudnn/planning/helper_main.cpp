@@ -28,6 +28,7 @@
 #include "libraries/cudnn/planning/planner.hpp"
 #include "libraries/cudnn/planning/processing_clusters.hpp"
 #include "libraries/cudnn/planning/protocol.hpp"
+#include "libraries/cudnn/planning/recurrent_spaces.hpp"
 #include "libraries/cudnn/status.hpp"
 
 using namespace xmem::phantom::cudnn;  // NOLINT: a program
@@ -175,42 +176,14 @@ void finalize(const Request& request) {
   answer(descriptor.status != kSuccess && status == kSuccess ? descriptor.status : status, {});
 }
 
-// A block of zeros stands for the handle: the sizes are computed from the descriptors before anything of the device is
-// looked at, and stay when that then fails (tried with 9.1, 9.8 and 9.20). Should another version follow a pointer in
-// it, this process ends, and the phantom goes on with its own estimate.
 void rnn_sizes(const std::string& payload) {
+  static auto* spaces = new RecurrentSpaces(library);
   RnnQuery query{};
   std::memcpy(&query, payload.data(), sizeof query);
   std::vector<std::int32_t> lengths(static_cast<std::size_t>(query.batch_size));
   std::memcpy(lengths.data(), payload.data() + sizeof query, lengths.size() * sizeof(std::int32_t));
-  static char blank_handle[1 << 16];
-  void *dropout = nullptr, *network = nullptr, *data = nullptr;
-  call("cudnnCreateDropoutDescriptor", &dropout);
-  call("cudnnCreateRNNDescriptor", &network);
-  call("cudnnCreateRNNDataDescriptor", &data);
-  if (query.dropout > 0) {
-    static char states[16];
-    call("cudnnRestoreDropoutDescriptor", dropout, static_cast<void*>(blank_handle), query.dropout,
-         static_cast<void*>(states), sizeof states, 0ULL);
-  }
-  const double padding = 0;
-  int status = call("cudnnSetRNNDescriptor_v8", network, query.algorithm, query.cell, query.bias, query.direction,
-                    query.input_mode, query.data_type, query.math_precision, query.math_type, query.input_size,
-                    query.hidden_size, query.projection_size, query.layers, dropout, query.flags);
-  if (status == kSuccess) {
-    status =
-        call("cudnnSetRNNDataDescriptor", data, query.data_type, query.layout, query.longest, query.batch_size,
-             query.vector_size, static_cast<const std::int32_t*>(lengths.data()), static_cast<const void*>(&padding));
-  }
   RnnSizes sizes{};
-  if (status == kSuccess) {
-    call("cudnnGetRNNTempSpaceSizes", static_cast<void*>(blank_handle), network, query.forward_mode, data, &sizes.work,
-         &sizes.reserve);
-    if (sizes.work == 0) status = kNotSupported;
-  }
-  call("cudnnDestroyRNNDataDescriptor", data);
-  call("cudnnDestroyRNNDescriptor", network);
-  call("cudnnDestroyDropoutDescriptor", dropout);
+  const int status = spaces->ask(query, lengths.data(), &sizes);
   answer(status, 0, &sizes, sizeof sizes);
 }
 

@@ -43,7 +43,9 @@ struct RnnQuery {
   std::uint32_t flags;
   std::int32_t layout, longest, batch_size, vector_size;
   std::int32_t forward_mode;
-  float dropout;  // between the layers
+  float dropout;                // between the layers
+  std::int32_t device_version;  // 900 for compute capability 9.0
+  std::int32_t multiprocessors;
 };
 
 struct RnnSizes {
