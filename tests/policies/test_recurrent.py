@@ -26,6 +26,7 @@ from xmem.trace.blocks import pair_blocks
 from xmem.trace.trace import read_trace
 
 MIB = 1 << 20
+HOPPER = (9, 0)
 
 LSTM = RecurrentCall(
     gates=4,
@@ -43,6 +44,7 @@ LSTM = RecurrentCall(
     drops=True,
     by_sequence=False,
     packed=False,
+    has_persistent=True,
     weights_bytes=(),
 )
 GRU = replace(LSTM, gates=3, layers=1, directions=2, drops=False)
@@ -77,13 +79,36 @@ def test_the_block_of_weights_has_two_biases_a_gate_even_where_the_layer_has_non
 
 
 def test_the_workspace_is_what_cudnn_answered() -> None:
-    assert work_bytes(LSTM) == 29_786_688
-    assert work_bytes(GRU) == 36_094_528
+    assert work_bytes(LSTM, HOPPER) == 29_786_688
+    assert work_bytes(GRU, HOPPER) == work_bytes(GRU, AMPERE.compute_capability) == 36_094_528
     one_layer = replace(LSTM, layers=1, drops=False)
-    assert work_bytes(one_layer) == 17_580_608
-    assert work_bytes(replace(one_layer, input_width=512)) == 23_781_952  # the backward's is larger
-    plain = replace(one_layer, gates=1, training=False)
-    assert work_bytes(plain) == 12_182_080  # without a backward
+    assert work_bytes(one_layer, HOPPER) == 17_580_608
+    assert work_bytes(replace(one_layer, input_width=512), HOPPER) == 23_781_952  # the backward's is larger
+    plain = replace(one_layer, gates=1, training=False, has_persistent=False)
+    assert work_bytes(plain, HOPPER) == 12_182_080  # without a backward
+
+
+def test_layers_in_one_direction_take_no_8_mib_each_on_ampere() -> None:
+    assert work_bytes(LSTM, AMPERE.compute_capability) == work_bytes(LSTM, HOPPER) - 2 * 8 * MIB == 13_009_472
+
+
+def test_the_backward_of_long_sequences_takes_more_steps_at_a_time_from_ampere_on() -> None:
+    long = replace(TAGGER, input_width=512, hidden=512, directions=1, drops=False)
+    assert work_bytes(long, HOPPER) == 117_703_424
+    assert work_bytes(long, (7, 5)) == 116_654_848
+
+
+def test_small_states_run_in_kernels_that_stay_on_the_gpu() -> None:
+    assert work_bytes(replace(LSTM, hidden=128, drops=False), HOPPER) == 32_571_968
+    assert work_bytes(replace(GRU, hidden=128), HOPPER) == 34_890_304
+    plain = replace(LSTM, gates=1, layers=1, drops=False, training=False)
+    assert work_bytes(plain, HOPPER) == 17_465_920
+
+
+def test_of_some_states_only_the_forward_does() -> None:
+    between = replace(LSTM, hidden=192, layers=1, drops=False)
+    assert work_bytes(between, HOPPER) == 30_917_184
+    assert work_bytes(between, HOPPER, backward=True) == 15_249_984
 
 
 TAGGER = replace(
@@ -101,15 +126,15 @@ TAGGER = replace(
 
 
 def test_the_workspace_of_two_directions_is_what_cudnn_answered() -> None:
-    assert work_bytes(TAGGER) == work_bytes(replace(TAGGER, drops=False)) == 151_520_000
-    assert work_bytes(replace(TAGGER, training=False, drops=False)) == 147_325_696
-    assert work_bytes(TAGGER, before_9_8=True) == 151_520_256
+    assert work_bytes(TAGGER, HOPPER) == work_bytes(replace(TAGGER, drops=False), HOPPER) == 151_520_000
+    assert work_bytes(replace(TAGGER, training=False, drops=False), HOPPER) == 147_325_696
+    assert work_bytes(TAGGER, HOPPER, before_9_8=True) == 151_520_256
     assert reserve_bytes(TAGGER) == 219_152_640
 
 
 def test_packed_sequences_are_not_copied_and_have_no_padding() -> None:
     packed = replace(TAGGER, steps=10 * 128 + 54 * 100, packed=True)
-    assert work_bytes(packed) == work_bytes(packed, before_9_8=True) == 110_346_496
+    assert work_bytes(packed, HOPPER) == work_bytes(packed, HOPPER, before_9_8=True) == 110_346_496
     assert reserve_bytes(replace(packed, drops=False)) == 177_848_576
     dropped = reserve_bytes(packed) - 177_848_576
     assert dropped == 2 * 128 * 64 * 2 * 256 // 8  # a bit for padding too
@@ -166,7 +191,7 @@ def step(
 
 def test_a_call_of_an_lstm_becomes_one_of_cudnn() -> None:
     after, _ = applied(ReplaceRecurrentLayers(), step())
-    work, reserve = work_bytes(SMALL), reserve_bytes(SMALL)
+    work, reserve = work_bytes(SMALL, AMPERE.compute_capability), reserve_bytes(SMALL)
     forward = after.select(after.alloc_ns < after.alloc_ns.min() + 50_000)
     assert forward.size_bytes.tolist() == [RESULT, STATE, STATE, work, reserve]
     assert forward.category[3] == Category.WORKSPACE
@@ -181,7 +206,7 @@ def test_a_call_of_an_lstm_becomes_one_of_cudnn() -> None:
 def test_the_gradients_of_all_weights_are_one_block_that_lives_as_long_as_they_do() -> None:
     after, _ = applied(ReplaceRecurrentLayers(), step())
     gradients = after.select(after.size_bytes == WEIGHTS)
-    temporary = after.select(after.size_bytes == work_bytes(SMALL))
+    temporary = after.select(after.size_bytes == work_bytes(SMALL, AMPERE.compute_capability))
     assert len(gradients) == 1
     assert gradients.free_ns[0] > temporary.free_ns.max()
 
@@ -229,8 +254,8 @@ def test_what_autocast_casts_is_one_call_of_cudnn_in_bfloat16_too() -> None:
     trace = step(item="c10::BFloat16", dims=four)
     trace.operator("aten::lstm", 5, 52, input_types=["float"], input_dims=four, concrete_inputs=VALUES)
     after, _ = applied(ReplaceRecurrentLayers(), trace)
-    cast = replace(SMALL, item_bytes=2, steps=16, batch=4)
-    assert work_bytes(cast) in after.size_bytes
+    cast = replace(SMALL, item_bytes=2, steps=16, batch=4, has_persistent=False)
+    assert work_bytes(cast, AMPERE.compute_capability) in after.size_bytes
     assert reserve_bytes(cast) in after.size_bytes
 
 
@@ -245,8 +270,8 @@ def test_calls_that_no_policy_replaces_widen_the_interval() -> None:
     )
     assert known.open_recurrent == (0, 0)
     less, more = unknown.open_recurrent
-    half = replace(SMALL, item_bytes=2)
-    assert more == less + reserve_bytes(half) + work_bytes(half)
+    half = replace(SMALL, item_bytes=2, has_persistent=False)
+    assert more == less + reserve_bytes(half) + work_bytes(half, AMPERE.compute_capability)
 
 
 @pytest.mark.parametrize(

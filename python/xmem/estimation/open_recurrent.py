@@ -15,13 +15,17 @@ from xmem.simulation.replay import Replay, Requests
 
 
 def open_of_recurrent_layers(
-    recorded: Recorded, workload: Workload, requests: Requests, replay: Replay
+    recorded: Recorded,
+    workload: Workload,
+    requests: Requests,
+    replay: Replay,
+    capability: tuple[int, int],
 ) -> tuple[int, int]:
     """Return how far below and above the estimate the peak may lie, in bytes; zeros where all is known.
 
     Of calls that no policy replaces, and of cells, which CUDA computes in one kernel each, the estimate has
     what the CPU keeps: in truth it may be nothing, or twice as much. Calls of cuDNN in bfloat16 add what
-    those of one iteration keep by the formulas.
+    those of one iteration keep by the formulas, on a GPU of this compute capability.
     """
     if not recorded.origin.on_cpu:
         return 0, 0
@@ -38,7 +42,8 @@ def open_of_recurrent_layers(
     held_bytes = int(workload.size_bytes[there][theirs].sum())
     calls = unmodelled_calls(operators)
     iterations = max(recorded.attribution.optimizer_steps, 1)
-    kept_bytes = sum(map(reserve_bytes, calls)) // iterations + max(map(work_bytes, calls), default=0)
+    works = (work_bytes(call, capability) for call in calls)  # without persistent kernels, in either pass
+    kept_bytes = sum(map(reserve_bytes, calls)) // iterations + max(works, default=0)
     return held_bytes, held_bytes + kept_bytes
 
 

@@ -166,7 +166,11 @@ def run_stages(
         ),
         convolution_workspaces=workspaces,
         open_recurrent=open_of_recurrent_layers(
-            observed.recorded, moved.workload, moved.requests, without_limit.replay
+            observed.recorded,
+            moved.workload,
+            moved.requests,
+            without_limit.replay,
+            moved.target.compute_capability,
         ),
         timings_s=clock.seconds,
         scaling=without_limit.scaling,

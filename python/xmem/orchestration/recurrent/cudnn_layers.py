@@ -30,6 +30,8 @@ RECURRENT_CALLS = {"aten::lstm": 4, "aten::gru": 3, "aten::rnn_tanh": 1, "aten::
 """Names, and how many gates a cell of each has."""
 _OF_CUDNN = frozenset({"float", "double", "c10::Half"})
 _BFLOAT16 = "c10::BFloat16"
+_WITH_PERSISTENT = frozenset({"float", "c10::Half"})
+"""Types of which cuDNN has kernels that stay on the GPU."""
 _SEED_BYTES = 8
 _STACK = "aten::stack"
 _CELLS = frozenset({"aten::lstm_cell", "aten::gru_cell"})
@@ -87,7 +89,7 @@ class _RecordedCall:
         made: Rows of the workload that are allocated inside, in order.
         result: The row with the states of all steps.
         states: Rows of the last states, one or, with an LSTM, two; fewer if they are not found.
-        work_bytes: Size of a workspace.
+        work_bytes: Sizes of the workspaces of the forward and of each of the two calls of the backward.
         ungiven_bytes: Sizes of the result and last states that no gradient reaches, in this order.
         nodes: Rows of the EventTable of its nodes in the backward, in order.
         made_backward: Rows of the workload that they allocate, in order.
@@ -98,7 +100,7 @@ class _RecordedCall:
     made: NDArray[np.intp]
     result: int
     states: tuple[int, ...]
-    work_bytes: int
+    work_bytes: tuple[int, int]
     ungiven_bytes: tuple[int, ...]
     nodes: NDArray[np.intp]
     made_backward: NDArray[np.intp]
@@ -179,6 +181,7 @@ def _recorded_calls(workload: Workload, context: Context) -> Iterator[_RecordedC
         of_node[of_call] = True
     made_by_node = rows_by_event(operators.enclosing(workload.operator, of_node))
     stacks = operators.rows_named({_STACK})
+    capability = context.target.compute_capability
     before_9_8 = bundled_with(context.target.torch_version).version < (9, 8)
     nothing = np.empty(0, np.intp)
     for (row, call), of_call in zip(calls_by_row.items(), nodes, strict=True):
@@ -194,6 +197,10 @@ def _recorded_calls(workload: Workload, context: Context) -> Iterator[_RecordedC
         results = inside[lasting & (size_bytes == call.result_bytes)]
         if len(results):
             result = int(results[-1])
+            forward, backward = (
+                work_bytes(call, capability, backward=in_backward, before_9_8=before_9_8)
+                for in_backward in (False, True)
+            )
             of_nodes = [made_by_node[node] for node in of_call.tolist() if node in made_by_node]
             yield _RecordedCall(
                 call=call,
@@ -201,7 +208,7 @@ def _recorded_calls(workload: Workload, context: Context) -> Iterator[_RecordedC
                 made=inside,
                 result=result,
                 states=tuple(states),
-                work_bytes=work_bytes(call, before_9_8=before_9_8),
+                work_bytes=(forward, backward),
                 ungiven_bytes=_ungiven(call, row, stacks, of_call, context),
                 nodes=of_call,
                 made_backward=np.sort(np.concatenate(of_nodes)) if of_nodes else nothing,
@@ -278,6 +285,7 @@ def _recurrent_call(operators: OperatorIndex, row: int, dtypes: frozenset[str]) 
         drops=training and layers > 1 and bool(inputs.number(first + 2)),
         by_sequence=not packed and by_sequence,
         packed=packed,
+        has_persistent=dtype in _WITH_PERSISTENT,
         weights_bytes=tuple(math.prod(weight) * size_bytes for weight in weights),
     )
 
@@ -327,7 +335,7 @@ def _replace_forward(
     held = {tape.new(call.result_bytes): recorded.result}
     states = [tape.new(size_bytes) for size_bytes in call.state_bytes]
     held.update(zip(states, recorded.states, strict=False))
-    categories = {tape.new(recorded.work_bytes): Category.WORKSPACE}
+    categories = {tape.new(recorded.work_bytes[0]): Category.WORKSPACE}
     if generator_bytes:
         categories[generator] = Category.WORKSPACE
     ends_ns = {}
@@ -374,7 +382,7 @@ def _replace_backward(rewriting: Rewriting, recorded: _RecordedCall, context: Co
         of_input = tape.new(call.input_bytes)
         for size_bytes in call.state_bytes:
             tape.new(size_bytes)
-        (work,) = frame.let("work", tape.new(recorded.work_bytes))
+        (work,) = frame.let("work", tape.new(recorded.work_bytes[1]))
         categories[work] = Category.WORKSPACE
     passed_on = lasting[~of_weights & (workload.size_bytes[lasting] == call.input_bytes)]
     if len(passed_on):
@@ -382,7 +390,7 @@ def _replace_backward(rewriting: Rewriting, recorded: _RecordedCall, context: Co
     if call.by_sequence:
         tape.new(call.input_bytes)
     of_all = tape.new(call.weight_space_bytes)
-    categories[tape.new(recorded.work_bytes)] = Category.WORKSPACE
+    categories[tape.new(recorded.work_bytes[1])] = Category.WORKSPACE
     in_place = [of_all] if call.biases else [tape.new(size_bytes) for size_bytes in call.weights_bytes]
     ends_ns.update(dict.fromkeys(in_place, gradients_end_ns))
     categories.update(dict.fromkeys(in_place, Category.GRADIENT if are_gradients else Category.TEMPORARY))

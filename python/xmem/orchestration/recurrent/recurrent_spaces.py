@@ -7,6 +7,8 @@ from xmem.devices.gpus import UNKNOWN_IS_LIKE, find_device
 from xmem.records import dataclass
 
 _LSTM_GATES, _GRU_GATES = 4, 3
+_AMPERE = 8
+"""Major compute capability; Ada's too."""
 _PSEUDO_LAYER_BYTES = 8 << 20
 _ALIGNMENT_BYTES = 32
 _HEAD_BYTES = 256
@@ -17,6 +19,15 @@ _STATES_BACKWARD = {(4, 1): 3, (3, 1): 1, (1, 1): 1, (4, 2): 10, (3, 2): 6, (1, 
 """By gates and directions: states of one step that each layer works on."""
 _STEPS_AT_ONCE = ((1, 32), (8, 16), (16, 8), (96, 4))
 """Most sequences, and how many steps a layer above the first takes at a time in the backward; else 2."""
+_STEPS_OF_LONG, _LONG_STEPS = 8, 128
+"""From compute capability 8.0 on it takes so many at least, of so long sequences."""
+_PERSISTENT_HIDDEN = {4: (192, 128), 3: (192, 128), 1: (384, 256)}
+"""By gates, largest state for which PyTorch asks for kernels that stay on the GPU, forward and backward."""
+_PERSISTENT_FORWARD = {4: 16, 3: 12, 1: 4}
+_PERSISTENT_BACKWARD = {4: 12, 3: 14, 1: 9}
+"""By gates, states of every step that these work on beside what the others do."""
+_PERSISTENT_STATES = {(4, 1): 4, (3, 1): 2, (1, 1): 2, (4, 2): 10, (3, 2): 6, (1, 2): 6}
+"""By gates and directions, in both passes: states of one step that each layer works on."""
 _FEWEST_STEPS_BETWEEN = 8
 _GENERATOR_BYTES_PER_THREAD = 24
 _LENGTHS_BYTES = 8
@@ -44,6 +55,7 @@ class RecurrentCall:
         drops: Whether elements between layers are dropped.
         by_sequence: Whether the input lies in order of sequences (`batch_first`), not of time.
         packed: Whether the sequences are packed, so that none is padded.
+        has_persistent: Whether cuDNN has kernels that stay on the GPU for its type: float32 and float16.
         weights_bytes: Size of each weight and bias, in order.
     """
 
@@ -62,6 +74,7 @@ class RecurrentCall:
     drops: bool
     by_sequence: bool
     packed: bool
+    has_persistent: bool
     weights_bytes: tuple[int, ...]
 
     @property
@@ -78,6 +91,11 @@ class RecurrentCall:
     def output_width(self) -> int:
         """Elements of a step's output in one direction."""
         return self.projection or self.hidden
+
+    def persists(self, *, backward: bool) -> bool:
+        """Whether PyTorch asks for kernels for small states (``get_algo`` of ``cudnn/RNN.cpp``)."""
+        fits = self.hidden <= _PERSISTENT_HIDDEN[self.gates][backward]
+        return self.has_persistent and fits and not self.packed and not self.projection
 
     @property
     def input_bytes(self) -> int:
@@ -134,48 +152,64 @@ def reserve_bytes(call: RecurrentCall) -> int:
     return size_bytes + _HEAD_BYTES
 
 
-def work_bytes(call: RecurrentCall, *, before_9_8: bool = False) -> int:
-    """Return the memory that forward and backward take while they run.
+def work_bytes(
+    call: RecurrentCall, capability: tuple[int, int], *, backward: bool = False, before_9_8: bool = False
+) -> int:
+    """Return the memory that a call takes while it runs.
 
-    8 MiB per layer and direction, the matrices, what the wider of both passes works on, and copies of all
-    that goes in and comes out, without padding, unless the sequences are packed. What cuDNN answers for its
-    standard algorithm, or up to 64 bytes less (`tests/phantom/machine/test_recurrent_spaces.py`).
+    8 MiB per layer and direction (on 8.x only of a single layer or two directions), the matrices, what the
+    wider of both passes works on, and copies of all that goes in and comes out, without padding, unless the
+    sequences are packed. What cuDNN answers, or up to 64 bytes less
+    (`tests/phantom/machine/test_recurrent_spaces.py`), and what 9.19 took on an H200 (bench/gpu/results,
+    libraries).
 
     Args:
         call: The call.
+        capability: Compute capability of the GPU.
+        backward: Whether it is the backward, for which PyTorch asks for other kernels than for the forward.
         before_9_8: Whether the cuDNN is an older one, as before torch 2.8: 9.1 notes more of each sequence.
     """
-    forward, backward = _forward_bytes(call), _backward_bytes(call) if call.training else 0
-    fixed = _aligned(call.pseudo_layers * _PSEUDO_LAYER_BYTES + call.matrix_bytes + _HEAD_BYTES)
+    persists = call.persists(backward=backward)
+    in_forward = _forward_bytes(call, persists=persists)
+    in_backward = _backward_bytes(call, capability, persists=persists) if call.training else 0
+    has_areas = capability[0] != _AMPERE or call.layers == 1 or call.directions == 2
+    areas_bytes = call.pseudo_layers * _PSEUDO_LAYER_BYTES if has_areas else 0
+    fixed = _aligned(areas_bytes + call.matrix_bytes + _HEAD_BYTES)
     if call.packed:
-        return fixed + max(forward, backward)
+        return fixed + max(in_forward, in_backward)
     copied = sum(_aligned(size) for size in (call.input_bytes, call.result_bytes))
     copied += sum(2 * _aligned(size) for size in call.state_bytes)
-    with_gradients = backward + 2 * copied if call.training else 0
+    with_gradients = in_backward + 2 * copied if call.training else 0
     lengths = _LENGTHS_BYTES_BEFORE_9_8 if before_9_8 else _LENGTHS_BYTES
-    return fixed + max(forward + copied, with_gradients) + _aligned(lengths * call.batch)
+    return fixed + max(in_forward + copied, with_gradients) + _aligned(lengths * call.batch)
 
 
-def _forward_bytes(call: RecurrentCall) -> int:
+def _forward_bytes(call: RecurrentCall, *, persists: bool) -> int:
     """Return the size of gates and states, and in two directions of the outputs of either."""
     projected = 1 if call.projection else 0
     if call.directions == 1:
-        gates = call.gates * min(call.steps, _GATED_STEPS * call.batch)
-        parts = [gates, projected * call.steps, call.steps if call.drops else 0]
+        at_once = call.steps if persists else min(call.steps, _GATED_STEPS * call.batch)
+        parts = [call.gates * at_once, projected * call.steps, call.steps if call.drops else 0]
     else:
         parts = [2 * call.gates * call.steps, (4 + 2 * projected) * call.steps]
-    return _parts_bytes(call, parts, _STATES_FORWARD)
+    if persists:
+        parts.append(_PERSISTENT_FORWARD[call.gates] * call.steps)
+    return _parts_bytes(call, parts, _PERSISTENT_STATES if persists else _STATES_FORWARD)
 
 
-def _backward_bytes(call: RecurrentCall) -> int:
+def _backward_bytes(call: RecurrentCall, capability: tuple[int, int], *, persists: bool) -> int:
     """Return the size of gradients; in one direction, layers above the first take some steps at a time."""
     projected = 1 if call.projection else 0
     given = _aligned(call.directions**2 * max(call.input_bytes, call.steps * call.hidden * call.item_bytes))
     if call.directions == 2:
         parts = [((2 if call.layers == 1 else 4) + 2 * projected) * call.steps]
+    elif persists:
+        parts = [(1 if call.layers == 1 else 2) * call.steps]
     else:
-        parts = [_steps_at_once(call), projected * call.steps]
-    return given + _parts_bytes(call, parts, _STATES_BACKWARD)
+        parts = [_steps_at_once(call, capability), projected * call.steps]
+    if persists:
+        parts.append(_PERSISTENT_BACKWARD[call.gates] * call.steps)
+    return given + _parts_bytes(call, parts, _PERSISTENT_STATES if persists else _STATES_BACKWARD)
 
 
 def _parts_bytes(call: RecurrentCall, parts: list[int], states: dict[tuple[int, int], int]) -> int:
@@ -185,10 +219,12 @@ def _parts_bytes(call: RecurrentCall, parts: list[int], states: dict[tuple[int, 
     return sum(_aligned(steps * width_bytes) for steps in (*parts, of_layers))
 
 
-def _steps_at_once(call: RecurrentCall) -> int:
+def _steps_at_once(call: RecurrentCall, capability: tuple[int, int]) -> int:
     if call.layers == 1:
         return call.steps
     found = next((steps for most, steps in _STEPS_AT_ONCE if call.batch <= most), 2)
+    if capability[0] >= _AMPERE and call.longest >= _LONG_STEPS:
+        found = max(found, _STEPS_OF_LONG)
     return min(call.steps, (found * call.layers + max(found, _FEWEST_STEPS_BETWEEN)) * call.batch)
 
 
