@@ -94,6 +94,48 @@ def test_streams_and_emptied_caches_are_replayed(python, tmp_path):
     assert estimate.measured.replay_agrees
 
 
+def test_a_recording_does_not_end_before_the_cuda_graph_that_it_warms_up_for(python, tmp_path):
+    script = tmp_path / "graph.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import sys, torch
+            model = torch.nn.Sequential(*[torch.nn.Linear(2048, 2048) for _ in range(4)]).cuda()
+            optimizer = torch.optim.Adam(model.parameters(), capturable=True)
+            x = torch.randn(8192, 2048, device="cuda")
+
+            def step():
+                optimizer.zero_grad(set_to_none=True)
+                model(x).sum().backward()
+                optimizer.step()
+
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                for _ in range(int(sys.argv[1])):
+                    step()
+            torch.cuda.current_stream().wait_stream(side)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                step()
+            for _ in range(1000):
+                graph.replay()
+                print("replayed", flush=True)
+            """
+        )
+    )
+    whole = run(python, tmp_path, script, "3", extent=Extent(until_end=True))[1]
+    for warm_ups in ("2", "11"):
+        result, estimate = run(python, tmp_path, script, warm_ups)
+        assert result.iterations == int(warm_ups) + 1
+        assert estimate.peak_reserved_bytes == whole.peak_reserved_bytes
+        assert estimate.peak_allocated_bytes == whole.peak_allocated_bytes
+    # It does not wait forever, and says so.
+    estimate = run(python, tmp_path, script, "40")[1]
+    assert estimate.peak_reserved_bytes < whole.peak_reserved_bytes
+    assert any("no graph was captured" in assumption for assumption in estimate.assumptions)
+
+
 def test_a_recording_that_takes_too_much_of_the_host_goes_on_without_operators(python, tmp_path):
     result, estimate = run(
         python,

@@ -158,8 +158,10 @@ def _install_phantom(settings: Settings) -> None:
     from .session import Session
     from .values import Values
     from .watching.flat_memory import name_flat_memory
+    from .watching.graph_warm_ups import GraphWarmUps
 
     session, patches = Session(settings), Patches()
+    session.graph_warm_ups = GraphWarmUps(session.graph_replayed)
     session.allocator = AllocatorRecord(session.assume, behind=settings.behind)
     session.allocator.install()
     session.values = Values(settings, session.spans, session.assume)

@@ -35,6 +35,7 @@ from .values.known import KnownValues
 from .watching.data_lengths import DataLengths
 from .watching.device_memory import running, usage
 from .watching.extent import Recording
+from .watching.graph_warm_ups import GraphWarmUps
 from .watching.spans import now_ns
 
 if TYPE_CHECKING:
@@ -65,6 +66,8 @@ class Session(RunNotes):
         self.streams: Callable[[int, int], dict[str, list[int]]] | None = None
         # Set where nothing is computed.
         self.values: KnownValues | None = None
+        # Set for a run on the phantom GPU: CUDA graphs need CUDA.
+        self.graph_warm_ups: GraphWarmUps | None = None
         self.absent: AbsentPeers | None = None
         self.state = State.IDLE
         self.progress = Progress(settings.workspace)
@@ -72,7 +75,9 @@ class Session(RunNotes):
         # with which torch refuses to swap the tensors of parameters (DTensors that move to the device).
         self._profiler = Profiler(settings.stacks, shapes=settings.mode != "phantom")
         self._size = RecordingSize()
-        self._extent = Recording(settings.extent, self.iterations, self._peak_bytes, self.assume)
+        self._extent = Recording(
+            settings.extent, self.iterations, self._peak_bytes, self.assume, self._warms_up_for_a_graph
+        )
         self._lengths = DataLengths(settings.extent.longest_batch, self.assume)
         self._lengths.install()
         self._process = os.getpid()
@@ -152,8 +157,16 @@ class Session(RunNotes):
         self.iterations.count_step(optimizer, skipped)
         if self.values is not None:
             self.values.stepped()
+        if self.graph_warm_ups is not None:
+            self.graph_warm_ups.stepped()
         self.progress.note(f"after {len(self.iterations.ends_ns())} iterations")
         self._advance()
+
+    def graph_replayed(self) -> None:
+        """Handle a replay of a CUDA graph of whole iterations."""
+        if self.state in _COUNTING:
+            self.progress.note(f"{self._iteration_now()}, after a replay of a CUDA graph")
+            self._advance()
 
     def thread_ends(self) -> None:
         """Handle the end of the calling thread. On the CPU the profiler follows one thread, and the recording
@@ -296,6 +309,9 @@ class Session(RunNotes):
             for row in self.allocator.peaks()
             for name in ("peak_reserved_bytes", "peak_allocated_bytes")
         )
+
+    def _warms_up_for_a_graph(self, replays: int) -> bool:
+        return self.graph_warm_ups is not None and self.graph_warm_ups.lead_to_a_graph(replays)
 
     # The end.
 

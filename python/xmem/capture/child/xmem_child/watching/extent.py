@@ -20,6 +20,10 @@ _STEADY_ITERATIONS = 2
 _MOST_UNTIL_STEADY = 64
 # Gradients are usually accumulated over fewer passes: from then on the user is told what we are waiting for.
 _PASSES_WITHOUT_STEP = 32
+_NO_GRAPH = (
+    "iterations ran on a stream of their own, as before the capture of a CUDA graph; no graph was captured "
+    "before the recording stopped, and one takes memory of its own: record more with --until-end"
+)
 
 
 class Recording:
@@ -30,6 +34,7 @@ class Recording:
         iterations: Iterations of the run.
         peak_bytes: Returns the most that the allocators held so far; None if that is not known.
         assume: Takes a sentence that the result should state.
+        warms_up: Returns whether a CUDA graph may follow, or was replayed less often than so many times.
     """
 
     def __init__(
@@ -38,17 +43,19 @@ class Recording:
         iterations: Iterations,
         peak_bytes: Callable[[], tuple[int, ...]] | None,
         assume: Callable[[str], None],
+        warms_up: Callable[[int], bool] = lambda _: False,
     ) -> None:
         self._extent = extent
         self._iterations = iterations
         self._peak_bytes = peak_bytes
         self._assume = assume
+        self._warms_up = warms_up
         self._peaks: list[tuple[int, ...]] = []
         self._warned = False
 
     def is_complete(self) -> bool:
-        """Return whether enough was seen. Called after each step, backward pass and call of an outermost
-        module."""
+        """Return whether enough was seen. Called after each step, backward pass, call of an outermost module
+        and replay of a CUDA graph."""
         extent, run = self._extent, self._iterations
         if extent.until_end:
             return False
@@ -77,11 +84,18 @@ class Recording:
 
     def _trained(self) -> bool:
         extent, run = self._extent, self._iterations
-        if not run.stepped(extent.iterations, _PATIENCE * extent.iterations):
+        most = _PATIENCE * extent.iterations
+        if not run.stepped(extent.iterations, most):
+            return False
+        warms_up = self._warms_up(extent.iterations)
+        if warms_up and not run.stepped(most, most):
             return False
         if extent.until_steady and not self._is_steady():
             return False
-        return not extent.with_eval or run.evaluations > 0
+        complete = not extent.with_eval or run.evaluations > 0
+        if complete and warms_up:
+            self._assume(_NO_GRAPH)
+        return complete
 
     def _is_steady(self) -> bool:
         """Return whether the last iterations brought no new peak, or so many did that waiting is given up."""
