@@ -248,6 +248,31 @@ def test_unique_elements_and_their_counts_are_of_one_size(python, unique, tmp_pa
     )
 
 
+@pytest.mark.parametrize(
+    ("indices", "least", "most"),
+    [
+        ("torch.randint(1000, (4096,), device='cuda')", 900, 1000),
+        ("(model(x)[0] * 1e9).long()", 4096, 4096),  # unknown: all differ
+    ],
+)
+def test_elements_of_sparse_tensors_are_added_up_where_they_meet(python, indices, least, most, tmp_path):
+    script = f"""
+        import torch
+        model = torch.nn.Linear(64, 4096).cuda()
+        table = torch.nn.Embedding(4096, 64, sparse=True).cuda()
+        optimizer = torch.optim.SparseAdam(table.parameters())
+        x = torch.randn(8, 64, device="cuda")
+        for _ in range(3):
+            optimizer.zero_grad()
+            table({indices}).sum().backward()
+            assert {least} <= table.weight.grad.coalesce()._nnz() <= {most}, table.weight.grad.coalesce()
+            optimizer.step()
+    """
+    _, estimate = run(python, tmp_path, script)
+    unknown = any("selects elements by GPU values" in assumption for assumption in estimate.assumptions)
+    assert unknown == (least == 4096)
+
+
 @pytest.mark.nightly
 def test_weights_are_not_initialized_unless_asked_for(python, tmp_path):
     script = """

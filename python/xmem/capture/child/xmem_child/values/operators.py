@@ -28,12 +28,13 @@ _KEY_SET = _C.DispatchKeySet(KEY)
 CPU_KEYS = _C.DispatchKeySet(_C.DispatchKey.CPU)
 
 # What a call may go to below this key; anything else (modes, subclasses, functorch) calls operators again.
-ON_GPU, ON_HOST, TRACED, AGAIN = range(4)
+ON_GPU, ON_HOST, TRACED, SPARSE, AGAIN = range(5)
 _GOES_TO = {
     _C.DispatchKey.CUDA: ON_GPU,
     _C.DispatchKey.CPU: ON_HOST,
     _C.DispatchKey.BackendSelect: ON_HOST,
     _C.DispatchKey.PythonDispatcher: TRACED,
+    _C.DispatchKey.SparseCUDA: SPARSE,
 }
 BELOW: dict[int, tuple[Any, int]] = {}
 """What ``below`` returned, by the bits of all keys; there are few different ones."""
@@ -54,11 +55,15 @@ _ARITHMETIC = re.compile(
     |gelu|silu|mish|softplus|elu|glu|hard|softmax|_loss|^cdist|^_cdist|sdp|dist$|sobol|addr$|addmv|jagged
     |_copy$|^empty|^new_empty|_test_|^to_|chol|svd|qr$|lu_|triangular|_fw_primal|_lazy_clone|^resolve|^lift|pin_
     |stft|window|qscheme|^q_|vulkan|col2im|im2col|shuffle|_assert|sym_|_version|^is_|^size|^stride|_nnpack
-    |^data$|^set_data|_backward$|output_nr|retains_grad|_coalesce|^_?indices|^_?values|prelu|logit|celu|rrelu
+    |^data$|^set_data|_backward$|output_nr|retains_grad|_coalesced|^_?indices|^_?values|prelu|logit|celu|rrelu
     |weight_int|fbgemm|_scaled|_int_mm|batch_dim|_cslt|_cufft|_use_|_pack_padded|_pad_packed|transformer
     |segment_reduce|_trilinear|_spdiags|binomial|_standard_gamma|_sample_dirichlet|_dirichlet""",
     re.VERBOSE,
 )
+
+
+# Operators of sparse tensors that have a kernel.
+_OF_SPARSE = frozenset({"_coalesce"})
 
 
 def is_arithmetic(base: str) -> bool:
@@ -315,10 +320,13 @@ class Registry:
 
     def _followed(self, operator: Operator, kernel: Kernel) -> Callable[..., Any]:
         on_host = operator.name in self._on_host
+        of_sparse = operator.name in _OF_SPARSE
 
         def call(keys: Any, *args: Any, **kwargs: Any) -> Any:
             keys, goes_to = BELOW.get(keys.raw_repr()) or below(keys)
             if goes_to == ON_GPU or (goes_to == ON_HOST and (on_host or _makes_on_gpu(kwargs))):
+                return self._call(operator, kernel, keys, args, kwargs)
+            if goes_to == SPARSE and of_sparse:
                 return self._call(operator, kernel, keys, args, kwargs)
             if goes_to == ON_HOST:
                 return operator.call_at(keys, args, kwargs)

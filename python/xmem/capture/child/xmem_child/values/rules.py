@@ -83,6 +83,7 @@ class Rules:
                 ("_unique2", "_unique", "unique_dim", "unique_consecutive", "unique_dim_consecutive"),
                 self._unique,
             ),
+            "_coalesce": self._coalesce,
             "masked_select": follow,
             "_index_put_impl_": self._put,
             **dict.fromkeys(
@@ -344,6 +345,17 @@ class Rules:
                 count = round(args[0].numel() * share)
                 found = found if share == natural else None
             return self._counted(count, found, operator, keys, args, kwargs)
+
+    def _coalesce(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
+        """Add up the elements of a sparse tensor that lie at one place; unknown places all differ."""
+        with unfollowed():
+            places = args[0]._indices()
+            known = self._values(places) if self._reads.chosen_here() is None else None
+            if known is not None:
+                count = known.unique(dim=1).size(1)
+            else:
+                count = round(places.size(1) * self._share(places, "coalesce", 1.0))
+            return self._counted(count, None, operator, keys, args, kwargs)
 
     def _of_library(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
         """Call an operator of a library, whose sizes may depend on values too (boxes that do not overlap)."""
