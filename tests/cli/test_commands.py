@@ -472,7 +472,7 @@ class TestGpus:
         assert known["rtx-3060"]["total_memory_bytes"] == 12_622_168_064
         assert known["rtx-3060"]["compute_capability"] == [8, 6]
         assert known["h100"]["total_memory_basis"] == "measured"
-        assert known["h200"]["total_memory_basis"] == "reported"
+        assert known["h200"]["total_memory_basis"] == "measured"
         assert known["mi300x"]["vendor"] == "AMD"
 
     def test_one_gpu_is_a_file_that_gpu_takes(self, tmp_path: Path) -> None:
