@@ -1,6 +1,7 @@
 #include "attribution/attribute.hpp"
 
 #include <algorithm>
+#include <future>
 #include <string>
 #include <string_view>
 
@@ -34,6 +35,8 @@ struct Surroundings {
   Nanoseconds step_end = 0;     // of the optimizer step
 };
 
+using Frames = std::vector<std::uint32_t>;  // open frames of modules, outermost first, and some that have closed
+
 class Attributor {
  public:
   Attributor(const trace::Trace& trace, const BlockTable& blocks)
@@ -63,9 +66,10 @@ class Attributor {
     result_.source_line.assign(size, NameId{});
     result_.host.assign(size, 0);
     step_end_.assign(size, 0);
+    std::future<void> freed = std::async([&] { at_free(memory); });  // beside the others, of which it needs nothing
     at_allocation();
     at_forward_link();
-    at_free(memory);
+    freed.get();
     categorize(blocks_, tensors, step_end_, result_);
     return std::move(result_);
   }
@@ -78,10 +82,11 @@ class Attributor {
       births.push_back({blocks_.thread[block], blocks_.alloc_ns[block], static_cast<std::uint32_t>(block)});
       result_.iteration[block] = iterations_.at(blocks_.alloc_ns[block]);
     }
-    sweep(births, [&](std::uint32_t block, const Surroundings& open) {
+    Frames frames;
+    sweep(births, frames, [&](std::uint32_t block, const Surroundings& open) {
       const bool on_engine = roles_.is_engine_thread(blocks_.thread[block]);
       result_.phase[block] = open.phases.phase(on_engine);
-      result_.module[block] = module_of(open);
+      result_.module[block] = module_of(open, frames);
       result_.source_line[block] = line_of(open);
       result_.host[block] = open.on_host ? 1 : 0;
       result_.operation[block] = open.operation;
@@ -100,8 +105,9 @@ class Attributor {
       const auto row = static_cast<std::size_t>(result_.forward_link[block]);
       links.push_back({events_.thread[row], events_.begin_ns[row], static_cast<std::uint32_t>(block)});
     }
-    sweep(links, [&](std::uint32_t block, const Surroundings& open) {
-      result_.module[block] = module_of(open);
+    Frames frames;
+    sweep(links, frames, [&](std::uint32_t block, const Surroundings& open) {
+      result_.module[block] = module_of(open, frames);
       if (const NameId line = line_of(open); !line.is_none()) result_.source_line[block] = line;
     });
   }
@@ -114,21 +120,22 @@ class Attributor {
       const auto row = static_cast<std::uint32_t>(block);
       deaths.push_back({thread_of_free(memory, block), blocks_.free_ns[block], row});
     }
-    sweep(deaths, [&](std::uint32_t block, const Surroundings& open) {
+    Frames frames;
+    sweep(deaths, frames, [&](std::uint32_t block, const Surroundings& open) {
       result_.free_phase[block] = open.phases.phase(roles_.is_engine_thread(thread_of_free(memory, block)));
     });
   }
 
   template <class Answer>
-  void sweep(std::vector<Instant>& instants, Answer answer) {
-    const auto enter = [this](Surroundings open, std::uint32_t row) {
-      enter_span(open, row);
+  void sweep(std::vector<Instant>& instants, Frames& frames, Answer answer) const {
+    const auto enter = [&](Surroundings open, std::uint32_t row) {
+      enter_span(open, frames, row);
       return open;
     };
     sweep_stacks<Surroundings>(events_, instants, enter, answer);
   }
 
-  void enter_span(Surroundings& open, std::uint32_t row) {
+  void enter_span(Surroundings& open, Frames& frames, std::uint32_t row) const {
     const SpanKind kind = events_.kind[row];
     const Role role = roles_[row];
     const auto at = static_cast<std::int32_t>(row);
@@ -138,8 +145,8 @@ class Attributor {
     if (kind == SpanKind::host) open.on_host = true;
     if (kind == SpanKind::module) open.module = at;
     if (kind == SpanKind::module_frame) {
-      frames_.resize(open.frames);  // without those of spans that have closed
-      frames_.push_back(row);
+      frames.resize(open.frames);  // without those of spans that have closed
+      frames.push_back(row);
       ++open.frames;
     }
     if (kind != SpanKind::operation) return;
@@ -155,7 +162,7 @@ class Attributor {
     return event < 0 ? blocks_.thread[block] : memory.thread[static_cast<std::size_t>(event)];
   }
 
-  NameId module_of(const Surroundings& open) {
+  NameId module_of(const Surroundings& open, const Frames& frames) {
     if (has_modules_) return open.module < 0 ? NameId{} : result_.modules.intern(name_of(open.module));
     path_.clear();
     for (std::size_t level = 0; level < open.frames; ++level) {
@@ -165,7 +172,7 @@ class Attributor {
         level = open.frames - kMostModules / 2 - 1;
         continue;
       }
-      path_ += trace_.names[events_.name[frames_[level]]].substr(kModulePrefix.size());
+      path_ += trace_.names[events_.name[frames[level]]].substr(kModulePrefix.size());
     }
     return path_.empty() ? NameId{} : result_.modules.intern(path_);
   }
@@ -195,7 +202,6 @@ class Attributor {
   bool has_modules_ = false;
   bool has_lines_ = false;
   std::string path_;
-  std::vector<std::uint32_t> frames_;  // open frames of modules, outermost first, and some that have closed
   std::vector<Nanoseconds> step_end_;  // of the optimizer step that a block is born in
   Attribution result_;
 };

@@ -22,7 +22,10 @@ std::vector<std::int32_t> operator_parents(const trace::EventTable& events) {
   return parents;
 }
 
-std::vector<std::int32_t> nearest_wanted(std::span<const std::int32_t> parents, std::span<const bool> wanted) {
+namespace {
+
+// One pass over all operators: parents come before their children.
+std::vector<std::int32_t> nearest_wanted_of_all(std::span<const std::int32_t> parents, std::span<const bool> wanted) {
   std::vector<std::int32_t> nearest(parents.size(), -1);
   for (std::size_t row = 0; row < parents.size(); ++row) {
     if (wanted[row]) {
@@ -32,6 +35,27 @@ std::vector<std::int32_t> nearest_wanted(std::span<const std::int32_t> parents, 
     }
   }
   return nearest;
+}
+
+}  // namespace
+
+std::vector<std::int32_t> nearest_wanted(std::span<const std::int32_t> parents, std::span<const bool> wanted,
+                                         std::span<const std::int32_t> rows) {
+  std::vector<std::int32_t> found(rows.size(), -1);
+  if (std::ranges::find(wanted, true) == wanted.end()) return found;
+  std::size_t steps = parents.size();  // climbing from each row costs more than one pass where many lie deep
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    std::int32_t row = rows[i];
+    for (; row >= 0 && !wanted[static_cast<std::size_t>(row)]; row = parents[static_cast<std::size_t>(row)]) {
+      if (steps-- == 0) {
+        const std::vector<std::int32_t> nearest = nearest_wanted_of_all(parents, wanted);
+        for (; i < rows.size(); ++i) found[i] = rows[i] < 0 ? -1 : nearest[static_cast<std::size_t>(rows[i])];
+        return found;
+      }
+    }
+    found[i] = row;
+  }
+  return found;
 }
 
 }  // namespace xmem::attribution

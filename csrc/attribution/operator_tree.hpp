@@ -13,8 +13,9 @@ namespace xmem::attribution {
 // that are not operators.
 std::vector<std::int32_t> operator_parents(const trace::EventTable& events);
 
-// The nearest wanted row for each: itself, or else the innermost wanted one of those that enclose it; -1 for none.
-// One pass: parents come before their children.
-std::vector<std::int32_t> nearest_wanted(std::span<const std::int32_t> parents, std::span<const bool> wanted);
+// The nearest wanted row for each of some rows: itself, or else the innermost wanted one of those that enclose it; -1
+// for none, and for a row of -1. In steps no more than twice as many as there are operators, however deep they lie.
+std::vector<std::int32_t> nearest_wanted(std::span<const std::int32_t> parents, std::span<const bool> wanted,
+                                         std::span<const std::int32_t> rows);
 
 }  // namespace xmem::attribution

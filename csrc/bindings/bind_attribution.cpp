@@ -2,6 +2,8 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
+
 #include "attribution/attribute.hpp"
 #include "attribution/operator_tree.hpp"
 #include "numpy_view.hpp"
@@ -10,18 +12,6 @@
 namespace xmem::bindings {
 namespace py = pybind11;
 using attribution::Attribution;
-
-namespace {
-
-template <class T>
-using Column = py::array_t<T, py::array::c_style | py::array::forcecast>;
-
-template <class T>
-std::span<const T> span_of(const Column<T>& column) {
-  return {column.data(), static_cast<std::size_t>(column.size())};
-}
-
-}  // namespace
 
 void register_attribution(py::module_& core) {
   const auto column = [](auto member) {
@@ -78,18 +68,20 @@ void register_attribution(py::module_& core) {
 
   core.def(
       "nearest_wanted",
-      [](const Column<std::int32_t>& parents, const Column<bool>& wanted) {
-        const std::span<const std::int32_t> of = span_of(parents);
+      [](const Column<std::int32_t>& parents, const Column<bool>& wanted, const Column<std::int32_t>& rows) {
+        const std::span<const std::int32_t> of = span_of(parents), from = span_of(rows);
         const std::span<const bool> which = span_of(wanted);
         if (of.size() != which.size()) throw std::invalid_argument("parents and wanted differ in length");
+        const auto is_row = [size = static_cast<std::int64_t>(of.size())](std::int32_t row) { return row < size; };
+        if (!std::ranges::all_of(from, is_row)) throw std::invalid_argument("a row lies beyond the last operator");
         std::vector<std::int32_t> nearest;
         {
           const py::gil_scoped_release release;
-          nearest = attribution::nearest_wanted(of, which);
+          nearest = attribution::nearest_wanted(of, which, from);
         }
         return py::array_t<std::int32_t>(static_cast<py::ssize_t>(nearest.size()), nearest.data());
       },
-      py::arg("parents"), py::arg("wanted"));
+      py::arg("parents"), py::arg("wanted"), py::arg("rows"));
 }
 
 }  // namespace xmem::bindings

@@ -1,6 +1,9 @@
-// xmem._core: pairing memory events into blocks.
+// xmem._core: pairing memory events into blocks, and comparing the blocks of two runs.
 #include <pybind11/pybind11.h>
 
+#include <stdexcept>
+
+#include "blocks/lifetimes.hpp"
 #include "blocks/pairing.hpp"
 #include "numpy_view.hpp"
 #include "register.hpp"
@@ -14,6 +17,19 @@ namespace {
 struct PairedBlocks {
   BlockTable table;
   trace::Diagnostics diagnostics;
+};
+
+// The arrays of a run: block, size, begin and end of each row.
+struct LifetimeColumns {
+  Column<std::int32_t> block;
+  Column<std::int64_t> size_bytes, alloc_ns, free_ns;
+
+  explicit LifetimeColumns(const py::tuple& columns)
+      : block(columns[0]), size_bytes(columns[1]), alloc_ns(columns[2]), free_ns(columns[3]) {
+    if (size_bytes.size() != block.size() || alloc_ns.size() != block.size() || free_ns.size() != block.size())
+      throw std::invalid_argument("columns of a run differ in length");
+  }
+  blocks::Lifetimes view() const { return {span_of(block), span_of(size_bytes), span_of(alloc_ns), span_of(free_ns)}; }
 };
 }  // namespace
 
@@ -44,6 +60,16 @@ void register_blocks(py::module_& core) {
         return paired;
       },
       py::arg("trace"), py::call_guard<py::gil_scoped_release>());
+
+  core.def(
+      "blocks_changed",
+      [](const py::tuple& before, const py::tuple& after) {
+        const LifetimeColumns old_columns(before), new_columns(after);
+        const blocks::Lifetimes old_lifetimes = old_columns.view(), new_lifetimes = new_columns.view();
+        const py::gil_scoped_release release;
+        return blocks::blocks_changed(old_lifetimes, new_lifetimes);
+      },
+      py::arg("before"), py::arg("after"));
 }
 
 const blocks::BlockTable& block_table_of(const py::handle& paired) {

@@ -21,14 +21,6 @@ namespace py = pybind11;
 
 namespace {
 
-template <class T>
-using Column = py::array_t<T, py::array::c_style | py::array::forcecast>;
-
-template <class T>
-std::span<const T> span_of(const Column<T>& column) {
-  return {column.data(), static_cast<std::size_t>(column.size())};
-}
-
 // simulation::Alternatives: list of each block, begin of each list, sizes.
 using AlternativeColumns = std::tuple<Column<std::int32_t>, Column<std::int64_t>, Column<Bytes>>;
 

@@ -1,4 +1,5 @@
-// A column of the core as a read-only NumPy array that keeps its owner alive. Nothing is copied.
+// A column of the core as a read-only NumPy array that keeps its owner alive, and NumPy's arrays as columns. Nothing is
+// copied, but for an array of another type or with gaps.
 #pragma once
 
 #include <pybind11/numpy.h>
@@ -40,6 +41,14 @@ pybind11::array numpy_view(std::span<const T> column, const pybind11::handle& ow
 template <class T>
 pybind11::array numpy_view(const std::vector<T>& column, const pybind11::handle& owner) {
   return numpy_view(std::span<const T>(column), owner);
+}
+
+template <class T>
+using Column = pybind11::array_t<T, pybind11::array::c_style | pybind11::array::forcecast>;
+
+template <class T>
+std::span<const T> span_of(const Column<T>& column) {
+  return {column.data(), static_cast<std::size_t>(column.size())};
 }
 
 }  // namespace xmem::bindings

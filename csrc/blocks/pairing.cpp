@@ -100,11 +100,18 @@ class Pairing {
 
   BlockTable table() const {
     BlockTable blocks;
+    reserve(blocks, born_before_.size() + allocated_.size());
     for (const std::int32_t event : born_before_) {
       append(blocks, {-1, event, memory_.time_ns[static_cast<std::size_t>(event)], kBornBefore}, event);
     }
     for (const Block& block : allocated_) append(blocks, block, block.alloc_event);
     return blocks;
+  }
+
+  static void reserve(BlockTable& blocks, std::size_t rows) {
+    const auto each = [rows](auto&... column) { (column.reserve(rows), ...); };
+    each(blocks.address, blocks.size_bytes, blocks.alloc_ns, blocks.free_ns, blocks.device_type, blocks.device_index,
+         blocks.thread, blocks.alloc_event, blocks.free_event, blocks.flags);
   }
 
   // `source` is the event that says what the block is.

@@ -19,6 +19,41 @@ void permute(std::vector<T>& column, const std::vector<std::uint32_t>& rows) {
   column = std::move(sorted);
 }
 
+// Where a file of a profiler is out of order, it is in long runs that are: what a thread did, or what another writer
+// put in front. A run as short as this is not worth a merge.
+constexpr std::size_t kShortRun = 64;
+
+// Merges neighbouring runs, given by the places where they begin and the end, until one is left.
+template <class Before>
+void merge_runs(std::vector<std::uint32_t>& rows, std::vector<std::size_t> edges, Before before) {
+  std::vector<std::uint32_t> merged(rows.size());
+  const auto at = [](std::vector<std::uint32_t>& column, std::size_t index) {
+    return column.begin() + static_cast<std::ptrdiff_t>(index);
+  };
+  while (edges.size() > 2) {
+    std::vector<std::size_t> left{0};
+    for (std::size_t i = 0; i + 1 < edges.size(); i += 2) {
+      const std::size_t end = edges[std::min(i + 2, edges.size() - 1)];
+      std::merge(at(rows, edges[i]), at(rows, edges[i + 1]), at(rows, edges[i + 1]), at(rows, end),
+                 at(merged, edges[i]), before);
+      left.push_back(end);
+    }
+    rows.swap(merged);
+    edges = std::move(left);
+  }
+}
+
+// Where the sorted runs of the rows begin, and the end.
+template <class Before>
+std::vector<std::size_t> edges_of_runs(const std::vector<std::uint32_t>& rows, Before before) {
+  std::vector<std::size_t> edges{0};
+  for (std::size_t i = 1; i < rows.size(); ++i) {
+    if (before(rows[i], rows[i - 1])) edges.push_back(i);
+  }
+  edges.push_back(rows.size());
+  return edges;
+}
+
 // `before` orders rows by everything but their occurrence.
 template <class Table, class Before>
 void sort_rows(Table& table, const std::vector<std::int64_t>& event_index, Before before) {
@@ -31,8 +66,14 @@ void sort_rows(Table& table, const std::vector<std::int64_t>& event_index, Befor
   };
   std::vector<std::uint32_t> rows(table.size());
   std::iota(rows.begin(), rows.end(), 0U);
-  if (std::ranges::is_sorted(rows, stands_before)) return;  // the profiler writes nearly sorted files
-  std::ranges::sort(rows, stands_before);
+  std::vector<std::size_t> edges = edges_of_runs(rows, stands_before);
+  const std::size_t runs = edges.size() - 1;
+  if (runs <= 1) return;
+  if (runs * kShortRun > rows.size()) {
+    std::ranges::sort(rows, stands_before);
+  } else {
+    merge_runs(rows, std::move(edges), stands_before);
+  }
   std::apply([&rows](auto&... column) { (permute(column, rows), ...); }, table.columns());
 }
 

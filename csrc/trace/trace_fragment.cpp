@@ -1,6 +1,7 @@
 #include "trace/trace_fragment.hpp"
 
 #include <algorithm>
+#include <future>
 #include <tuple>
 #include <utility>
 
@@ -63,7 +64,7 @@ void append(std::vector<T>& joined, const std::vector<T>& column, std::size_t be
 }
 
 // The rows of one column in the order of the file. The fragments' own are given back at once: no more than one column
-// exists twice at a time.
+// of a table exists twice at a time.
 template <class ColumnOf>
 auto join_column(std::vector<TraceFragment>& fragments, const Parts& parts, std::size_t Extent::* extent,
                  ColumnOf column_of) {
@@ -116,29 +117,46 @@ std::vector<SkippedKind> join_skipped(const std::vector<TraceFragment>& fragment
   return joined;
 }
 
+// The fragments as one, sorted. From the names on, spans and memory instants have nothing in common: each table is put
+// together by a thread of its own where the system gives one.
 TraceFragment join(std::vector<TraceFragment>& fragments) {
   TraceFragment joined;
   const Parts parts = parts_in_file_order(fragments);
   const auto names = join_strings(fragments, parts, &TraceFragment::names, &Extent::names, joined.names);
   const auto threads = join_strings(fragments, parts, &TraceFragment::threads, &Extent::threads, joined.threads);
+
+  std::future<void> spans = std::async([&] {
+    for (std::size_t i = 0; i < fragments.size(); ++i) {
+      EventTable& events = fragments[i].events;
+      for (NameId& name : events.name) name = renamed(names[i], name);
+      for (NameId& types : events.input_types) types = renamed(names[i], types);
+      for (NameId& inputs : events.inputs) inputs = renamed(names[i], inputs);
+      rename_threads(events.thread, threads[i]);
+    }
+    joined.events = join_table(fragments, parts, &TraceFragment::events, &Extent::spans);
+    joined.span_index = join_column(fragments, parts, &Extent::spans,
+                                    [](TraceFragment& fragment) -> auto& { return fragment.span_index; });
+    joined.events.sort(joined.span_index);
+  });
+
   for (std::size_t i = 0; i < fragments.size(); ++i) {
-    TraceFragment& fragment = fragments[i];
-    for (NameId& name : fragment.events.name) name = renamed(names[i], name);
-    for (NameId& types : fragment.events.input_types) types = renamed(names[i], types);
-    for (NameId& inputs : fragment.events.inputs) inputs = renamed(names[i], inputs);
-    rename_threads(fragment.events.thread, threads[i]);
-    rename_threads(fragment.memory.thread, threads[i]);
-    joined.diagnostics.add(fragment.diagnostics);
-    joined.event_count += fragment.event_count;
+    rename_threads(fragments[i].memory.thread, threads[i]);
+    joined.diagnostics.add(fragments[i].diagnostics);
+    joined.event_count += fragments[i].event_count;
   }
   joined.skipped = join_skipped(fragments, parts, names);
-  joined.events = join_table(fragments, parts, &TraceFragment::events, &Extent::spans);
   joined.memory = join_table(fragments, parts, &TraceFragment::memory, &Extent::memory);
-  joined.span_index = join_column(fragments, parts, &Extent::spans,
-                                  [](TraceFragment& fragment) -> auto& { return fragment.span_index; });
   joined.memory_index = join_column(fragments, parts, &Extent::memory,
                                     [](TraceFragment& fragment) -> auto& { return fragment.memory_index; });
+  joined.memory.sort(joined.memory_index);
+  spans.get();
   return joined;
+}
+
+TraceFragment sorted(TraceFragment fragment) {
+  fragment.events.sort(fragment.span_index);
+  fragment.memory.sort(fragment.memory_index);
+  return fragment;
 }
 
 std::vector<std::int32_t> processes_of(const StringTable& threads) {
@@ -158,9 +176,7 @@ TraceFragment::Extent TraceFragment::extent(std::int64_t window) const {
 }
 
 Trace assemble_trace(std::vector<TraceFragment> fragments) {
-  TraceFragment whole = fragments.size() == 1 ? std::move(fragments.front()) : join(fragments);
-  whole.events.sort(whole.span_index);
-  whole.memory.sort(whole.memory_index);
+  TraceFragment whole = fragments.size() == 1 ? sorted(std::move(fragments.front())) : join(fragments);
   Trace trace;
   trace.events = std::move(whole.events);
   trace.memory = std::move(whole.memory);

@@ -69,6 +69,10 @@ class PairedBlocks:
 
 def pair_blocks(trace: Trace) -> PairedBlocks: ...
 
+_Lifetimes = tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
+
+def blocks_changed(before: _Lifetimes, after: _Lifetimes) -> int: ...
+
 class Attribution:
     operator: NDArray[np.int32]
     root_operator: NDArray[np.int32]
@@ -95,7 +99,9 @@ def attribute(
     tensors_on_gpu: bool,
 ) -> Attribution: ...
 def operator_parents(trace: Trace) -> NDArray[np.int32]: ...
-def nearest_wanted(parents: NDArray[np.int32], wanted: NDArray[np.bool_]) -> NDArray[np.int32]: ...
+def nearest_wanted(
+    parents: NDArray[np.int32], wanted: NDArray[np.bool_], rows: NDArray[np.int32]
+) -> NDArray[np.int32]: ...
 
 # Sequence, allocators, simulation (csrc/bindings/bind_simulation.cpp).
 

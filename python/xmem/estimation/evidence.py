@@ -37,8 +37,7 @@ from xmem.run.job_settings import JobSettings, job_settings
 from xmem.run.recorded import Origin, Recorded
 from xmem.run.workload import Workload
 from xmem.simulation.alloc_conf import RULE_RELEASES, AllocatorOptions
-from xmem.simulation.replay import DeviceAction, Replay, RequestKind, Requests
-from xmem.simulation.replay import replay as replay_requests
+from xmem.simulation.replay import DeviceAction, Replay, RequestKind, Requests, peaks_reserved
 from xmem.simulation.stretches import highest_of_stretches
 from xmem.text.units import format_bytes
 from xmem.trace.attribution import CATEGORY_LABELS, Attribution, Phase, trains
@@ -162,7 +161,7 @@ class Witness:
         change = sign * taken[block]
         category = self.workload.category[block]
         peaks = {
-            label: int(np.cumsum(np.where(category == value, change, 0)).max())
+            label: int(np.cumsum(change[category == value]).max(initial=0))
             for value, label in enumerate(CATEGORY_LABELS)
         }
         return {label: peak for label, peak in peaks.items() if peak > 0}
@@ -295,9 +294,10 @@ def _sums(
     found, where = np.unique(keys, return_inverse=True)
     sums = np.zeros(len(found), np.int64)
     np.add.at(sums, where, bytes_)
-    for key, total in sorted(zip(found, sums, strict=True), key=lambda pair: -pair[1]):
+    order = np.argsort(-sums, kind="stable")
+    for key, total in zip(found[order].tolist(), sums[order].tolist(), strict=True):
         name = (names[key] if key >= 0 else "") or missing
-        totals[name] = totals.get(name, 0) + int(total)
+        totals[name] = totals.get(name, 0) + total
     return totals
 
 
@@ -370,16 +370,16 @@ def rules_of_release(settings: JobSettings, requests: Requests, ran: WithoutLimi
     if settings.names_torch or ran.unreplayed.allocator.seen_bytes:
         return
     taken = ran.replay.peak_reserved.bytes
-    peaks, tried = {}, [settings.options]
+    options_of: dict[str, AllocatorOptions] = {}
     for version in RULE_RELEASES:
         try:
             options = replace(settings, torch_version=version).options
         except ConfigError:  # a setting that this release does not have
             continue
-        if options not in tried:
-            tried.append(options)
-            peaks[version] = replay_requests(requests, options=options).peak_reserved.bytes
-    others = {version: peak for version, peak in peaks.items() if peak != taken}
+        if options not in (settings.options, *options_of.values()):
+            options_of[version] = options
+    peaks = peaks_reserved(requests, options_of.values())
+    others = {version: peak for version, peak in zip(options_of, peaks, strict=True) if peak != taken}
     if others:
         shown = ", ".join(f"{format_bytes(peak)} with those of {version}" for version, peak in others.items())
         yield (

@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from xmem import _core
 from xmem.errors import TraceError
 from xmem.records import dataclass
 from xmem.run.recorded import Recorded
@@ -43,9 +44,6 @@ class _Lifetimes(NamedTuple):
     @classmethod
     def of(cls, workload: Workload) -> _Lifetimes:
         return cls(workload.size_bytes, workload.alloc_ns, workload.free_ns)
-
-    def select(self, rows: NDArray[np.intp]) -> _Lifetimes:
-        return _Lifetimes(self.size_bytes[rows], self.alloc_ns[rows], self.free_ns[rows])
 
     def differing(self, other: _Lifetimes) -> int:
         """Count the rows, the same in both, whose size or lifetime differs."""
@@ -145,11 +143,10 @@ def _blocks_changed(before: Workload, after: Workload) -> int:
         return 0
     if after.block is before.block:
         return _Lifetimes.of(before).differing(_Lifetimes.of(after))
-    old, new = np.flatnonzero(before.block >= 0), np.flatnonzero(after.block >= 0)
-    row_of = np.full(int(before.block.max(initial=-1)) + 1, -1)
-    row_of[before.block[old]] = old
-    kept = row_of[after.block[new]]
-    dropped = len(old) - len(new)
-    added = (len(after) - len(new)) - (len(before) - len(old))
-    changed = _Lifetimes.of(before).select(kept).differing(_Lifetimes.of(after).select(new))
-    return changed + dropped + added
+    return _core.blocks_changed(_rows(before), _rows(after))
+
+
+def _rows(
+    workload: Workload,
+) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    return workload.block, *_Lifetimes.of(workload)

@@ -8,7 +8,7 @@ from dataclasses import field
 import numpy as np
 from numpy.typing import NDArray
 
-from xmem.orchestration.tape import Tape
+from xmem.orchestration.tape import Allocations
 from xmem.records import dataclass
 from xmem.run.workload import Workload, concatenated, made_by_policy
 from xmem.trace.attribution import Category, Phase
@@ -74,7 +74,7 @@ class Rewriting:
 
     def play(
         self,
-        tape: Tape,
+        played: Allocations,
         stretch: Stretch,
         *,
         recorded: Mapping[int, int] | None = None,
@@ -84,30 +84,30 @@ class Rewriting:
         """Put the allocations of a tape into a stretch.
 
         Args:
-            tape: Tape whose allocations are numbered as they come.
+            played: Allocations, numbered as they come.
             stretch: Stretch to play it in.
             recorded: Rows of allocations that the trace holds too, by number; they keep their ends and all
                 else that is known about them.
             ends_ns: Ends of allocations that the tape keeps, by number; the end of the stretch for others.
             categories: Categories of allocations that are not temporary, by number.
         """
-        died = np.array(tape.died, np.int64)
-        alloc_ns = stretch.times_ns(np.array(tape.born, np.int64), tape.events)
+        died = played.died
+        alloc_ns = stretch.times_ns(played.born, played.events)
         free_ns = np.where(
             died >= 0,
-            stretch.times_ns(died, tape.events),
-            np.where(np.array(tape.kept, np.bool_), NEVER, stretch.end_ns),
+            stretch.times_ns(died, played.events),
+            np.where(played.kept, NEVER, stretch.end_ns),
         )
-        for number, end_ns in (ends_ns or {}).items():
-            if died[number] < 0:
-                free_ns[number] = end_ns
+        numbers, until_ns = _columns(ends_ns)
+        open_ended = died[numbers] < 0
+        free_ns[numbers[open_ended]] = until_ns[open_ended]
         category = np.full(len(died), Category.TEMPORARY, np.int64)
-        for number, known in (categories or {}).items():
-            category[number] = known
+        numbers, known = _columns(categories)
+        category[numbers] = known
         new = np.ones(len(died), np.bool_)
-        for number, row in (recorded or {}).items():
-            self.alloc_ns[row] = alloc_ns[number]
-            new[number] = False
+        numbers, rows = _columns(recorded)
+        self.alloc_ns[rows] = alloc_ns[numbers]
+        new[numbers] = False
         same = {
             "phase": stretch.phase,
             "iteration": stretch.iteration,
@@ -118,7 +118,7 @@ class Rewriting:
         }
         self._added.append(
             {
-                "size_bytes": np.array(tape.size_bytes, np.int64)[new],
+                "size_bytes": played.size_bytes[new],
                 "alloc_ns": alloc_ns[new],
                 "free_ns": free_ns[new],
                 "category": category[new],
@@ -137,3 +137,10 @@ class Rewriting:
         columns = {name: np.concatenate([each[name] for each in self._added]) for name in names}
         added = made_by_policy(len(columns.get("size_bytes", ())), **columns)
         return concatenated([added, changed])
+
+
+def _columns(mapping: Mapping[int, int] | None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the keys and the values of a mapping."""
+    given = mapping or {}
+    count = len(given)
+    return np.fromiter(given, np.int64, count), np.fromiter(given.values(), np.int64, count)

@@ -4,7 +4,54 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import accumulate, chain
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xmem.records import dataclass
+
+
+@dataclass(frozen=True)
+class Allocations:
+    """What a tape holds: a row for each allocation, as they come.
+
+    Attributes:
+        size_bytes: int64.
+        born: int64, number of the allocation among all events.
+        died: int64, number of its free, -1 = never.
+        kept: bool, whether it is permanent.
+        events: Number of allocations and frees.
+    """
+
+    size_bytes: NDArray[np.int64]
+    born: NDArray[np.int64]
+    died: NDArray[np.int64]
+    kept: NDArray[np.bool_]
+    events: int
+
+    @classmethod
+    def in_turn(cls, tapes: Sequence[Allocations], order: NDArray[np.intp]) -> Allocations:
+        """Return tapes that have ended, one after the other.
+
+        Args:
+            tapes: Each tape once.
+            order: The index of each tape that is played, in order; one may be played any number of times.
+        """
+        if not len(order):
+            return Tape().allocations()
+        lengths = np.array([len(tape.born) for tape in tapes])
+        played = lengths[order]
+        ends = np.cumsum(played)
+        rows = np.repeat(np.cumsum(lengths)[order] - ends, played) + np.arange(ends[-1])
+        events = np.array([tape.events for tape in tapes])[order]
+        begins = np.repeat(np.cumsum(events) - events, played)
+        size_bytes, born, died, kept = (
+            np.concatenate([getattr(tape, column) for tape in tapes])[rows]
+            for column in ("size_bytes", "born", "died", "kept")
+        )
+        return cls(
+            size_bytes, begins + born, np.where(died < 0, died, begins + died), kept, int(events.sum())
+        )
 
 
 class Tape:
@@ -52,24 +99,15 @@ class Tape:
                 self.died[value] = self.events
                 self.events += 1
 
-    @classmethod
-    def joined(cls, tapes: Sequence[Tape]) -> Tape:
-        """Return tapes that have ended, one after the other."""
-        begins = [0, *accumulate(tape.events for tape in tapes)]
-        joined = cls()
-        joined.size_bytes = list(chain.from_iterable(tape.size_bytes for tape in tapes))
-        joined.born = [
-            begin + event for begin, tape in zip(begins, tapes, strict=False) for event in tape.born
-        ]
-        joined.died = [
-            event if event < 0 else begin + event
-            for begin, tape in zip(begins, tapes, strict=False)
-            for event in tape.died
-        ]
-        joined.kept = list(chain.from_iterable(tape.kept for tape in tapes))
-        joined.events = begins[-1]
-        joined._references = list(chain.from_iterable(tape._references for tape in tapes))
-        return joined
+    def allocations(self) -> Allocations:
+        """Return what it holds so far as columns."""
+        return Allocations(
+            np.array(self.size_bytes, np.int64),
+            np.array(self.born, np.int64),
+            np.array(self.died, np.int64),
+            np.array(self.kept, np.bool_),
+            self.events,
+        )
 
     @contextmanager
     def frame(self, *names: str) -> Iterator[Frame]:

@@ -62,8 +62,7 @@ class OperatorIndex:
             rows: int32 rows of the EventTable, -1 = none.
             wanted: bool, one per EventTable row.
         """
-        nearest = np.append(_core.nearest_wanted(self.parent, wanted), np.int32(-1))
-        return nearest[rows]
+        return _core.nearest_wanted(self.parent, wanted, np.asarray(rows, np.int32))
 
     def in_backward(self, rows: NDArray[np.int32]) -> NDArray[np.bool_]:
         """Return for each operator row whether autograd's engine runs it."""
@@ -114,6 +113,15 @@ class OperatorIndex:
         """Return the shapes and plain values that an operator was given; None if the trace does not say."""
         other = None if self._other is None else self._other.of(row)
         return self._recorded.of(row) if other is None else other
+
+    def written_inputs(self, rows: NDArray[np.integer]) -> NDArray[np.int64]:
+        """Return a number for the inputs and dtypes of each operator: equal where the trace writes the same
+        of two. Operators whose inputs come from elsewhere have one each."""
+        if self._other is not None:
+            return np.asarray(rows, np.int64)
+        inputs = self.events.inputs[rows].astype(np.int64)
+        written: NDArray[np.int64] = (inputs + 1) * (len(self.trace.names) + 1) + self.events.input_types[rows]
+        return written
 
     def input_types(self, row: int) -> list[str]:
         """Return the dtypes of an operator's inputs as the profiler writes them (``float``); empty =

@@ -89,6 +89,8 @@ class Workload:
 
     def select(self, rows: NDArray[np.bool_] | NDArray[np.intp]) -> Workload:
         """Return the workload of some of the rows."""
+        if rows.dtype == np.bool_:
+            rows = np.flatnonzero(rows)  # a mask would be searched again for each column
         columns = {name: getattr(self, name)[rows] for name in COLUMNS}
         return Workload(**columns, choices=self.choices)
 
@@ -191,11 +193,13 @@ def concatenated(parts: Sequence[Workload]) -> Workload:
     """
     choices = {part.choices for part in parts if part.choices}
     assert len(choices) <= 1
-    order = np.argsort(np.concatenate([part.alloc_ns for part in parts]), kind="stable")
-    return Workload(
-        **{name: np.concatenate([getattr(part, name) for part in parts])[order] for name in COLUMNS},
+    joined = Workload(
+        **{name: np.concatenate([getattr(part, name) for part in parts]) for name in COLUMNS},
         choices=next(iter(choices), ()),
     )
+    if (joined.alloc_ns[1:] >= joined.alloc_ns[:-1]).all():
+        return joined
+    return joined.select(np.argsort(joined.alloc_ns, kind="stable"))
 
 
 def workload_of(

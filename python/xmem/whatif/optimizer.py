@@ -98,13 +98,12 @@ def _insert(run: ChangedRun, tape: Tape, at_ns: int, iteration: int) -> ChangedR
     if not tape.size_bytes:
         return run
     run = run.with_room(at_ns, tape.events)
-    born, died, kept = np.array(tape.born), np.array(tape.died), np.array(tape.kept)
-    category = np.where(kept, Category.OPTIMIZER_STATE, Category.TEMPORARY)
+    made = tape.allocations()
     return run.with_blocks(
-        size_bytes=np.array(tape.size_bytes),
-        alloc_ns=at_ns + born,
-        free_ns=np.where(died < 0, NEVER, at_ns + died),
-        category=category,
-        phase=np.full(len(kept), Phase.OPTIMIZER_STEP if iteration >= 0 else Phase.OTHER),
-        iteration=np.full(len(kept), iteration),
+        size_bytes=made.size_bytes,
+        alloc_ns=at_ns + made.born,
+        free_ns=np.where(made.died < 0, NEVER, at_ns + made.died),
+        category=np.where(made.kept, Category.OPTIMIZER_STATE, Category.TEMPORARY),
+        phase=np.full(len(made.kept), Phase.OPTIMIZER_STEP if iteration >= 0 else Phase.OTHER),
+        iteration=np.full(len(made.kept), iteration),
     )

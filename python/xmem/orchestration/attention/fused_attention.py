@@ -222,7 +222,7 @@ def _replace(
     rewriting.drop([row for row in recorded.made.tolist() if row != result])
     rewriting.resize(result, tape.size_bytes[forward.result])
     rewriting.play(
-        tape,
+        tape.allocations(),
         Stretch(
             begin_ns=begin_ns,
             end_ns=end_ns,
@@ -308,7 +308,7 @@ def _replace_backward(
     rewriting.drop(sorted(dropped))
     _hold_incoming(rewriting, recorded, begin_ns, end_ns)
     rewriting.play(
-        tape,
+        tape.allocations(),
         Stretch(
             begin_ns=begin_ns,
             end_ns=end_ns,

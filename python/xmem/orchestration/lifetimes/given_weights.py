@@ -89,17 +89,13 @@ def input_bytes(context: Recorded, rows: Iterable[int], place: int) -> list[int]
     """Return the bytes of a tensor that each operator was given, 0 where the trace does not say, or says what
     no device holds."""
     operators = context.operators
-    known: dict[
-        tuple[int, int], tuple[object, object, int]
-    ] = {}  # equal inputs are one object, which it keeps
-    sizes = []
-    for row in rows:
-        inputs, types = operators.inputs(row), operators.input_types(row)
-        same = id(inputs), id(types)
-        if same not in known:
-            known[same] = inputs, types, _bytes_of(inputs, types, place)
-        sizes.append(known[same][2])
-    return sizes
+    asked = np.fromiter(rows, np.int64)
+    sizes: dict[int, int] = {}  # steps repeat: few inputs differ
+    written = operators.written_inputs(asked).tolist()
+    for row, same in zip(asked.tolist(), written, strict=True):
+        if same not in sizes:
+            sizes[same] = _bytes_of(operators.inputs(row), operators.input_types(row), place)
+    return [sizes[same] for same in written]
 
 
 def _bytes_of(inputs: Inputs | None, types: Sequence[str], place: int) -> int:

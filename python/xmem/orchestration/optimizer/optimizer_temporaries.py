@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from xmem.orchestration.optimizer.optimizer_steps import ALGORITHMS, FOREACH, Parameter, Step
 from xmem.orchestration.rewriting import Rewriting, Stretch
-from xmem.orchestration.tape import Tape
+from xmem.orchestration.tape import Allocations, Tape
 from xmem.records import dataclass
 from xmem.run.operators import ANNOTATION, OPERATOR
 from xmem.run.recorded import Context
@@ -73,18 +73,18 @@ class ReplaceOptimizerTemporaries:
             return workload  # a capture has made the choice that CUDA makes
         rewriting = Rewriting(workload)
         changed = False
-        first: dict[str, tuple[list[int], list[int]]] = {}
+        first: dict[str, tuple[NDArray[np.int64], list[int]]] = {}
         for step in _steps(workload, context):
             algorithm = ALGORITHMS.get(step.name)
             if algorithm is None or step.lists or algorithm.implementations[0] != FOREACH:
                 continue
             if len(step.parameter_bytes) == 0:
                 continue
-            sizes = step.parameter_bytes.tolist()
+            sizes = step.parameter_bytes
             if len(step.state):
                 first[step.name] = sizes, _groups(step)
             told, groups = first.get(step.name, (sizes, []))
-            _replace(rewriting, step, told if sorted(told) == sorted(sizes) else sizes, groups)
+            _replace(rewriting, step, told if _same_in_some_order(told, sizes) else sizes, groups)
             changed = True
         return rewriting.finish() if changed else workload
 
@@ -205,10 +205,14 @@ def _parameters(
             continue
         by_parameter = made.reshape(-1, each)
         alike = (by_parameter == by_parameter[:, :1]).all()
-        if alike and sorted(by_parameter[:, 0].tolist()) == sorted(sizes.tolist()):
+        if alike and _same_in_some_order(by_parameter[:, 0], sizes):
             sizes = by_parameter[:, 0]
             break
     return sizes
+
+
+def _same_in_some_order(one: NDArray[np.int64], other: NDArray[np.int64]) -> bool:
+    return np.array_equal(np.sort(one), np.sort(other))
 
 
 def _groups(step: _Recorded) -> list[int]:
@@ -237,7 +241,7 @@ def _options(step: _Recorded) -> frozenset[str]:
     return frozenset(options)
 
 
-def _replace(rewriting: Rewriting, step: _Recorded, sizes: Sequence[int], groups: Sequence[int]) -> None:
+def _replace(rewriting: Rewriting, step: _Recorded, sizes: NDArray[np.int64], groups: Sequence[int]) -> None:
     workload = rewriting.workload
     options = _options(step)
     if step.name == "sgd" and len(step.state):
@@ -245,39 +249,39 @@ def _replace(rewriting: Rewriting, step: _Recorded, sizes: Sequence[int], groups
     if sum(groups) != len(sizes):
         groups = [len(sizes)]
     state = step.state
-    tape = _tape(step.name, sizes, groups, options, fresh=len(state) > 0)
-    kept = [
-        number for number, keeps in enumerate(tape.kept) if keeps and tape.size_bytes[number] > _NUMBER_BYTES
-    ]
+    played = _step_of_groups(step.name, sizes, groups, options, fresh=len(state) > 0)
+    kept = np.flatnonzero(played.kept & (played.size_bytes > _NUMBER_BYTES))
     begin_ns = step.begin_ns
-    if [tape.size_bytes[number] for number in kept] == workload.size_bytes[state].tolist():
-        recorded = dict(zip(kept, state.tolist(), strict=True))
+    if np.array_equal(played.size_bytes[kept], workload.size_bytes[state]):
+        recorded = dict(zip(kept.tolist(), state.tolist(), strict=True))
     else:
         # state that is not understood stays where it is, and temporaries come behind it
         recorded = {}
-        tape = _tape(step.name, sizes, groups, options, fresh=False)
+        played = _step_of_groups(step.name, sizes, groups, options, fresh=False)
         begin_ns = int(workload.alloc_ns[state[-1]]) + 1
-    numbers = {number for number, keeps in enumerate(tape.kept) if keeps} - set(recorded)
     iteration = int(workload.iteration[step.made[0]]) if len(step.made) else -1
     rewriting.drop(step.temporary.tolist())
     rewriting.play(
-        tape,
+        played,
         Stretch(begin_ns=begin_ns, end_ns=step.end_ns, phase=Phase.OPTIMIZER_STEP, iteration=iteration),
         recorded=recorded,
-        categories=dict.fromkeys(numbers, Category.OPTIMIZER_STATE),
+        categories=dict.fromkeys(np.flatnonzero(played.kept).tolist(), Category.OPTIMIZER_STATE),
     )
 
 
-def _tape(
-    name: str, sizes: Sequence[int], groups: Sequence[int], options: frozenset[str], *, fresh: bool
-) -> Tape:
-    rest = iter(sizes)
-    return Tape.joined([_tape_of_group(name, tuple(islice(rest, count)), options, fresh) for count in groups])
+def _step_of_groups(
+    name: str, sizes: NDArray[np.int64], groups: Sequence[int], options: frozenset[str], *, fresh: bool
+) -> Allocations:
+    """Return what a step allocates for all parameters, in groups of so many."""
+    number_of: dict[tuple[int, ...], int] = {}  # groups of the same sizes are one
+    rest = iter(sizes.tolist())
+    order = [number_of.setdefault(tuple(islice(rest, count)), len(number_of)) for count in groups]
+    each = [_step_of_group(name, group, options, fresh) for group in number_of]
+    return Allocations.in_turn(each, np.array(order, np.intp))
 
 
-# Steps repeat, and so do groups within a step: those of one parameter each are of a few sizes.
-@lru_cache(maxsize=1024)
-def _tape_of_group(name: str, sizes: tuple[int, ...], options: frozenset[str], fresh: bool) -> Tape:
+@lru_cache(maxsize=1024)  # steps repeat
+def _step_of_group(name: str, sizes: tuple[int, ...], options: frozenset[str], fresh: bool) -> Allocations:
     """Return what a step allocates for a parameter group: it lets go of everything that is not state."""
     parameters = [
         Parameter(name=str(number), shape=None, size_bytes=size, dtype="float32", group=0, gradient=-1)
@@ -286,4 +290,4 @@ def _tape_of_group(name: str, sizes: tuple[int, ...], options: frozenset[str], f
     without_state = frozenset(parameter.name for parameter in parameters) if fresh else frozenset()
     tape = Tape()
     ALGORITHMS[name].step(tape, Step(parameters, without_state, FOREACH, options))
-    return tape
+    return tape.allocations()

@@ -348,7 +348,7 @@ def _replace_forward(
             ends_ns[reserve] = int(workload.free_ns[recorded.result])
     rewriting.drop([row for row in recorded.made.tolist() if row not in held.values()])
     rewriting.play(
-        tape,
+        tape.allocations(),
         _stretch(rewriting, recorded, span, Phase(int(workload.phase[recorded.result])), recorded.row),
         recorded=held,
         ends_ns=ends_ns,
@@ -396,7 +396,7 @@ def _replace_backward(rewriting: Rewriting, recorded: _RecordedCall, context: Co
     categories.update(dict.fromkeys(in_place, Category.GRADIENT if are_gradients else Category.TEMPORARY))
     rewriting.drop([row for row in made.tolist() if row not in held.values()])
     rewriting.play(
-        tape,
+        tape.allocations(),
         _stretch(rewriting, recorded, span, Phase.BACKWARD, int(recorded.nodes[0])),
         recorded=held,
         ends_ns=ends_ns,
