@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from training_sample import training
+from xmem.cli.exit_codes import ExitCode
 
 # Of other packages, each heavy, and needed by few commands.
 _HEAVY = {"torch", "pydantic", "pandas", "rich", "jinja2", "ray", "matplotlib", "concurrent.futures"}
@@ -33,7 +37,7 @@ def imported(*arguments: str) -> set[str]:
         "import atexit, json, sys\n"
         "before = set(sys.modules)\n"  # also what .pth files of the environment import
         "atexit.register(lambda: print(json.dumps(sorted(set(sys.modules) - before)), file=sys.stderr))\n"
-        "from xmem.cli.main import main\n"
+        "from xmem.cli.start import main\n"
         "main()\n"
     )
     command = [sys.executable, "-c", script, *arguments]
@@ -45,9 +49,36 @@ def imported(*arguments: str) -> set[str]:
 
 def test_the_version_needs_no_numpy_and_no_command() -> None:
     modules = imported("--version")
-    assert modules.isdisjoint(_HEAVY | {"numpy", "xmem._core", "importlib.metadata", "email"})
-    ours = {name.removeprefix("xmem.") for name in modules if name.startswith("xmem.")}
-    assert ours == {"cli", "cli.main", "cli.exit_codes", "cli.plain_values", "errors", "printable"}
+    assert modules.isdisjoint(_HEAVY | {"numpy", "typer", "importlib.metadata", "email"})
+    assert {name for name in modules if name.startswith("xmem.")} == {"xmem.cli", "xmem.cli.start"}
+
+
+def test_the_help_needs_no_estimate() -> None:
+    modules = imported("--help")
+    assert modules.isdisjoint({"torch", "pydantic", "pandas", "ray", "matplotlib", "importlib.metadata"})
+    assert "xmem.estimation.pipeline" not in modules
+
+
+@pytest.mark.parametrize("option", ["--version", "--help"])
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="has no device that is always full")
+def test_what_cannot_be_written_is_an_error(option: str) -> None:
+    command = [sys.executable, "-m", "xmem.cli.start", option]
+    with Path("/dev/full").open("w") as full:
+        process = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert process.returncode == ExitCode.BAD_INPUT
+    assert "cannot write: No space left on device" in process.stderr
+
+
+@pytest.mark.parametrize("option", ["--version", "--help"])
+def test_what_nobody_reads_ends_as_a_closed_pipe(option: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "xmem.cli.start", option]
+    try:
+        process = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    finally:
+        os.close(writer)
+    assert (process.returncode, process.stderr) == (ExitCode.BROKEN_PIPE, "")
 
 
 def test_an_estimate_as_json_imports_what_it_needs(tmp_path: Path) -> None:

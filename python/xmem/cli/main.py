@@ -9,7 +9,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from functools import cache
 from importlib import import_module
 from typing import Annotated, Any
@@ -59,6 +59,46 @@ def _command(name: str) -> Any:
     return typer.main.get_command(alone)
 
 
+@contextmanager
+def _errors_as_statuses() -> Iterator[None]:
+    """Turn what goes wrong into a message on stderr and an exit status.
+
+    Raises:
+        typer.Exit: Something went wrong.
+    """
+    try:
+        try:
+            with (
+                redirect_stdout(PrintableStream(sys.stdout)),
+                redirect_stderr(PrintableStream(sys.stderr)),
+            ):
+                yield
+        finally:
+            # Here, while it can still be handled: a closed pipe would otherwise show at interpreter exit.
+            sys.stdout.flush()
+    except XmemError as error:
+        typer.echo(f"xmem-fast: {printable(str(error))}", err=True)
+        usage = isinstance(error, ConfigError)
+        raise typer.Exit(ExitCode.USAGE if usage else ExitCode.BAD_INPUT) from error
+    except KeyboardInterrupt as error:
+        typer.echo("xmem-fast: interrupted", err=True)
+        raise typer.Exit(ExitCode.INTERRUPTED) from error
+    except BrokenPipeError as error:
+        # The reader is gone; buffered output must not fail again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(ExitCode.BROKEN_PIPE) from error
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+            if error.filename is None:
+                raise
+            named = f"{reprlib.repr(os.fspath(error.filename))} cannot be used ({error.strerror})"
+            typer.echo(f"xmem-fast: {named}; check the path", err=True)
+            raise typer.Exit(ExitCode.BAD_INPUT) from error
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        typer.echo(f"xmem-fast: cannot write: {error.strerror}; free some space and run it again", err=True)
+        raise typer.Exit(ExitCode.BAD_INPUT) from error
+
+
 class _Commands(TyperGroup):
     """Commands whose exceptions become a message on stderr and an exit status."""
 
@@ -70,40 +110,14 @@ class _Commands(TyperGroup):
         """Return the parameters, with that of the help."""
         return pass_plain_values(super().get_params(ctx))
 
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        """Read the options; the help and the version are printed here."""
+        with _errors_as_statuses():
+            return super().make_context(*args, **kwargs)
+
     def invoke(self, ctx: Any) -> Any:
-        try:
-            try:
-                with (
-                    redirect_stdout(PrintableStream(sys.stdout)),
-                    redirect_stderr(PrintableStream(sys.stderr)),
-                ):
-                    return super().invoke(ctx)
-            finally:
-                # Here, while it can still be handled: a closed pipe would otherwise show at interpreter exit.
-                sys.stdout.flush()
-        except XmemError as error:
-            typer.echo(f"xmem-fast: {printable(str(error))}", err=True)
-            usage = isinstance(error, ConfigError)
-            raise typer.Exit(ExitCode.USAGE if usage else ExitCode.BAD_INPUT) from error
-        except KeyboardInterrupt as error:
-            typer.echo("xmem-fast: interrupted", err=True)
-            raise typer.Exit(ExitCode.INTERRUPTED) from error
-        except BrokenPipeError as error:
-            # The reader is gone; buffered output must not fail again at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(ExitCode.BROKEN_PIPE) from error
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
-                if error.filename is None:
-                    raise
-                named = f"{reprlib.repr(os.fspath(error.filename))} cannot be used ({error.strerror})"
-                typer.echo(f"xmem-fast: {named}; check the path", err=True)
-                raise typer.Exit(ExitCode.BAD_INPUT) from error
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            typer.echo(
-                f"xmem-fast: cannot write: {error.strerror}; free some space and run it again", err=True
-            )
-            raise typer.Exit(ExitCode.BAD_INPUT) from error
+        with _errors_as_statuses():
+            return super().invoke(ctx)
 
 
 app = typer.Typer(

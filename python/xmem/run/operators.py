@@ -119,8 +119,8 @@ class OperatorIndex:
         of two. Operators whose inputs come from elsewhere have one each."""
         if self._other is not None:
             return np.asarray(rows, np.int64)
-        inputs = self.events.inputs[rows].astype(np.int64)
-        written: NDArray[np.int64] = (inputs + 1) * (len(self.trace.names) + 1) + self.events.input_types[rows]
+        inputs, types = self.events.inputs[rows], self.events.input_types[rows]
+        written: NDArray[np.int64] = (inputs + np.int64(1)) * (len(self.trace.names) + 1) + types
         return written
 
     def input_types(self, row: int) -> list[str]:

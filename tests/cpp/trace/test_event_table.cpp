@@ -11,14 +11,15 @@ namespace {
 
 // Rows as they come, each numbered by its sequence number.
 std::vector<SpanRow> rows_in_runs(std::size_t runs, std::size_t length, std::uint32_t seed) {
-  std::mt19937 random(seed);
+  std::mt19937 engine(seed);
+  const auto below = [&](std::uint32_t limit) { return static_cast<xmem::Nanoseconds>(engine() % limit); };
   std::vector<SpanRow> rows;
   for (std::size_t run = 0; run < runs; ++run) {
-    xmem::Nanoseconds time = random() % 100;
+    xmem::Nanoseconds time = below(100);
     for (std::size_t i = 0; i < length; ++i) {
-      time += random() % 3;  // equal begins occur, within a run and between two
+      time += below(3);  // equal begins occur, within a run and between two
       rows.push_back({.thread = static_cast<std::int32_t>(run % 3),
-                      .span = {time, time + static_cast<xmem::Nanoseconds>(random() % 4)},
+                      .span = {time, time + below(4)},
                       .sequence_number = static_cast<std::int64_t>(rows.size())});
     }
   }
@@ -47,11 +48,11 @@ void check_sorted(std::vector<SpanRow> rows) {
 }  // namespace
 
 TEST(long_runs_are_merged_in_order_and_equal_rows_keep_theirs) {
-  for (const std::size_t runs : {1U, 2U, 3U, 4U, 5U, 8U, 13U}) check_sorted(rows_in_runs(runs, 300, 7 + runs));
+  for (const std::uint32_t runs : {1U, 2U, 3U, 4U, 5U, 8U, 13U}) check_sorted(rows_in_runs(runs, 300, 7 + runs));
 }
 
 TEST(short_runs_are_sorted_in_order_and_equal_rows_keep_theirs) {
-  for (const std::size_t length : {1U, 2U, 20U}) check_sorted(rows_in_runs(200, length, 11 + length));
+  for (const std::uint32_t length : {1U, 2U, 20U}) check_sorted(rows_in_runs(200, length, 11 + length));
 }
 
 TEST(rows_of_the_same_time_stand_by_their_number_in_the_file_where_all_have_one) {
