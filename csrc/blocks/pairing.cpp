@@ -1,11 +1,8 @@
 #include "blocks/pairing.hpp"
 
-#include <algorithm>
 #include <cstddef>
-#include <functional>
-#include <optional>
-#include <unordered_map>
 #include <utility>
+#include <vector>
 
 namespace xmem::blocks {
 namespace {
@@ -21,22 +18,57 @@ struct Key {
   friend bool operator==(const Key&, const Key&) = default;
 };
 
-struct KeyHash {
-  std::size_t operator()(const Key& key) const {
+// The last block that lives at each key. Keys are never taken out: an address that is free again keeps its place, for
+// the next block there.
+class Live {
+ public:
+  // The place of a key, which is made if it has none: row of the last block, -1 for none. Good until the next call.
+  std::int32_t& at(const Key& key) {
+    if (2 * (used_ + 1) > slots_.size()) grow();
+    Slot& slot = slots_[find(key)];
+    if (!slot.used) {
+      slot = {key, -1, true};
+      ++used_;
+    }
+    return slot.block;
+  }
+
+ private:
+  struct Slot {
+    Key key{};
+    std::int32_t block = -1;
+    bool used = false;
+  };
+
+  static std::size_t hash(const Key& key) {
     // Addresses are multiples of 64: multiply to spread them over the low bits.
     const auto mixed = static_cast<std::uint64_t>(key.value) * 0x9E3779B97F4A7C15ULL;
     const auto device = static_cast<std::uint64_t>(key.device_index) << 9 ^ static_cast<std::uint64_t>(key.device_type)
                                                                                 << 1;
     return static_cast<std::size_t>(mixed ^ mixed >> 32 ^ device ^ static_cast<std::uint64_t>(key.by_size));
   }
+
+  std::size_t find(const Key& key) const {
+    std::size_t index = hash(key) & (slots_.size() - 1);
+    while (slots_[index].used && slots_[index].key != key) index = (index + 1) & (slots_.size() - 1);
+    return index;
+  }
+
+  void grow() {
+    const std::vector<Slot> old = std::exchange(slots_, std::vector<Slot>(2 * slots_.size()));
+    for (const Slot& slot : old) {
+      if (slot.used) slots_[find(slot.key)] = slot;
+    }
+  }
+
+  std::vector<Slot> slots_ = std::vector<Slot>(1 << 12);  // a power of two, at most half of them used
+  std::size_t used_ = 0;
 };
 
 class Pairing {
  public:
   Pairing(const trace::MemoryTable& memory, trace::Diagnostics& diagnostics)
-      : memory_(memory), diagnostics_(diagnostics) {
-    live_.reserve(1 << 12);
-  }
+      : memory_(memory), diagnostics_(diagnostics) {}
 
   BlockTable run() {
     for (std::size_t event = 0; event < memory_.size(); ++event) {
@@ -54,6 +86,7 @@ class Pairing {
  private:
   struct Block {
     std::int32_t alloc_event = -1;
+    std::int32_t below = -1;  // the block of the same key that was live before; some only where there are no addresses
     std::int32_t free_event = -1;
     Nanoseconds free_ns = kNever;
     std::uint8_t flags = kNeverFreed;
@@ -67,32 +100,33 @@ class Pairing {
   }
 
   void allocate(std::size_t event) {
-    auto& live = live_[key_of(event)];
-    if (!live.empty() && memory_.address[event] != -1) {
+    std::int32_t& last = live_.at(key_of(event));
+    if (last >= 0 && memory_.address[event] != -1) {
       diagnostics_.add(Problem::missed_free);
-      close(live.back(), event, kOverwritten);
-      live.pop_back();
+      close(last, event, kOverwritten);
+      last = block_at(last).below;
     }
-    live.push_back(static_cast<std::int32_t>(allocated_.size()));
-    allocated_.push_back({.alloc_event = static_cast<std::int32_t>(event)});
+    allocated_.push_back({.alloc_event = static_cast<std::int32_t>(event), .below = last});
+    last = static_cast<std::int32_t>(allocated_.size()) - 1;
   }
 
   void free(std::size_t event) {
-    const auto live = live_.find(key_of(event));
-    if (live == live_.end() || live->second.empty()) {
+    std::int32_t& last = live_.at(key_of(event));
+    if (last < 0) {
       diagnostics_.add(Problem::free_of_unknown_address);
       born_before_.push_back(static_cast<std::int32_t>(event));
       return;
     }
-    const std::int32_t block = live->second.back();
-    live->second.pop_back();
-    const auto alloc_event = static_cast<std::size_t>(allocated_[static_cast<std::size_t>(block)].alloc_event);
+    const std::int32_t block = std::exchange(last, block_at(last).below);
+    const auto alloc_event = static_cast<std::size_t>(block_at(block).alloc_event);
     if (memory_.bytes[alloc_event] != -memory_.bytes[event]) diagnostics_.add(Problem::free_size_mismatch);
     close(block, event, 0);
   }
 
+  Block& block_at(std::int32_t row) { return allocated_[static_cast<std::size_t>(row)]; }
+
   void close(std::int32_t block, std::size_t event, std::uint8_t flags) {
-    Block& closed = allocated_[static_cast<std::size_t>(block)];
+    Block& closed = block_at(block);
     closed.free_ns = memory_.time_ns[event];
     closed.free_event = static_cast<std::int32_t>(event);
     closed.flags = flags;
@@ -102,7 +136,7 @@ class Pairing {
     BlockTable blocks;
     reserve(blocks, born_before_.size() + allocated_.size());
     for (const std::int32_t event : born_before_) {
-      append(blocks, {-1, event, memory_.time_ns[static_cast<std::size_t>(event)], kBornBefore}, event);
+      append(blocks, {-1, -1, event, memory_.time_ns[static_cast<std::size_t>(event)], kBornBefore}, event);
     }
     for (const Block& block : allocated_) append(blocks, block, block.alloc_event);
     return blocks;
@@ -131,7 +165,7 @@ class Pairing {
 
   const trace::MemoryTable& memory_;
   trace::Diagnostics& diagnostics_;
-  std::unordered_map<Key, std::vector<std::int32_t>, KeyHash> live_;  // more than one only where there are no addresses
+  Live live_;
   std::vector<Block> allocated_;
   std::vector<std::int32_t> born_before_;
 };

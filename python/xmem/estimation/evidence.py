@@ -370,13 +370,15 @@ def rules_of_release(settings: JobSettings, requests: Requests, ran: WithoutLimi
     if settings.names_torch or ran.unreplayed.allocator.seen_bytes:
         return
     taken = ran.replay.peak_reserved.bytes
+    tried = [_noticed(settings.options, requests)]
     options_of: dict[str, AllocatorOptions] = {}
     for version in RULE_RELEASES:
         try:
-            options = replace(settings, torch_version=version).options
+            options = _noticed(replace(settings, torch_version=version).options, requests)
         except ConfigError:  # a setting that this release does not have
             continue
-        if options not in (settings.options, *options_of.values()):
+        if options not in tried:
+            tried.append(options)
             options_of[version] = options
     peaks = peaks_reserved(requests, options_of.values())
     others = {version: peak for version, peak in zip(options_of, peaks, strict=True) if peak != taken}
@@ -388,6 +390,11 @@ def rules_of_release(settings: JobSettings, requests: Requests, ran: WithoutLimi
         )
 
 
+def _noticed(options: AllocatorOptions, requests: Requests) -> AllocatorOptions:
+    """Return settings that are equal where a run cannot tell them apart."""
+    return options if requests.uses_private_pools else options.as_without_private_pools()
+
+
 def has_interval(recorded: Recorded) -> bool:
     """Return whether there is evidence for an interval of a trace of this kind.
 
@@ -397,23 +404,15 @@ def has_interval(recorded: Recorded) -> bool:
     """
     if recorded.origin not in (Origin.FOREIGN_CPU, Origin.FOREIGN_GPU):
         return True
-    if len(_processes(recorded)) > 1:
+    if len(recorded.processes) > 1:
         return False
     has_totals = recorded.origin is Origin.FOREIGN_CPU or recorded.allocator is not None
     return has_totals and recorded.attribution.optimizer_steps >= _WHOLE_ITERATION
 
 
-def _processes(recorded: Recorded) -> set[int]:
-    """Return the processes whose memory on the traced device the trace shows."""
-    memory, (device_type, device) = recorded.trace.memory, recorded.traced_device
-    rows = (memory.device_type == device_type) & (memory.device_index == device)
-    threads = np.flatnonzero(np.bincount(memory.thread[rows]))  # np.unique would import masked arrays
-    return set(recorded.trace.process_of_thread[threads].tolist())
-
-
 def _one_of_many(recorded: Recorded) -> Iterator[str]:
     """Describe whose memory a trace that others recorded shows, where a job has several processes."""
-    rank, processes = recorded.trace.rank, len(_processes(recorded))
+    rank, processes = recorded.trace.rank, len(recorded.processes)
     others = _other_gpus(recorded)
     if others:
         shown = ", ".join(f"{format_bytes(peak)} on GPU {device}" for device, peak in others.items())

@@ -71,6 +71,14 @@ class Recorded:
         return int(memory.device_index[np.argmax(reserved)]) if reserved.max(initial=0) > 0 else None
 
     @cached_property
+    def processes(self) -> frozenset[int]:
+        """The processes whose memory on the traced device the trace shows."""
+        memory, (device_type, device) = self.trace.memory, self.traced_device
+        rows = (memory.device_type == device_type) & (memory.device_index == device)
+        threads = np.flatnonzero(np.bincount(memory.thread[rows]))  # np.unique would import masked arrays
+        return frozenset(self.trace.process_of_thread[threads].tolist())
+
+    @cached_property
     def allocator(self) -> AllocatorNotes | None:
         """What PyTorch's own allocator said of the run: in the capture's notes, else in the totals that the
         memory events of a GPU hold; None where neither is there.

@@ -70,6 +70,10 @@ class AllocatorOptions:
     every_scope_captures: bool = False
     sizes_with_slack: bool = False
 
+    def as_without_private_pools(self) -> AllocatorOptions:
+        """Return the same settings with the default for what only runs with private pools notice."""
+        return replace(self, newest_scope_first=True, every_scope_captures=False)
+
 
 @dataclass(frozen=True)
 class _Rules:

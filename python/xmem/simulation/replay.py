@@ -218,6 +218,11 @@ class Requests:
     def __len__(self) -> int:
         return len(self.kind)
 
+    @property
+    def uses_private_pools(self) -> bool:
+        """Whether any request is about a private pool, or served by one."""
+        return bool((self.kind >= RequestKind.BEGIN_POOL).any() or self.mempool.any())
+
 
 @dataclass(frozen=True)
 class Timeline:

@@ -2,9 +2,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from xmem.errors import ConfigError
-from xmem.simulation.alloc_conf import AllocatorOptions, parse
+from xmem.simulation.alloc_conf import AllocatorOptions, TieBreak, parse
 from xmem.simulation.bounding import replay_through
 from xmem.simulation.replay import (
     NEVER,
@@ -13,6 +15,7 @@ from xmem.simulation.replay import (
     DeviceAction,
     RequestKind,
     make_requests,
+    peaks_reserved,
     replay,
 )
 
@@ -116,6 +119,47 @@ def test_settings_reach_the_allocator() -> None:
     assert result.events.action.tolist() == [DeviceAction.SEGMENT_MAP]
     assert result.peak_reserved.bytes == 40 * MIB
     assert result.state.segment_expandable.tolist() == [1]
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 40), st.integers(1, 30), st.integers(1, 40 << 20)), min_size=1, max_size=40
+    ),
+    st.sampled_from(("address", "object_age", "segment_age")),
+)
+def test_runs_without_private_pools_do_not_notice_whose_scope_is_first(
+    blocks: list[tuple[int, int, int]], tie_break: TieBreak
+) -> None:
+    begin, length, size = np.array(blocks, np.int64).T
+    requests = make_requests(begin, begin + length, size)
+    assert not requests.uses_private_pools
+    each = [
+        AllocatorOptions(tie_break=tie_break, newest_scope_first=newest, every_scope_captures=every)
+        for newest in (False, True)
+        for every in (False, True)
+    ]
+    assert len({options.as_without_private_pools() for options in each}) == 1
+    assert len(set(peaks_reserved(requests, each))) == 1
+
+
+def test_blocks_of_a_private_pool_are_noticed() -> None:
+    assert make_requests([1, 2], [3, 4], [512, 512], mempool=[0, 1]).uses_private_pools
+    assert not make_requests([1, 2], [3, 4], [512, 512], mempool=[0, 0]).uses_private_pools
+
+
+def test_long_runs_with_several_settings_are_replayed_as_each_alone() -> None:
+    begin = np.arange(120_000)
+    size = 512 * (1 + begin * 7919 % 4001)
+    requests = make_requests(begin, begin + 1 + begin % 97, size)
+    each = [
+        AllocatorOptions(),
+        AllocatorOptions(tie_break="address"),
+        AllocatorOptions(expandable_segments=True),
+    ]
+    assert len(requests) > 100_000
+    found = peaks_reserved(requests, each)
+    assert found == [replay(requests, options=options).peak_reserved.bytes for options in each]
+    assert len(set(found)) > 1
 
 
 def test_no_blocks_at_all() -> None:
