@@ -1,6 +1,7 @@
 // Large columns on huge pages: the first touch of a column of a million rows is thousands of page faults otherwise.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -24,6 +25,16 @@ void reserve_on_huge_pages(std::vector<T>& column, std::size_t rows) {
   const std::uintptr_t last = (begin + rows * sizeof(T)) / kHugePage * kHugePage;
   if (first < last) ::madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
 #endif
+}
+
+// Makes room for one more row in columns of one length, twice as much where there is none.
+template <class First, class... Others>
+void grow_on_huge_pages(std::vector<First>& first, std::vector<Others>&... others) {
+  constexpr std::size_t kFirstRows = 1024;
+  if (first.size() < first.capacity()) return;
+  const std::size_t rows = std::max(kFirstRows, 2 * first.size());
+  reserve_on_huge_pages(first, rows);
+  (reserve_on_huge_pages(others, rows), ...);
 }
 
 }  // namespace xmem

@@ -4,6 +4,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/huge_pages.hpp"
+
 namespace xmem::blocks {
 namespace {
 
@@ -143,7 +145,7 @@ class Pairing {
   }
 
   static void reserve(BlockTable& blocks, std::size_t rows) {
-    const auto each = [rows](auto&... column) { (column.reserve(rows), ...); };
+    const auto each = [rows](auto&... column) { (reserve_on_huge_pages(column, rows), ...); };
     each(blocks.address, blocks.size_bytes, blocks.alloc_ns, blocks.free_ns, blocks.device_type, blocks.device_index,
          blocks.thread, blocks.alloc_event, blocks.free_event, blocks.flags);
   }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/huge_pages.hpp"
+
 namespace xmem::trace {
 namespace {
 
@@ -11,10 +13,15 @@ void resize(Table& table, std::size_t rows) {
   std::apply([rows](auto&... column) { (column.resize(rows), ...); }, table.columns());
 }
 
+template <class Table>
+void make_room(Table& table) {
+  std::apply([](auto&... column) { grow_on_huge_pages(column...); }, table.columns());
+}
+
 template <class T>
 void permute(std::vector<T>& column, const std::vector<std::uint32_t>& rows) {
   std::vector<T> sorted;
-  sorted.reserve(column.size());
+  reserve_on_huge_pages(sorted, column.size());
   for (const std::uint32_t row : rows) sorted.push_back(column[row]);
   column = std::move(sorted);
 }
@@ -80,6 +87,7 @@ void sort_rows(Table& table, const std::vector<std::int64_t>& event_index, Befor
 }  // namespace
 
 void EventTable::append(const SpanRow& row) {
+  make_room(*this);
   kind.push_back(row.kind);
   name.push_back(row.name);
   thread.push_back(row.thread);
@@ -104,6 +112,7 @@ void EventTable::sort(const std::vector<std::int64_t>& event_index) {
 }
 
 void MemoryTable::append(const MemoryRow& row) {
+  make_room(*this);
   time_ns.push_back(row.time_ns);
   address.push_back(row.address);
   bytes.push_back(row.bytes);

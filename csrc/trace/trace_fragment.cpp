@@ -5,6 +5,8 @@
 #include <tuple>
 #include <utility>
 
+#include "base/huge_pages.hpp"
+
 namespace xmem::trace {
 namespace {
 
@@ -71,7 +73,7 @@ auto join_column(std::vector<TraceFragment>& fragments, const Parts& parts, std:
   std::size_t rows = 0;
   for (TraceFragment& fragment : fragments) rows += column_of(fragment).size();
   std::decay_t<decltype(column_of(fragments.front()))> joined;
-  joined.reserve(rows);
+  reserve_on_huge_pages(joined, rows);
   for (const Part& part : parts) {
     append(joined, column_of(fragments[part.fragment]), part.begin.*extent, part.end.*extent);
   }

@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "base/huge_pages.hpp"
 #include "trace/parsing/decimal.hpp"
 #include "trace/parsing/event_extent.hpp"
 #include "trace/parsing/event_splitter.hpp"
@@ -426,6 +427,7 @@ void EventDecoder::keep_span(const Fields& fields, SpanKind kind, std::int64_t o
   if (!fields.args.input_types.empty()) row.input_types = fragment_.names.intern(fields.args.input_types);
   if (needs_inputs(fields.name, with_inputs_)) row.inputs = intern_inputs(fields.args);
   fragment_.events.append(row);
+  grow_on_huge_pages(fragment_.span_index);
   fragment_.span_index.push_back(parse_integer(fields.args.event_index).value_or(-1));
 }
 
@@ -446,6 +448,7 @@ void EventDecoder::keep_memory(const Fields& fields, std::int64_t offset) {
   row.total_allocated = parse_integer(fields.args.total_allocated).value_or(-1);
   row.total_reserved = parse_integer(fields.args.total_reserved).value_or(-1);
   fragment_.memory.append(row);
+  grow_on_huge_pages(fragment_.memory_index);
   fragment_.memory_index.push_back(parse_integer(fields.args.event_index).value_or(-1));
 }
 
