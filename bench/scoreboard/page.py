@@ -19,6 +19,7 @@ from xmem.devices.gpus import find_device
 from xmem.files.writing import write_whole
 
 _LARGE = 0.01
+_NEAR = {"allocated": 0.001, "reserved": 0.01}
 _GIB = 1 << 30
 
 _HEAD = """# Scoreboard
@@ -63,6 +64,9 @@ def write_page(scored: Sequence[Scored], page: Path, version: str) -> None:
         text = head
     if bytes_rows:
         text += "\n## Bytes\n\n" + _bytes_table(bytes_rows)
+    repeated = _repeated(bytes_rows)
+    if repeated:
+        text += "\n## Runs that were repeated\n\n" + _REPEATS + _repeats_table(repeated)
     predicted = [one for one in scored if one.row.rival is not None and one.figure is not None]
     if predicted:
         text += "\n## Beside the publisher's own estimator\n\n" + _rival_table(predicted)
@@ -80,6 +84,14 @@ def write_page(scored: Sequence[Scored], page: Path, version: str) -> None:
 _BATCHES = """timm's own benchmark begins with a large batch and takes a smaller one after each failure. On a
 phantom GPU of the card's size, it finds a batch itself. *Near*: another one than was published, but the
 same with 2% less or 2% more memory, so the verdict hangs on the last 2% of the card.
+
+"""
+
+_REPEATS = """Projects publish several runs of one script, and the runs differ among themselves: by what
+the data held, by how far the GPU was behind, and by what an earlier run had compiled. An estimate has one
+figure for all of them. *Near*: within 0.1% where the figure is allocated bytes, within 1% where it is
+reserved. *Reachable*: how many rows could be near at best, with one figure for each job. *Between*: jobs
+where ours lies between the smallest and the largest run, or near one of them.
 
 """
 
@@ -144,6 +156,54 @@ def _bytes_table(scored: Iterable[Scored]) -> str:
             + " |"
         )
     return "\n".join(lines) + "\n"
+
+
+def _repeated(scored: Iterable[Scored]) -> list[tuple[tuple[Any, ...], list[Scored]]]:
+    """The rows of jobs of which several runs were published, by job and quantity."""
+    known = [one for one in scored if one.figure is not None]
+    groups = _grouped(
+        known, lambda one: (one.row.project, one.row.kind, one.row.quantity, one.row.job, one.row.item)
+    )
+    return [(key, group) for key, group in groups if len(group) > 1]
+
+
+def _repeats_table(repeated: Iterable[tuple[tuple[Any, ...], list[Scored]]]) -> str:
+    lines = [
+        "| project | what | jobs | rows | reachable | near | between | most the runs differ |",
+        "| --- | --- | --: | --: | --: | --: | --: | --: |",
+    ]
+    by_kind: dict[tuple[Any, ...], list[list[Scored]]] = defaultdict(list)
+    for (project, kind, quantity, _, _), group in repeated:
+        by_kind[project, kind, quantity].append(group)
+    for (project, kind, quantity), groups in by_kind.items():
+        near = _NEAR[quantity]
+        truths = [sorted(one.row.truth for one in group) for group in groups]
+        rows = sum(map(len, truths))
+        reachable = sum(reachable_by_one_figure(runs, near) for runs in truths)
+        ours = sum(abs(one.error) <= near for group in groups for one in group)
+        between = [
+            runs[0] * (1 - near) <= (group[0].figure or 0) <= runs[-1] * (1 + near)
+            for runs, group in zip(truths, groups, strict=True)
+        ]
+        spread = max(runs[-1] / runs[0] - 1 for runs in truths)
+        lines.append(
+            f"| {project} | {kind}, {quantity} | {len(groups)} | {rows} "
+            f"| {reachable} ({reachable / rows:.0%}) | {ours} ({ours / rows:.0%}) "
+            f"| {_share(between)} | {_percent(spread)} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def reachable_by_one_figure(runs: Sequence[float], near: float) -> int:
+    """Return how many of some figures one figure can be near to at best.
+
+    Args:
+        runs: Figures, ascending.
+        near: The error that is still near, as a share of the figure.
+    """
+    return max(
+        sum(run * (1 - near) <= least * (1 + near) for run in runs[at:]) for at, least in enumerate(runs)
+    )
 
 
 def _rival_table(scored: Iterable[Scored]) -> str:

@@ -16,7 +16,7 @@ from scoreboard.__main__ import claimed, in_turns, is_open
 from scoreboard.answers import Answers, AnswerTables
 from scoreboard.calibration import as_text, holds, residuals
 from scoreboard.laboratory import HERE, Laboratory, Ran
-from scoreboard.page import write_page
+from scoreboard.page import reachable_by_one_figure, write_page
 from scoreboard.projects import liger, megatron, modded_nanogpt, peft, timm, torchtitan
 from scoreboard.rows import MIB, Row
 from scoreboard.score import Scored, score
@@ -567,6 +567,21 @@ def test_every_kind_and_card_has_a_turn_before_any_has_two():
     assert sorted(row.job for row in turns) == sorted(row.job for row in rows)
     assert {row.gpu for row in turns[:2]} == {row.gpu for row in turns[2:4]} == {"rtx-4090", "rtx-3090"}
     assert in_turns(rows) == turns
+
+
+def test_what_one_figure_can_reach_of_runs_that_differ():
+    assert reachable_by_one_figure([100.0, 100.1, 100.2], 0.001) == 3
+    assert reachable_by_one_figure([90.0, 100.0, 100.1, 103.0], 0.001) == 2
+    assert reachable_by_one_figure([90.0, 100.0, 110.0], 0.001) == 1
+
+
+def test_the_page_sets_runs_that_were_repeated_against_what_one_figure_can_reach(tmp_path):
+    page = tmp_path / "scoreboard.md"
+    of_two = [replace(BYTES, job="a", truth=truth) for truth in (1.000e9, 1.0005e9, 1.03e9)]
+    alone = replace(BYTES, job="b")
+    write_page([score(row, Answers({"a": 1.0301e9})) for row in (*of_two, alone)], page, "")
+    line = "| liger | operators, allocated | 1 | 3 | 2 (67%) | 1 (33%) | 1 (100%) | 3.00% |"
+    assert line in page.read_text()
 
 
 def test_the_page_has_a_line_for_each_group_and_a_reason_for_each_gap(tmp_path):
