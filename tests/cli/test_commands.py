@@ -395,6 +395,8 @@ class TestMode:
             "4",
             "--strict-capacity",
             "--keep-init",
+            "--compile-cache",
+            str(tmp_path / "cache"),
         ]
         options += [
             "--value",
@@ -415,6 +417,7 @@ class TestMode:
             20 << 30,
         )
         assert (machine.count, machine.strict_capacity, machine.keep_init) == (4, True, True)
+        assert machine.compile_cache == tmp_path / "cache"
         assert (machine.values, machine.snapshot) == ({"train.py:7": 0.5}, tmp_path / "s")
 
     def test_what_was_refused_is_named(self, stages: FakeStages, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -704,11 +707,12 @@ class TestPolicies:
         assert xmem_fast("policies", "add_cublas").exit_code == 2
 
 
+@pytest.mark.parametrize("option", [("--behind",), ("--compile-cache", "cache")])
 @pytest.mark.parametrize("command", [("run",), ("capture", "-o", "trace.json")])
-def test_a_gpu_that_is_behind_has_to_be_a_phantom(command: tuple[str, ...]) -> None:
-    result = xmem_fast(*command, "--behind", "--mode", "fake", "--", sys.executable, "train.py")
+def test_what_is_about_the_phantom_needs_one(command: tuple[str, ...], option: tuple[str, ...]) -> None:
+    result = xmem_fast(*command, *option, "--mode", "fake", "--", sys.executable, "train.py")
     assert result.exit_code == 2
-    assert "--behind needs a phantom GPU" in result.stderr
+    assert f"{option[0]} needs a phantom GPU" in result.stderr
 
 
 @pytest.mark.parametrize("words", [["train.py"], ["--python", sys.executable, "--", "train"]])

@@ -253,6 +253,7 @@ def _capture_rank(asked: _Asked, target: Path, rank: int) -> CaptureResult:
                 "snapshot": machine.snapshot is not None,
                 "launches": machine.launches,
                 "behind": machine.behind,
+                "has_compiled": machine.has_compiled,
                 "keep_init": machine.keep_init,
                 "values": dict(machine.values),
                 "known_elements": machine.known_elements,

@@ -44,6 +44,8 @@ class PhantomMachine:
         launches: Whether every kernel and library call is written down, for ``xmem-fast occupancy``.
         behind: Whether the GPU is as far behind the script as it can be. Otherwise it is done with everything
             as soon as that is issued.
+        compile_cache: Folder that keeps what ``torch.compile`` and Triton compile, for the next capture; None
+            to compile everything again.
     """
 
     device: Device = field(default_factory=lambda: find_device("rtx-3060"))
@@ -58,9 +60,27 @@ class PhantomMachine:
     snapshot: Path | None = None
     launches: bool = False
     behind: bool = False
+    compile_cache: Path | None = None
+
+    @property
+    def has_compiled(self) -> bool:
+        """Whether earlier captures left in the cache what they compiled."""
+        return self.compile_cache is not None and (self.compile_cache / "inductor" / "fxgraph").is_dir()
 
     def switch_on(self, workspace: Path, environment: Mapping[str, str]) -> dict[str, str]:
-        """Describe the machine in a folder of ``workspace``; returns the environment of its processes."""
+        """Describe the machine in a folder of ``workspace``; returns the environment of its processes.
+
+        Raises:
+            CaptureError: The folder for compiled code cannot be made.
+        """
+        if self.compile_cache is not None:
+            try:
+                self.compile_cache.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise CaptureError(
+                    f"cannot make the folder {self.compile_cache} for compiled code ({error.strerror}); "
+                    "choose another one"
+                ) from error
         folder = workspace / _FOLDER
         folder.mkdir()
         limit = None if self.strict_capacity else _UNLIMITED_BYTES
@@ -72,7 +92,7 @@ class PhantomMachine:
             cudnn_library=self.cudnn_library,
             most_waiting=_MOST_WAITING if self.behind else 0,
         )
-        return phantom_environment(folder, environment)
+        return phantom_environment(folder, environment, self.compile_cache)
 
 
 def read_processes(workspace: Path) -> tuple[ProcessRecord, ...]:

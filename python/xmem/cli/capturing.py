@@ -35,6 +35,7 @@ class CaptureSettings:
         gpus: Number of phantom GPUs.
         strict_capacity: Whether phantom memory ends where the GPU's does.
         behind: Whether the phantom GPU is behind the script.
+        compile_cache: Folder that keeps compiled code for the next run.
         keep_init: Whether weights are initialized in phantom mode.
         known_elements: Largest number of elements of a tensor that keeps its values in phantom mode.
         imbalance: The imbalance of experts, as text.
@@ -57,6 +58,7 @@ class CaptureSettings:
     gpus: int = 1
     strict_capacity: bool = False
     behind: bool = False
+    compile_cache: Path | None = None
     keep_init: bool = False
     known_elements: int = options.KNOWN_ELEMENTS
     imbalance: str | None = None
@@ -101,11 +103,12 @@ def capture_noting(
     build = _torch_build(command, environment, settings)
     machine = _machine(settings, device)
     mode = _mode(settings, build, device)
-    if settings.behind and mode != "phantom":
-        raise ConfigError(
-            "--behind needs a phantom GPU, but this run is on the CPU",
-            "name a Python that has a CUDA build of torch with --python",
-        )
+    for option, given in (("--behind", settings.behind), ("--compile-cache", settings.compile_cache)):
+        if given and mode != "phantom":
+            raise ConfigError(
+                f"{option} needs a phantom GPU, but this run is on the CPU",
+                "name a Python that has a CUDA build of torch with --python",
+            )
     if mode == "fake" and world is None:  # which does not run ranks side by side
         world = launched_world(command)
     where = {
@@ -199,6 +202,7 @@ def _machine(settings: CaptureSettings, device: Device) -> PhantomMachine:
         count=settings.gpus,
         strict_capacity=settings.strict_capacity,
         behind=settings.behind,
+        compile_cache=settings.compile_cache,
         keep_init=settings.keep_init,
         known_elements=settings.known_elements,
         imbalance=imbalance_of(settings.imbalance),

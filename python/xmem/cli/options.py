@@ -211,6 +211,16 @@ Behind = Annotated[
         "memory of other streams and of collectives can take.",
     ),
 ]
+CompileCache = Annotated[
+    Path | None,
+    typer.Option(
+        "--compile-cache",
+        metavar="FOLDER",
+        file_okay=False,
+        help="Keep what torch.compile and Triton compile in this folder: the next run takes it from there, "
+        "as a second run on a GPU does, and needs no memory to tune kernels.",
+    ),
+]
 KeepInit = Annotated[
     bool, typer.Option("--keep-init", help="Initialize weights in the modes phantom and fake: slower.")
 ]

@@ -42,8 +42,16 @@ def prepare(
     create_ledger(folder / "ledger")
 
 
-def phantom_environment(folder: Path, base: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a process that should see the machine in ``folder``, made from ``base``."""
+def phantom_environment(
+    folder: Path, base: Mapping[str, str], compile_cache: Path | None = None
+) -> dict[str, str]:
+    """Return the environment of a process that should see a phantom machine.
+
+    Args:
+        folder: What `prepare` wrote the machine into.
+        base: The environment to add to.
+        compile_cache: Folder for what Inductor and Triton compile; one below ``folder`` by default.
+    """
     libraries = library_folder()
     environment = dict(base)
     environment["XMEM_PHANTOM"] = str(folder)
@@ -53,8 +61,9 @@ def phantom_environment(folder: Path, base: Mapping[str, str]) -> dict[str, str]
     environment["LD_LIBRARY_PATH"] = _joined([str(libraries)], environment.get("LD_LIBRARY_PATH"))
     environment["TRITON_LIBCUDA_PATH"] = str(libraries)
     # Tuning measures nothing here: its results must not be taken from, or left in, the user's caches.
-    environment["TRITON_CACHE_DIR"] = str(folder / "triton")
-    environment["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "inductor")
+    compiled = (compile_cache or folder).absolute()
+    environment["TRITON_CACHE_DIR"] = str(compiled / "triton")
+    environment["TORCHINDUCTOR_CACHE_DIR"] = str(compiled / "inductor")
     return environment
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import pytest
 
 import xmem
-from xmem.capture import capture
+from xmem.capture import PhantomMachine, capture
+from xmem.devices.gpus import find_device
 
 from ..conftest import torch_version
 
@@ -145,3 +147,37 @@ def test_collectives_in_compiled_functions_are_traced_as_they_are(phantom, tmp_p
     assert result.iterations == 3
     if torch_version(phantom) >= (2, 8):  # keeps tensors of collectives
         assert result.metadata["phantom"]["unwaited_bytes"] > 2 * (1 << 20) * (8 + 16) * 4
+
+
+def test_a_second_capture_takes_compiled_code_from_the_cache(phantom, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        """
+import torch
+model = torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.LayerNorm(512), torch.nn.GELU()).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+compiled = torch.compile(model)
+for _ in range(3):
+    compiled(torch.randn(1024, 512, device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+    )
+    cache = tmp_path / "cache"
+    machine = PhantomMachine(find_device("a100-80gb"), compile_cache=cache)
+
+    def run(name: str) -> tuple[xmem.Estimate, set[Path]]:
+        command = [phantom.python, str(script)]
+        result = capture(command, tmp_path / f"{name}.json", mode="phantom", machine=machine)
+        graphs = {path for path in (cache / "inductor" / "fxgraph").rglob("*") if path.is_file()}
+        return xmem.estimate(result.path), graphs
+
+    first, compiled = run("first")
+    second, compiled_again = run("second")
+    assert len(compiled) > 0
+    assert compiled_again == compiled
+    told = ["compile cache" in " ".join(estimate.assumptions) for estimate in (first, second)]
+    assert told == [False, True]
+    assert second.peak_allocated_bytes <= first.peak_allocated_bytes
+    held = [estimate.breakdown.category["parameter"] for estimate in (first, second)]
+    assert held[0] == held[1] > 0

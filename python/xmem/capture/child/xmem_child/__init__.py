@@ -176,7 +176,7 @@ def _install_phantom(settings: Settings) -> None:
     phantom_distributed.install(session.iterations.passes, session.absent, behind=settings.behind)
     if session.absent is not None:
         session.absent.install()
-    take_first_choices(session.assume)
+    take_first_choices(session.assume, has_compiled=settings.has_compiled)
     serve_cute_dsl()
     name_flat_memory(session.names)
     _follow_training(session, patches, session)

@@ -15,21 +15,26 @@ def after_import(name: str, action: Action) -> None:
     module = sys.modules.get(name)
     if module is not None:
         action(module)
-    else:
-        sys.meta_path.insert(0, _Finder(name, action))
+        return
+    _finder.wanted.setdefault(name, []).append(action)
+    if _finder not in sys.meta_path:
+        sys.meta_path.insert(0, _finder)
 
 
 class _Finder:
-    """Meta-path finder that lets the others find the module."""
+    """Meta-path finder that lets the others find the modules.
 
-    def __init__(self, name: str, action: Action) -> None:
-        self._name = name
-        self._action = action
+    Attributes:
+        wanted: Actions by the name of the module that they wait for, in order.
+    """
+
+    def __init__(self) -> None:
+        self.wanted: dict[str, list[Action]] = {}
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if name != self._name:
+        if name not in self.wanted:
             return None
         others = (finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec"))
         spec = next((found for finder in others if (found := finder.find_spec(name, path, target))), None)
@@ -38,9 +43,13 @@ class _Finder:
 
             def exec_module(module: ModuleType) -> None:
                 execute(module)
-                if self in sys.meta_path:
+                for action in self.wanted.pop(name, ()):
+                    action(module)
+                if not self.wanted and self in sys.meta_path:
                     sys.meta_path.remove(self)
-                    self._action(module)
 
             spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
+
+
+_finder = _Finder()

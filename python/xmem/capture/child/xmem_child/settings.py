@@ -73,6 +73,7 @@ class Settings(NamedTuple):
         snapshot: Whether the allocator's snapshot is kept (phantom).
         launches: Whether every launch is written down (phantom).
         behind: Whether the GPU is behind the script (phantom).
+        has_compiled: Whether earlier captures left compiled code (phantom).
         keep_init: Whether weights are initialized (phantom, fake).
         values: The value that reads of GPU memory give, by source line (phantom, fake).
         known_elements: Tensors with more elements have no values (phantom, fake).
@@ -90,6 +91,7 @@ class Settings(NamedTuple):
     snapshot: bool
     launches: bool
     behind: bool
+    has_compiled: bool
     keep_init: bool
     values: dict[str, float]
     known_elements: int

@@ -33,11 +33,18 @@ _INDUCTOR_NOTE = (
     "torch.compile was asked to tune kernels (max_autotune), which needs a GPU: its default choices "
     "were used (ATen for matrix products); tuned kernels may fuse more and use other workspaces"
 )
+_COMPILED_NOTE = (
+    "code of torch.compile was taken from the compile cache: the first run on a machine compiles it, and "
+    "needs memory to tune its kernels, which is not in this answer"
+)
 _TRITON_NOTE = "for kernels under triton.autotune, the first configuration that compiles was used"
 
 
-def take_first_choices(assume: Callable[[str], None]) -> None:
-    """Bound tuning in Inductor and Triton, once they are imported."""
+def take_first_choices(assume: Callable[[str], None], *, has_compiled: bool) -> None:
+    """Bound tuning in Inductor and Triton, once they are imported; ``has_compiled`` says whether earlier
+    captures left what they compiled."""
+    if has_compiled:
+        after_import("torch._inductor.compile_fx", lambda _: assume(_COMPILED_NOTE))
     after_import("torch._inductor.compile_fx", functools.partial(_bound_inductor, assume))
     after_import("triton.runtime.autotuner", functools.partial(_bound_triton, assume))
 
