@@ -88,9 +88,9 @@ same with 2% less or 2% more memory, so the verdict hangs on the last 2% of the 
 """
 
 _REPEATS = """Projects publish several runs of one script, and the runs differ among themselves: by what
-the data held, by how far the GPU was behind, and by what an earlier run had compiled. An estimate has one
-figure for all of them. *Near*: within 0.1% where the figure is allocated bytes, within 1% where it is
-reserved. *Reachable*: how many rows could be near at best, with one figure for each job. *Between*: jobs
+the data held, by how far the GPU was behind, and perhaps by what an earlier run had compiled. An estimate
+has one figure for all of them. *Near*: within 0.1% where the figure is allocated bytes, within 1% where it
+is reserved. *Reachable*: how many rows could be near at best, with one figure for each job. *Between*: jobs
 where ours lies between the smallest and the largest run, or near one of them.
 
 """
