@@ -58,4 +58,24 @@ std::vector<std::int32_t> nearest_wanted(std::span<const std::int32_t> parents, 
   return found;
 }
 
+RowsByName rows_by_name(const trace::EventTable& events, trace::SpanKind kind, std::size_t names) {
+  RowsByName found;
+  found.counts.assign(names, 0);
+  for (std::size_t row = 0; row < events.size(); ++row) {
+    if (events.kind[row] == kind) ++found.counts[static_cast<std::size_t>(events.name[row].value)];
+  }
+  std::vector<std::size_t> next(names, 0);  // where the next row of each name goes
+  std::size_t total = 0;
+  for (std::size_t name = 0; name < names; ++name) {
+    next[name] = total;
+    total += static_cast<std::size_t>(found.counts[name]);
+  }
+  found.rows.resize(total);
+  for (std::size_t row = 0; row < events.size(); ++row) {
+    if (events.kind[row] != kind) continue;
+    found.rows[next[static_cast<std::size_t>(events.name[row].value)]++] = static_cast<std::int32_t>(row);
+  }
+  return found;
+}
+
 }  // namespace xmem::attribution

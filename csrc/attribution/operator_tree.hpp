@@ -18,4 +18,12 @@ std::vector<std::int32_t> operator_parents(const trace::EventTable& events);
 std::vector<std::int32_t> nearest_wanted(std::span<const std::int32_t> parents, std::span<const bool> wanted,
                                          std::span<const std::int32_t> rows);
 
+// The spans of one kind, grouped by name.
+struct RowsByName {
+  std::vector<std::int32_t> rows;    // ascending within a name, names in the order of their ids
+  std::vector<std::int32_t> counts;  // rows of each name
+};
+
+RowsByName rows_by_name(const trace::EventTable& events, trace::SpanKind kind, std::size_t names);
+
 }  // namespace xmem::attribution

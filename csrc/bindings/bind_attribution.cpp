@@ -82,6 +82,23 @@ void register_attribution(py::module_& core) {
         return py::array_t<std::int32_t>(static_cast<py::ssize_t>(nearest.size()), nearest.data());
       },
       py::arg("parents"), py::arg("wanted"), py::arg("rows"));
+
+  core.def(
+      "rows_by_name",
+      [](const trace::Trace& trace, int kind) {
+        if (kind < 0 || kind >= static_cast<int>(trace::kSpanKinds))
+          throw std::invalid_argument("no such kind of span");
+        attribution::RowsByName found;
+        {
+          const py::gil_scoped_release release;
+          found = attribution::rows_by_name(trace.events, static_cast<trace::SpanKind>(kind), trace.names.size());
+        }
+        const auto array = [](const std::vector<std::int32_t>& column) {
+          return py::array_t<std::int32_t>(static_cast<py::ssize_t>(column.size()), column.data());
+        };
+        return py::make_tuple(array(found.rows), array(found.counts));
+      },
+      py::arg("trace"), py::arg("kind"));
 }
 
 }  // namespace xmem::bindings

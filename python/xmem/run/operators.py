@@ -16,7 +16,6 @@ from xmem.trace.trace import SPAN_KINDS, Trace
 OPERATOR = SPAN_KINDS.index("operator")
 HOST = SPAN_KINDS.index("host")
 ANNOTATION = SPAN_KINDS.index("annotation")
-_MOST_UINT16 = 1 << 16
 
 
 class OperatorIndex:
@@ -142,17 +141,12 @@ class _ByName:
     small."""
 
     def __init__(self, trace: Trace, kind: int) -> None:
-        rows = np.flatnonzero(trace.events.kind == kind)
-        ids = trace.events.name[rows]
-        counts = np.bincount(ids, minlength=len(trace.names))
+        self._rows, counts = _core.rows_by_name(trace.core, kind)
         used = np.flatnonzero(counts)
-        place = np.zeros(len(counts), np.uint16 if len(used) <= _MOST_UINT16 else np.int32)
-        place[used] = np.arange(len(used))
-        self._rows = rows[np.argsort(place[ids], kind="stable")]  # of 16 bits: counted, not compared
         self._ends = np.cumsum(counts[used]).tolist()
         self._texts = [trace.names[name] for name in used.tolist()]
 
-    def matching(self, wanted: Callable[[str], bool]) -> Iterator[NDArray[np.intp]]:
+    def matching(self, wanted: Callable[[str], bool]) -> Iterator[NDArray[np.int32]]:
         """Return the rows of every wanted name."""
         begin = 0
         for text, end in zip(self._texts, self._ends, strict=True):

@@ -47,3 +47,18 @@ TEST(many_deep_rows_are_answered_in_one_pass_with_the_same_answers) {
   CHECK_EQUAL(found[999], 7);
   CHECK_EQUAL(found.back(), 1000);
 }
+
+TEST(rows_of_a_kind_are_grouped_by_name_in_their_order) {
+  xmem::trace::EventTable events;
+  const auto add = [&](xmem::trace::SpanKind kind, std::int32_t name) {
+    events.append({.kind = kind, .name = xmem::NameId{name}, .thread = 0, .span = {0, 1}});
+  };
+  add(xmem::trace::SpanKind::operation, 2);
+  add(xmem::trace::SpanKind::annotation, 2);
+  add(xmem::trace::SpanKind::operation, 0);
+  add(xmem::trace::SpanKind::operation, 2);
+  const auto found = xmem::attribution::rows_by_name(events, xmem::trace::SpanKind::operation, 4);
+  CHECK(found.rows == (Rows{2, 0, 3}));
+  CHECK(found.counts == (Rows{1, 0, 2, 0}));
+  CHECK(xmem::attribution::rows_by_name(events, xmem::trace::SpanKind::line, 4).rows.empty());
+}
