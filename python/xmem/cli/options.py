@@ -218,7 +218,7 @@ CompileCache = Annotated[
         metavar="FOLDER",
         file_okay=False,
         help="Keep what torch.compile and Triton compile in this folder: the next run takes it from there, "
-        "as a second run on a GPU does, and needs no memory to tune kernels.",
+        "as a second run on a GPU does, and needs less memory to tune kernels.",
     ),
 ]
 KeepInit = Annotated[

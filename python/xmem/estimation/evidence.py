@@ -37,7 +37,8 @@ from xmem.run.job_settings import JobSettings, job_settings
 from xmem.run.recorded import Origin, Recorded
 from xmem.run.workload import Workload
 from xmem.simulation.alloc_conf import RULE_RELEASES, AllocatorOptions
-from xmem.simulation.replay import DeviceAction, Replay, RequestKind, Requests, peaks_reserved
+from xmem.simulation.replay import DeviceAction, Replay, RequestKind, Requests
+from xmem.simulation.several_settings import peaks_reserved
 from xmem.simulation.stretches import highest_of_stretches
 from xmem.text.units import format_bytes
 from xmem.trace.attribution import CATEGORY_LABELS, Attribution, Phase, trains

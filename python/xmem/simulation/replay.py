@@ -10,8 +10,7 @@ nanoseconds, -1 means none.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import field, fields
 from enum import IntEnum
 from types import MappingProxyType
@@ -46,7 +45,6 @@ __all__ = [
     "Requests",
     "Timeline",
     "make_requests",
-    "peaks_reserved",
     "replay",
 ]
 
@@ -538,31 +536,6 @@ def _column(values: ArrayLike, name: str) -> Int64:
     column = array.astype(np.int64)
     column.flags.writeable = False
     return column
-
-
-_WORTH_THREADS = 100_000
-"""Requests that take longer to replay than a thread takes to start."""
-
-
-def peaks_reserved(requests: Requests, settings: Iterable[AllocatorOptions]) -> list[int]:
-    """Return the most bytes reserved with each of several settings, on a device without limit.
-
-    Long runs are replayed at the same time, one on each processor.
-
-    Raises:
-        ConfigError: As `replay` does.
-    """
-
-    def peak(options: AllocatorOptions) -> int:
-        return replay(requests, options=options).peak_reserved.bytes
-
-    each = list(settings)
-    if len(each) < 2 or len(requests.kind) < _WORTH_THREADS:
-        return [peak(options) for options in each]
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(min(len(each), os.cpu_count() or 1), "xmem-replay") as threads:
-        return list(threads.map(peak, each))
 
 
 def core_alternatives(alternatives: Alternatives) -> tuple[Int32, Int64, Int64]:

@@ -15,9 +15,9 @@ from xmem.simulation.replay import (
     DeviceAction,
     RequestKind,
     make_requests,
-    peaks_reserved,
     replay,
 )
+from xmem.simulation.several_settings import peaks_reserved
 
 MIB = 1 << 20
 

@@ -35,7 +35,7 @@ _INDUCTOR_NOTE = (
 )
 _COMPILED_NOTE = (
     "code of torch.compile was taken from the compile cache: the first run on a machine compiles it, and "
-    "needs memory to tune its kernels, which is not in this answer"
+    "may need more memory, to tune its kernels"
 )
 _TRITON_NOTE = "for kernels under triton.autotune, the first configuration that compiles was used"
 
