@@ -371,11 +371,17 @@ def rules_of_release(settings: JobSettings, requests: Requests, ran: WithoutLimi
     if settings.names_torch or ran.unreplayed.allocator.seen_bytes:
         return
     taken = ran.replay.peak_reserved.bytes
-    tried = [_noticed(settings.options, requests)]
+    has_pools = requests.uses_private_pools
+
+    def noticed(options: AllocatorOptions) -> AllocatorOptions:
+        """Return settings that are equal where this run cannot tell them apart."""
+        return options if has_pools else options.as_without_private_pools()
+
+    tried = [noticed(settings.options)]
     options_of: dict[str, AllocatorOptions] = {}
     for version in RULE_RELEASES:
         try:
-            options = _noticed(replace(settings, torch_version=version).options, requests)
+            options = noticed(replace(settings, torch_version=version).options)
         except ConfigError:  # a setting that this release does not have
             continue
         if options not in tried:
@@ -389,11 +395,6 @@ def rules_of_release(settings: JobSettings, requests: Requests, ran: WithoutLimi
             f"nothing names the job's PyTorch: the allocator's rules of {settings.torch_version} were taken, "
             f"which reserve {format_bytes(taken)}; it would be {shown}; name the release with --torch"
         )
-
-
-def _noticed(options: AllocatorOptions, requests: Requests) -> AllocatorOptions:
-    """Return settings that are equal where a run cannot tell them apart."""
-    return options if requests.uses_private_pools else options.as_without_private_pools()
 
 
 def has_interval(recorded: Recorded) -> bool:
