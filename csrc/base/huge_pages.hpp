@@ -14,17 +14,21 @@ namespace xmem {
 
 inline constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
-// Reserves room for so many rows and asks the kernel for huge pages under it, where whole ones fit. A hint: what the
-// kernel refuses changes nothing.
+// Reserves room for so many rows and asks the kernel for huge pages under it, where whole ones fit, before the rows
+// that are there move to it. A hint: what the kernel refuses changes nothing.
 template <class T>
 void reserve_on_huge_pages(std::vector<T>& column, std::size_t rows) {
-  column.reserve(rows);
+  if (rows <= column.capacity()) return;
+  std::vector<T> roomy;
+  roomy.reserve(rows);
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
-  const auto begin = reinterpret_cast<std::uintptr_t>(column.data());
+  const auto begin = reinterpret_cast<std::uintptr_t>(roomy.data());
   const std::uintptr_t first = (begin + kHugePage - 1) / kHugePage * kHugePage;
   const std::uintptr_t last = (begin + rows * sizeof(T)) / kHugePage * kHugePage;
   if (first < last) ::madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
 #endif
+  roomy.assign(column.begin(), column.end());
+  column.swap(roomy);
 }
 
 // Makes room for one more row in columns of one length, twice as much where there is none.

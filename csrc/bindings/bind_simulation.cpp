@@ -222,7 +222,7 @@ void bind_gauge_replay(py::module_& core) {
       [](const Column<std::uint8_t>& kind, const Column<std::int32_t>& block, const Column<Bytes>& size_bytes,
          const Column<std::int64_t>& stream, const AlternativeColumns& alternatives, const PoolColumns& pools,
          std::uint8_t allocator, const allocators::AllocatorOptions& options, std::optional<Bytes> capacity_bytes,
-         Bytes other_bytes) {
+         Bytes other_bytes, bool keep_timeline) {
         const auto& [mempool, restores] = pools;
         const simulation::Requests requests{
             span_of(kind),    span_of(block),   span_of(size_bytes), span_of(stream), alternatives_of(alternatives),
@@ -231,10 +231,12 @@ void bind_gauge_replay(py::module_& core) {
         device.capacity = capacity_bytes.value_or(allocators::kUnlimitedBytes);
         device.other_bytes = other_bytes;
         const py::gil_scoped_release released;
-        return simulation::replay_gauges(requests, static_cast<simulation::AllocatorKind>(allocator), options, device);
+        return simulation::replay_gauges(requests, static_cast<simulation::AllocatorKind>(allocator), options, device,
+                                         keep_timeline);
       },
       py::arg("kind"), py::arg("block"), py::arg("size_bytes"), py::arg("stream"), py::arg("alternatives"),
-      py::arg("pools"), py::arg("allocator"), py::arg("options"), py::arg("capacity_bytes"), py::arg("other_bytes"));
+      py::arg("pools"), py::arg("allocator"), py::arg("options"), py::arg("capacity_bytes"), py::arg("other_bytes"),
+      py::arg("keep_timeline"));
 }
 
 void bind_state(py::module_& core) {

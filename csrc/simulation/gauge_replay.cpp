@@ -6,17 +6,24 @@
 #include "allocators/bounding_allocators.hpp"
 #include "allocators/device_allocator.hpp"
 #include "base/error.hpp"
+#include "base/huge_pages.hpp"
 #include "simulation/request_walk.hpp"
 
 namespace xmem::simulation {
 namespace {
 
 template <allocators::FrameworkAllocator Allocator>
-GaugeReplay run(const Requests& requests, Allocator allocator) {
+GaugeReplay run(const Requests& requests, Allocator allocator, bool keep_timeline) {
   GaugeReplay result;
+  if (keep_timeline) {
+    auto& [allocated, active, reserved, requested] = result.timeline;
+    for (std::vector<Bytes>* gauge : {&allocated, &active, &reserved, &requested}) {
+      reserve_on_huge_pages(*gauge, requests.kind.size());
+    }
+  }
   RequestWalk walk(requests, allocator);
-  const auto record = [](std::vector<Bytes>& gauge, Peak& peak, Bytes bytes, std::size_t r) {
-    gauge.push_back(bytes);
+  const auto record = [keep_timeline](std::vector<Bytes>& gauge, Peak& peak, Bytes bytes, std::size_t r) {
+    if (keep_timeline) gauge.push_back(bytes);
     if (bytes > peak.bytes) peak = {bytes, static_cast<std::int64_t>(r)};
   };
   for (std::size_t r = 0; r < requests.kind.size() && !result.out_of_memory; ++r) {
@@ -32,18 +39,18 @@ GaugeReplay run(const Requests& requests, Allocator allocator) {
 }  // namespace
 
 GaugeReplay replay_gauges(const Requests& requests, AllocatorKind kind, const allocators::AllocatorOptions& options,
-                          const allocators::DeviceProperties& properties) {
+                          const allocators::DeviceProperties& properties, bool keep_timeline) {
   require_consistent(requests);
   allocators::SimulatedDevice device(properties);
   switch (kind) {
     case AllocatorKind::kPerfectReuse:
-      return run(requests, allocators::PerfectReuse(options));
+      return run(requests, allocators::PerfectReuse(options), keep_timeline);
     case AllocatorKind::kNeverReuse:
-      return run(requests, allocators::NeverReuse(options));
+      return run(requests, allocators::NeverReuse(options), keep_timeline);
     case AllocatorKind::kDevice:
-      return run(requests, allocators::DeviceAllocator(allocators::DeviceReference(device)));
+      return run(requests, allocators::DeviceAllocator(allocators::DeviceReference(device)), keep_timeline);
     case AllocatorKind::kBfc:
-      return run(requests, allocators::BfcAllocator(allocators::DeviceReference(device)));
+      return run(requests, allocators::BfcAllocator(allocators::DeviceReference(device)), keep_timeline);
   }
   throw ConfigError("allocator number " + std::to_string(static_cast<int>(kind)) + " is unknown", "use 0 to 3");
 }

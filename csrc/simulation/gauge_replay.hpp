@@ -20,7 +20,7 @@ enum class AllocatorKind : std::uint8_t {
 };
 
 struct GaugeReplay {
-  Timeline timeline;                          // up to and with the request that failed
+  Timeline timeline;                          // up to and with the request that failed; empty where not kept
   Peaks peaks;                                // of the gauges after each request
   std::optional<std::int64_t> out_of_memory;  // the request that failed; the replay ends there
 };
@@ -28,6 +28,6 @@ struct GaugeReplay {
 // `options`: rounding and segments of the two bounds; the others have none. The bounds ask no device.
 // Throws ConfigError when the requests do not fit together.
 GaugeReplay replay_gauges(const Requests& requests, AllocatorKind kind, const allocators::AllocatorOptions& options,
-                          const allocators::DeviceProperties& device);
+                          const allocators::DeviceProperties& device, bool keep_timeline = true);
 
 }  // namespace xmem::simulation

@@ -236,6 +236,7 @@ def replay_gauges(
     options: AllocatorOptions,
     capacity_bytes: int | None,
     other_bytes: int,
+    keep_timeline: bool,
 ) -> GaugeReplay: ...
 
 class RecordingReplay:

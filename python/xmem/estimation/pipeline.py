@@ -280,7 +280,9 @@ def _policy_records(stages: Stages, peak_block: int) -> tuple[PolicyRecord, ...]
 
 def _bounds(stages: Stages) -> Bounds:
     least, most = (
-        replay_through(name, stages.requests, options=stages.settings.options).peak_reserved.bytes
+        replay_through(
+            name, stages.requests, options=stages.settings.options, keep_timeline=False
+        ).peak_reserved.bytes
         for name in ("perfect_reuse", "never_reuse")
     )
     return Bounds(least, most)

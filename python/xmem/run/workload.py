@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from xmem.records import dataclass
 from xmem.trace.attribution import Attribution, Category, Phase
@@ -88,10 +88,12 @@ class Workload:
         return len(self.block)
 
     def select(self, rows: NDArray[np.bool_] | NDArray[np.intp]) -> Workload:
-        """Return the workload of some of the rows."""
+        """Return the workload of some of the rows, in their order; itself where a mask keeps all."""
         if rows.dtype == np.bool_:
+            if rows.all():
+                return self
             rows = np.flatnonzero(rows)  # a mask would be searched again for each column
-        columns = {name: getattr(self, name)[rows] for name in COLUMNS}
+        columns = {name: _taken(getattr(self, name), rows) for name in COLUMNS}
         return Workload(**columns, choices=self.choices)
 
     def with_columns(self, **columns: Any) -> Workload:
@@ -153,9 +155,9 @@ def made_by_policy(count: int, **columns: NDArray[Any]) -> Workload:
         "waits": False,
     }
     filled: dict[str, Any] = {
-        name: np.asarray(columns.get(name, np.full(count, unknown.get(name, -1)))).astype(
-            _DTYPES.get(name, np.int32)
-        )
+        name: np.asarray(columns[name]).astype(_DTYPES.get(name, np.int32))
+        if name in columns
+        else _constant(unknown.get(name, -1), _DTYPES.get(name, np.int32), count)
         for name in COLUMNS
     }
     return Workload(**filled)
@@ -180,8 +182,7 @@ def made_like(rows: Workload, **columns: Any) -> Workload:
         **columns,
     }
     filled: dict[str, Any] = {
-        name: np.broadcast_to(np.asarray(value, _DTYPES.get(name, np.int32)), len(rows))
-        for name, value in own.items()
+        name: _constant(value, _DTYPES.get(name, np.int32), len(rows)) for name, value in own.items()
     }
     return replace(rows, **filled, choices=())
 
@@ -191,15 +192,57 @@ def concatenated(parts: Sequence[Workload]) -> Workload:
 
     At most one part has choices, or several have the same.
     """
+    parts = [part for part in parts if len(part)] or parts[:1]
     choices = {part.choices for part in parts if part.choices}
     assert len(choices) <= 1
-    joined = Workload(
-        **{name: np.concatenate([getattr(part, name) for part in parts]) for name in COLUMNS},
+    alloc_ns = np.concatenate([part.alloc_ns for part in parts])
+    places = None if (alloc_ns[1:] >= alloc_ns[:-1]).all() else _places(alloc_ns)
+    if len(parts) == 1 and places is None:
+        return parts[0]
+    return Workload(
+        **{name: _joined([getattr(part, name) for part in parts], places) for name in COLUMNS},
         choices=next(iter(choices), ()),
     )
-    if (joined.alloc_ns[1:] >= joined.alloc_ns[:-1]).all():
-        return joined
-    return joined.select(np.argsort(joined.alloc_ns, kind="stable"))
+
+
+def _places(keys: NDArray[np.int64]) -> NDArray[np.intp]:
+    """Return the place of each key in their order; equal ones keep theirs."""
+    order = np.argsort(keys, kind="stable")
+    places = np.empty_like(order)
+    places[order] = np.arange(len(order))
+    return places
+
+
+# Many columns have one value for all blocks of a run. They take no memory, and no policy copies them: numpy
+# gives their rows one place, a stride of 0.
+
+
+def _constant(value: Any, dtype: DTypeLike, count: int) -> NDArray[Any]:
+    """Return a column of one value, or of one for each row where `value` has as many."""
+    return np.broadcast_to(np.asarray(value, dtype), count)
+
+
+def _is_constant(column: NDArray[Any]) -> bool:
+    return column.strides == (0,) and len(column) > 0
+
+
+def _taken(column: NDArray[Any], rows: NDArray[Any]) -> NDArray[Any]:
+    return np.broadcast_to(column[0], len(rows)) if _is_constant(column) else column[rows]
+
+
+def _joined(columns: Sequence[NDArray[Any]], places: NDArray[np.intp] | None) -> NDArray[Any]:
+    """Return the rows of all columns, each at its place, or one column after the other without places."""
+    first = columns[0]
+    if all(_is_constant(column) and column[0] == first[0] for column in columns):
+        return np.broadcast_to(first[0], sum(map(len, columns)))
+    if places is None:
+        return np.concatenate(columns)
+    joined = np.empty(len(places), first.dtype)
+    begin = 0
+    for column in columns:
+        joined[places[begin : begin + len(column)]] = column
+        begin += len(column)
+    return joined
 
 
 def workload_of(
@@ -211,7 +254,7 @@ def workload_of(
     return Workload(
         block=rows.astype(np.int32),
         size_bytes=blocks.size_bytes[rows],
-        stream=np.zeros(len(rows), np.int64),
+        stream=_constant(0, np.int64, len(rows)),
         alloc_ns=blocks.alloc_ns[rows],
         free_ns=blocks.free_ns[rows],
         category=attribution.category[rows],
@@ -223,9 +266,11 @@ def workload_of(
         source_line=attribution.source_line[rows],
         tensor=attribution.tensor[rows],
         flags=blocks.flags[rows],
-        host=attribution.host[rows].astype(np.bool_) & (device_type == CPU),
-        choice=np.full(len(rows), -1, np.int32),
-        mempool=np.zeros(len(rows), np.int32),
-        waits=np.zeros(len(rows), np.bool_),
-        restores=np.full(len(rows), NOT_RESTORED, np.int32),
+        host=attribution.host[rows].astype(np.bool_)
+        if device_type == CPU
+        else _constant(False, np.bool_, len(rows)),
+        choice=_constant(-1, np.int32, len(rows)),
+        mempool=_constant(0, np.int32, len(rows)),
+        waits=_constant(False, np.bool_, len(rows)),
+        restores=_constant(NOT_RESTORED, np.int32, len(rows)),
     )

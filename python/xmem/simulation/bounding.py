@@ -81,7 +81,7 @@ class GaugeReplay:
     """The memory that an allocator held after each request.
 
     Attributes:
-        timeline: One row for each request, up to and with the one that failed.
+        timeline: One row for each request, up to and with the one that failed; no rows where it was not kept.
         peak_allocated: The most of each gauge after a request, and the first request that reached it.
         out_of_memory: The request that failed, where the replay ends; None when all were served.
     """
@@ -101,6 +101,7 @@ def replay_through(
     options: AllocatorOptions = AllocatorOptions(),  # noqa: B008 (frozen)
     capacity_bytes: int | None = None,
     other_bytes: int = 0,
+    keep_timeline: bool = True,
 ) -> GaugeReplay:
     """Replay requests through an allocator until one fails.
 
@@ -111,6 +112,7 @@ def replay_through(
         capacity_bytes: Memory of the device under ``device`` and ``bfc``; None for one without limit. The
             bounds ask no device, and an allocator of your own brings its own.
         other_bytes: Memory that others hold on that device.
+        keep_timeline: Without it, only the peaks are kept. An allocator of your own always has one.
 
     Raises:
         ConfigError: No such allocator, or requests that do not fit together.
@@ -132,6 +134,7 @@ def replay_through(
         core_options(options),
         capacity_bytes,
         other_bytes,
+        keep_timeline,
     )
     timeline = Timeline(done.allocated_bytes, done.active_bytes, done.reserved_bytes, done.requested_bytes)
     allocated, active, reserved, requested = (Peak(*peak) for peak in done.peaks)

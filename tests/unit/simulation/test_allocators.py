@@ -145,6 +145,16 @@ class TestConformance:
         assert np.array_equal(first.timeline.reserved_bytes, second.timeline.reserved_bytes)
 
 
+@pytest.mark.parametrize("name", get_args(AllocatorName))
+def test_peaks_need_no_timeline(name: AllocatorName) -> None:
+    requests = random_requests(3)
+    kept = replay_through(name, requests)
+    peaks_alone = replay_through(name, requests, keep_timeline=False)
+    assert len(peaks_alone.timeline.reserved_bytes) == 0 < len(kept.timeline.reserved_bytes)
+    assert peaks_alone.peak_reserved == kept.peak_reserved
+    assert peaks_alone.peak_active == kept.peak_active
+
+
 @pytest.mark.parametrize("name", [name for name in RUNS if "reuse" not in name])
 def test_a_request_that_fails_is_the_last_one(name: str) -> None:
     requests = make_requests([0, 1, 2], [NEVER, NEVER, NEVER], [100 * MIB, 200 * MIB, MIB])
