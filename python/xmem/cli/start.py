@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 
 from xmem import __version__
+
+# Modules and answers are many objects that stay, and hardly any that are garbage in cycles: Python would look
+# through them dozens of times before a small estimate is done.
+_OBJECTS_BETWEEN_COLLECTIONS = 50_000
 
 
 def main() -> None:
@@ -15,6 +20,7 @@ def main() -> None:
             return
         except OSError:
             pass  # a full disk or a closed pipe, for which there is a message or a status of its own
+    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
     from xmem.cli.main import main as run_command
 
     run_command()
