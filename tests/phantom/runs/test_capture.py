@@ -608,3 +608,43 @@ def test_a_sharded_job_of_two_ranks(python, tmp_path):
     layer = 4 * 1024 * 1024  # gathered for a while, which counts as parameters too where it is known
     assert estimate.breakdown.category_peaks["parameter"] in (half, half + layer, half + 2 * layer)
     assert estimate.breakdown.category_peaks["optimizer_state"] >= 2 * half
+
+
+CATCHES = """
+    import sys, torch
+    model = torch.nn.Linear(8192, 8192).cuda()
+    optimizer = torch.optim.SGD(model.parameters())
+
+    def train(batch):
+        optimizer.zero_grad()
+        model(torch.randn(batch, 8192, device="cuda")).sum().backward()
+        optimizer.step()
+
+    train(64)
+    for batch in map(int, sys.argv[1:]):
+        try:
+            train(batch)
+        except torch.OutOfMemoryError as error:
+            print(error)
+"""
+
+
+def test_a_script_that_catches_the_error_and_goes_on_is_answered_with_a_note(python, tmp_path):
+    small = PhantomMachine(
+        device=replace(find_device("rtx-3060"), total_memory_bytes=1 << 30), strict_capacity=True
+    )
+    _, estimate = run(python, tmp_path, CATCHES, "65536", "128", machine=small)
+    (note,) = [text for text in estimate.assumptions if "failed because the GPU was full" in text]
+    assert "a request for memory failed" in note
+    assert "2,048.0 MiB, at " in note
+    assert "train.py:8)" in note
+    _, estimate = run(python, tmp_path, CATCHES, "128", machine=small)
+    assert not any("the GPU was full" in text for text in estimate.assumptions)
+
+
+def test_a_script_that_catches_the_error_and_ends_is_not_called_fitting(python, tmp_path):
+    small = PhantomMachine(
+        device=replace(find_device("rtx-3060"), total_memory_bytes=1 << 30), strict_capacity=True
+    )
+    with pytest.raises(CaptureError, match=r"ran out of memory .*2,048\.0 MiB, at .*did no more training"):
+        run(python, tmp_path, CATCHES, "128", "65536", machine=small)

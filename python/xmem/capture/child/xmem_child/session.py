@@ -27,6 +27,7 @@ from .records.profiler import Profiler
 from .records.progress import Progress
 from .records.recording_size import RecordingSize
 from .records.run_notes import RunNotes
+from .records.shortages import Shortages
 from .records.trace_writer import MemoryChange, ProfilerFile, SeenMemory
 from .records.unseen_memory import unseen_memory
 from .settings import Settings
@@ -80,6 +81,7 @@ class Session(RunNotes):
         )
         self._lengths = DataLengths(settings.extent.longest_batch, self.assume)
         self._lengths.install()
+        self._shortages = Shortages(self.spans.user_line)
         self._process = os.getpid()
         self._owner = False
         self._requests: list[Requests] = []  # of each device, once the recording has ended
@@ -182,7 +184,8 @@ class Session(RunNotes):
             return
         if self.allocator is None and threading.get_native_id() != self.thread:
             return  # the profiler cannot be stopped from here
-        if (reason := self._never_trained()) is not None:
+        reason = self._never_trained() or self._shortages.gave_up(self.iterations.worked_ns())
+        if reason is not None:
             self._abandon()  # a profiler that still runs when the interpreter ends crashes the process
             self.state = State.DONE
             self.settings.report(state="failed", message=reason)
@@ -241,6 +244,7 @@ class Session(RunNotes):
             return
         if self.allocator is not None:
             self.allocator.start()
+            self._shortages.follow()
             if self.settings.launches:
                 launches.start()
         self._profiler.start()
@@ -475,6 +479,8 @@ class Session(RunNotes):
             self.assume(self._extent.unseen())
             for text in self._lengths.unseen():
                 self.assume(text)
+        if (shortages := self._shortages.went_on(self.iterations.worked_ns())) is not None:
+            self.assume(shortages)
         if self.values is not None:
             self.values.ended()
         # First, for what it assumes of ranks that say nothing.

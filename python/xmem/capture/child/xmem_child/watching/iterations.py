@@ -109,6 +109,13 @@ class Iterations:
             return slowest.ends_ns
         return self._backward_ends_ns or self._call_ends_ns
 
+    def worked_ns(self) -> int:
+        """Return when the last step, backward pass or call of a model ended; 0 before the first one."""
+        ends = [steps.ends_ns for steps in self.steps]
+        return max(
+            (each[-1] for each in (*ends, self._backward_ends_ns, self._call_ends_ns) if each), default=0
+        )
+
     def stepped(self, enough: int, most: int) -> bool:
         """Return whether every optimizer that has stepped has made enough steps, one of them not skipped; or
         one has made so many that the others need not be waited for; or all together, as where each batch or
