@@ -411,6 +411,21 @@ def test_a_loop_that_waits_for_a_value_ends_and_names_its_line(python, tmp_path,
 
 
 @both_modes
+def test_factorizations_succeed_however_often_pytorch_asks(python, tmp_path, mode):
+    script = TRAIN + textwrap.dedent(
+        """
+        y = model(torch.randn(8, 64, device="cuda"))[:, :8]
+        for _ in range(1001):
+            torch.linalg.solve(y, y)
+        torch.linalg.cholesky(y), torch.linalg.inv(y)
+        train()
+        """
+    )
+    _, estimate = printed(python, tmp_path, script, mode=mode)
+    assert not any("unknown condition" in line for line in estimate.assumptions)
+
+
+@both_modes
 def test_a_script_that_never_trains_because_of_a_value_is_refused(python, tmp_path, mode):
     script = TRAIN + textwrap.dedent(
         """

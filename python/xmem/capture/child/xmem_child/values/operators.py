@@ -51,7 +51,7 @@ def below(keys: Any) -> tuple[Any, int]:
 # results.
 _ARITHMETIC = re.compile(
     r"""_backward|backward_|conv|norm(?!al)|attention|lstm|gru|rnn|mkldnn|miopen|_mps|cudnn|fft|quantiz|fake_quant
-    |sparse|nested|linalg|mm$|^bmm|matmul|^mv$|^dot$|^vdot|pool|upsample|grid_sampl|special_|dropout|embedding
+    |sparse|nested|linalg(?!_check)|mm$|^bmm|matmul|^mv$|^dot$|^vdot|pool|upsample|grid_sampl|special_|dropout|embedding
     |gelu|silu|mish|softplus|elu|glu|hard|softmax|_loss|^cdist|^_cdist|sdp|dist$|sobol|addr$|addmv|jagged
     |_copy$|^empty|^new_empty|_test_|^to_|chol|svd|qr$|lu_|triangular|_fw_primal|_lazy_clone|^resolve|^lift|pin_
     |stft|window|qscheme|^q_|vulkan|col2im|im2col|shuffle|_assert|sym_|_version|^is_|^size|^stride|_nnpack

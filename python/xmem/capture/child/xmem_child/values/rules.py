@@ -74,6 +74,7 @@ class Rules:
             "isnan": self._never,
             "isinf": self._never,
             "_is_all_true": self._valid,
+            "_linalg_check_errors": self._succeeded,
             "_amp_foreach_non_finite_check_and_unscale_": self._unscale,
             **dict.fromkeys(("normal.Tensor_Tensor", "normal.float_Tensor"), self._draw_normal),
             **dict.fromkeys(("normal.Tensor_Tensor_out", "normal.float_Tensor_out"), self._draw_normal),
@@ -295,6 +296,15 @@ class Rules:
     def _valid(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
         """Let the checks that PyTorch makes on values before it uses them pass."""
         return self._always(True, operator, keys, args, kwargs)
+
+    def _succeeded(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
+        """Let factorizations of unknown matrices have succeeded. Nobody waits for that: however often it is
+        asked, the answer stays."""
+        infos = args[0]
+        if self._values(infos) is not None:
+            return operator.call(keys, args, kwargs)
+        infos.any()  # what it asks first, for the memory that this takes
+        return None
 
     def _unscale(self, operator: Operator, keys: Any, args: Args, kwargs: Kwargs) -> Any:
         """Leave the note on infinite gradients as it is: no gradient is infinite."""

@@ -46,7 +46,9 @@ from .transforms import follow_transforms
 _C = torch._C
 
 # Composite, and yet one operation on a GPU: what they do inside depends on the machine.
-_WHOLE = frozenset({"copy_", "convolution", "_convolution", "convolution_backward", "_to_copy"})
+_WHOLE = frozenset(
+    {"copy_", "convolution", "_convolution", "convolution_backward", "_to_copy", "_linalg_check_errors"}
+)
 _WHOLE_PREFIXES = ("_foreach_", "_fused_")
 # They make memory or tell where it is, and touch none of it.
 _PASSED = frozenset(
