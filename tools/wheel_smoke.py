@@ -95,8 +95,8 @@ def write_trace(folder: Path, programs: Path) -> None:
         f"import sys; sys.path.insert(0, {str(ROOT / 'tests')!r})\n"
         "from pathlib import Path\n"
         "from training_sample import training\n"
-        "training().write(Path('small.json.gz'))\n"
-        "training(4 << 20).write(Path('large.json.gz'))\n"
+        "training(64 << 20).write(Path('small.json.gz'))\n"
+        "training(96 << 20).write(Path('large.json.gz'))\n"
     )
     subprocess.run([str(programs / "python"), "-c", script], cwd=folder, env=bare(programs), check=True)
 
