@@ -101,6 +101,11 @@ PHANTOM_EXPORT std::uint64_t xmem_phantom_recorded_events() {
   return watchdogs().recorded.load(std::memory_order_relaxed);
 }
 
+// Kernels that this process has launched so far: how far the script has come, whatever the machine's speed.
+PHANTOM_EXPORT std::int64_t xmem_phantom_launched() {
+  return static_cast<std::int64_t>(slot().launches.load(std::memory_order_relaxed));
+}
+
 // Shows all events up to a number, and hides later ones.
 PHANTOM_EXPORT void xmem_phantom_show_watchdogs(std::uint64_t last_event) {
   watchdogs().shown.store(last_event, std::memory_order_relaxed);

@@ -9,7 +9,7 @@ import pytest
 
 import xmem
 from nightly import most_nightly
-from xmem.capture import CaptureResult, PhantomMachine, capture
+from xmem.capture import CaptureResult, Extent, PhantomMachine, capture
 from xmem.devices.gpus import find_device
 
 from ..conftest import NEWEST_FIRST, PYTHONS, needs_torch
@@ -24,11 +24,20 @@ def python(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def run(python: str, folder: Path, script: str, *, behind: bool) -> CaptureResult:
+def run(python: str, folder: Path, script: str, *, behind: bool, to_its_end: bool = False) -> CaptureResult:
     path = folder / "script.py"
     path.write_text(textwrap.dedent(script))
     machine = PhantomMachine(device=find_device("h100"), behind=behind)
-    return capture([python, str(path)], folder / "trace.json", mode="phantom", machine=machine, timeout_s=240)
+    result = capture(
+        [python, str(path)],
+        folder / "trace.json",
+        mode="phantom",
+        machine=machine,
+        timeout_s=240,
+        extent=Extent(iterations=1000) if to_its_end else None,
+    )
+    assert not to_its_end or result.metadata["script_ended"]
+    return result
 
 
 def reserved_mib(result: CaptureResult) -> float:
@@ -215,7 +224,7 @@ def test_the_estimate_says_when_a_gpu_that_is_behind_needs_more(python, tmp_path
     assert not any("--behind" in text for text in plain.assumptions)
 
 
-# Gradients of 64 MiB that a collective averages; how the script waits for it is WAIT.
+# Gradients of 64 MiB that a collective averages in STEPS steps; how the script waits for it is WAIT.
 AVERAGING = """
     import os, torch
     import torch.distributed as dist
@@ -223,15 +232,20 @@ AVERAGING = """
     dist.init_process_group("nccl", device_id=torch.device("cuda", 0))
     model = torch.nn.Linear(4096, 4096, bias=False).cuda()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    for step in range(5):
+    held = []
+    for step in range(STEPS):
         model(torch.randn(64, 4096, device="cuda")).sum().backward()
         work = dist.all_reduce(model.weight.grad, async_op=True)
         work.WAIT
-        held = torch.cuda.memory_allocated() // (64 << 20) - 1  # beside the weights
+        held.append(torch.cuda.memory_allocated() // (64 << 20) - 2)  # beside weights and cuBLAS's workspaces
         optimizer.step()
         optimizer.zero_grad()
     dist.destroy_process_group()
 """
+
+
+def averaging(port: str, wait: str, *, steps: int) -> str:
+    return AVERAGING.replace("CHOSEN", repr(port)).replace("WAIT", wait).replace("STEPS", str(steps))
 
 
 @pytest.mark.parametrize(
@@ -239,7 +253,7 @@ AVERAGING = """
 )
 def test_the_estimate_knows_collectives_that_are_not_waited_for(python, tmp_path, unused_port, wait, is_said):
     needs_torch(python, (2, 8), "keeps no tensors of collectives")
-    script = AVERAGING.replace("CHOSEN", repr(unused_port)).replace("WAIT", wait)
+    script = averaging(unused_port, wait, steps=5)
     estimate = xmem.estimate(run(python, tmp_path, script, behind=False).path, gpu="h100")
     said = [text for text in estimate.assumptions if "the script does not wait for collectives" in text]
     assert bool(said) == is_said
@@ -252,7 +266,7 @@ def test_the_estimate_knows_collectives_that_are_not_waited_for(python, tmp_path
         [
             ("get_future().wait()", False, 2),
             ("wait()", False, 1),
-            ("get_future().wait()", True, 3),
+            ("get_future().wait()", True, 5),  # the GPU is never done here
             ("wait()", True, 1),
         ]
     ),
@@ -261,5 +275,13 @@ def test_gradients_stay_until_the_watchdog_has_seen_their_collective(
     python, tmp_path, unused_port, wait, behind, held
 ):
     needs_torch(python, (2, 8), "keeps no tensors of collectives")
-    script = AVERAGING.replace("CHOSEN", repr(unused_port)).replace("WAIT", wait)
-    run(python, tmp_path, script + f"    assert held == {held}, held\n", behind=behind)
+    script = averaging(unused_port, wait, steps=5)
+    script += f"    assert max(held) == {held}, held\n"
+    run(python, tmp_path, script, behind=behind, to_its_end=True)
+
+
+def test_the_watchdog_sees_collectives_now_sooner_and_now_later(python, tmp_path, unused_port):
+    needs_torch(python, (2, 8), "keeps no tensors of collectives")
+    script = averaging(unused_port, "get_future().wait()", steps=16)
+    script += "    assert held[:3] == [1, 2, 2] and set(held[3:]) == {1, 2}, held\n"
+    run(python, tmp_path, script, behind=False, to_its_end=True)

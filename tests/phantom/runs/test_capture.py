@@ -318,10 +318,12 @@ def test_a_model_larger_than_the_machine(python, tmp_path):
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 4 << 20, "pages were touched"
         """,
         machine=PhantomMachine(device=find_device("h100")),
+        extent=Extent(iterations=4),  # to its end
     )
     weights = 24 * 16384 * 16384 * 4
     assert estimate.peak_allocated_bytes >= 2 * weights
     assert result.iterations == 3
+    assert result.metadata["script_ended"]
 
 
 def test_capacity_is_a_matter_of_the_verdict_unless_strict(python, tmp_path):

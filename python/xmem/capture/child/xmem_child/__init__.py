@@ -173,7 +173,7 @@ def _install_phantom(settings: Settings) -> None:
         from .absent import AbsentPeers
 
         session.absent = AbsentPeers(settings, session.assume)
-    phantom_distributed.install(session.iterations.passes, session.absent, behind=settings.behind)
+    phantom_distributed.install(session.iterations.rounds, session.absent, behind=settings.behind)
     if session.absent is not None:
         session.absent.install()
     take_first_choices(session.assume, has_compiled=settings.has_compiled)

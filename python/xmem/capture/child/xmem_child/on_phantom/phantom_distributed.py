@@ -67,7 +67,7 @@ def install(
     """Patch ``torch.distributed``; called once, right after ``import torch``.
 
     Args:
-        iterations: Returns how many iterations are over.
+        iterations: Returns how many iterations have begun.
         absent: The ranks of the job, where not all of them run.
         behind: Whether the GPU is behind the script.
     """

@@ -48,6 +48,8 @@ class Iterations:
         self._backward_ends_ns: list[int] = []
         self._call_ends_ns: list[int] = []
         self._update_may_follow = False
+        self._rounds = 0
+        self._may_begin_round = True
 
     @property
     def backwards(self) -> int:
@@ -59,9 +61,12 @@ class Iterations:
         """Calls of outermost modules that are over."""
         return len(self._call_ends_ns)
 
-    def passes(self) -> int:
-        """Return how many backward passes are over; calls, where there are none. They tell iterations apart
-        whose optimizers step one after the other, each with collectives of its own."""
+    def rounds(self) -> int:
+        """Return how often a model was called first of all or after a backward pass; without such calls, how
+        many backward passes or calls are over. They tell iterations apart whose optimizers step one after the
+        other, each with collectives of its own."""
+        if self._rounds and self.backwards:
+            return self._rounds
         return self.backwards or self.calls
 
     @property
@@ -87,7 +92,7 @@ class Iterations:
     def count_backward(self) -> None:
         """Count an outermost backward pass that ends now."""
         self._backward_ends_ns.append(now_ns())
-        self._update_may_follow = True
+        self._update_may_follow = self._may_begin_round = True
 
     def call_begins(self) -> None:
         """Note that an outermost module is called: what followed the last backward pass belongs to that
@@ -95,6 +100,8 @@ class Iterations:
         if self._update_may_follow:
             self._backward_ends_ns[-1] = now_ns()
             self._update_may_follow = False
+        self._rounds += self._may_begin_round
+        self._may_begin_round = False
 
     def call_ends(self) -> None:
         """Count a call of an outermost module that is over."""
