@@ -7,7 +7,7 @@ seen that the GPU is done, and another collective begins. How long that is depen
 
 Here the watchdog sees those of an iteration up to one and a half iterations later, now sooner and now later
 (``watchdogs.looks``), and no later than when the collectives of the iteration after the next begin. So it is
-with the records of modded-nanogpt on eight H100, whose iterations take 60 to 70 ms: most of their published
+with the records of modded-nanogpt on eight H100, whose iterations take 56 to 99 ms: most of their published
 runs allocate what the latest of these times makes them hold, and reserve what a mixture of them does.
 """
 
