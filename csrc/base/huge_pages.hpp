@@ -31,19 +31,12 @@ void reserve_on_huge_pages(std::vector<T>& column, std::size_t rows) {
   column.swap(roomy);
 }
 
-// Room that nothing was written to takes no memory, but on Windows, which counts all that is asked for.
-#if defined(_WIN32)
-inline constexpr std::size_t kGrowth = 2;
-#else
-inline constexpr std::size_t kGrowth = 4;
-#endif
-
-// Makes room for one more row in columns of one length, several times as much where there is none.
+// Makes room for one more row in columns of one length, twice as much where there is none.
 template <class First, class... Others>
 void grow_on_huge_pages(std::vector<First>& first, std::vector<Others>&... others) {
   constexpr std::size_t kFirstRows = 1024;
   if (first.size() < first.capacity()) return;
-  const std::size_t rows = std::max(kFirstRows, kGrowth * first.size());
+  const std::size_t rows = std::max(kFirstRows, 2 * first.size());
   reserve_on_huge_pages(first, rows);
   (reserve_on_huge_pages(others, rows), ...);
 }

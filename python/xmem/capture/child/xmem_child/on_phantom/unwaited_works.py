@@ -44,7 +44,8 @@ _COLLECTIVES = (
 )
 
 
-# Iterations after which the watchdog sees a collective: of a GPU, and of one that is far behind the script.
+# Iterations after which the watchdog sees a collective at the latest: of a GPU, and of one that is far behind
+# the script.
 _ITERATIONS = 1
 _ITERATIONS_BEHIND = 2
 # To wait for the watchdog takes a tenth of a second an iteration; a loss that is averaged is not worth it.
