@@ -13,6 +13,7 @@ import pytest
 
 from training_sample import training
 from xmem.cli.exit_codes import ExitCode
+from xmem.testing.trace_builder import TraceBuilder
 
 # Of other packages, each heavy, and needed by few commands.
 _HEAVY = {"torch", "pydantic", "pandas", "rich", "jinja2", "ray", "matplotlib", "concurrent.futures"}
@@ -92,6 +93,15 @@ def test_an_estimate_as_json_imports_what_it_needs(tmp_path: Path) -> None:
         name for name in modules if re.match(r"xmem\.(capture|scaling|sweep|advice|reports)\b", name)
     }
     assert of_others == {"xmem.reports", "xmem.reports.schedulers"}
+
+
+def test_an_estimate_of_a_trace_of_gpus_imports_no_masked_arrays(tmp_path: Path) -> None:
+    trace = TraceBuilder().operator("aten::empty", 5, 50)
+    for gpu in range(2):
+        trace.alloc(0x1000, 3 << 20, 10, device_type=1, device_index=gpu)
+    file = tmp_path / "trace.json"
+    trace.write(file)
+    assert imported("estimate", str(file), "--json").isdisjoint(_HEAVY | {"numpy.ma"})
 
 
 def test_files_of_the_command_line_need_no_pydantic(tmp_path: Path) -> None:

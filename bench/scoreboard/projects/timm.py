@@ -31,6 +31,11 @@ _ENVIRONMENTS = {"pt291": "torch-2.9.1"}
 _OLDEST = "torch-2.6.0"
 # The environment has the same build as these tables.
 _SAME_BUILD = "pt291-cu128"
+# With `--fast-norm`, autocast makes no float32 copies before a norm. efficientnet_b3_g8_gn would need 54 GiB
+# without it for the batch that a 4090's table says fits 24. A 5090 has 32, and its table has half that batch,
+# which is what fits without it; so do all figures there whose model has such norms. The first tables are
+# older than the option.
+_FAST_NORM = ("pt240-cu124", "pt291-cu128")
 _PRECISIONS = {"amp": "amp", "amp_bf16": "amp_bfloat16", "bf16": "bfloat16", "fp32": "float32"}
 _TABLE = re.compile(
     r"(?P<bench>infer|train)-(?P<precision>amp|amp_bf16|bf16|fp32)-(?P<layout>nchw|nhwc)"
@@ -103,13 +108,9 @@ def run(row: Row, laboratory: Laboratory) -> Answers:
 
 
 def _options(table: re.Match[str]) -> list[str]:
-    """What else was on the command line, as far as the name of the table and its figures tell.
-
-    Without ``--fast-norm``, efficientnet_b3_g8_gn would need 54 GiB for the batch that a table says fits a
-    4090, for the float32 copies that autocast makes before group_norm. The first tables have no such option.
-    """
+    """What else was on the command line, as far as the name of the table and its figures tell."""
     options = ["--precision", _PRECISIONS[table["precision"]]]
-    if table["release"] != "pt112":
+    if f"{table['release']}-{table['cuda']}" in _FAST_NORM:
         options.append("--fast-norm")
     if table["layout"] == "nhwc":
         options.append("--channels-last")

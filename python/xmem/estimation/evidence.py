@@ -449,9 +449,10 @@ def _other_gpus(recorded: Recorded) -> dict[int, int]:
     peaks: dict[int, int] = {}
     if recorded.origin is not Origin.FOREIGN_GPU:
         return peaks
-    for device in np.unique(blocks.device_index[blocks.device_type == device_type]).tolist():
-        if device == traced:
-            continue
+    unseen = blocks.device_index[(blocks.device_type == device_type) & (blocks.device_index != traced)]
+    while len(unseen):  # not `np.unique`, which imports masked arrays
+        device = int(unseen.min())
+        unseen = unseen[unseen != device]
         rows = (blocks.device_type == device_type) & (blocks.device_index == device)
         freed = rows & (blocks.free_ns != NEVER)
         times = np.concatenate([blocks.free_ns[freed], blocks.alloc_ns[rows]])
