@@ -43,7 +43,7 @@ from xmem.simulation.stretches import highest_of_stretches
 from xmem.text.units import format_bytes
 from xmem.trace.attribution import CATEGORY_LABELS, Attribution, Phase, trains
 from xmem.trace.blocks import NEVER, BlockTable
-from xmem.trace.notes import CardNote, Mode, ValueRead
+from xmem.trace.notes import CardNote, Mode, PhantomNotes, ValueRead
 from xmem.trace.trace import Trace
 
 _GRANULE_BYTES = 512  # the caching allocator's rounding, kMinBlockSize
@@ -340,6 +340,7 @@ def assumptions(context: Recorded, device: Device | None) -> Iterator[str]:
     notes, origin = context.notes, context.origin
     if notes.phantom is not None:
         yield "the script ran on a phantom GPU, which computes nothing; PyTorch itself counted the memory"
+        yield from _requests_that_do_not_fit(context, notes.phantom)
         yield from _values_read(notes.phantom.values)
         yield from _cudnn_planned(notes.phantom.cudnn)
         yield from _managed(notes.phantom.cards)
@@ -437,6 +438,16 @@ def _one_of_many(recorded: Recorded) -> Iterator[str]:
         yield (
             "the run calls collectives, but the trace does not say which process of how many it is: others "
             "can need more, and what they held on the same GPU is not in it"
+        )
+
+
+def _requests_that_do_not_fit(recorded: Recorded, phantom: PhantomNotes) -> Iterator[str]:
+    """Say so if the trace has the allocator's own record, and its blocks are others."""
+    has_record = any(requests.device == recorded.traced_device[1] for requests in phantom.requests)
+    if has_record and recorded.history is None:
+        yield (
+            "the allocator's own record does not fit the memory events of the trace and was not used: blocks "
+            "stand for what was asked for, and other streams, pools and emptied caches are not known"
         )
 
 

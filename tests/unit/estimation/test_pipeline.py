@@ -229,6 +229,31 @@ def test_iterations_that_differ_widen_the_interval_unless_the_script_was_seen_wh
     assert not any("iterations differ" in text for text in whole.assumptions)
 
 
+@pytest.mark.parametrize(("address", "is_used"), [(0x1000, True), (0x3000, False)])
+def test_a_record_of_the_allocator_that_does_not_fit_the_trace_is_not_used_and_that_is_said(
+    address: int, is_used: bool
+) -> None:
+    requests = {
+        "device": 0,
+        "address": [address],
+        "size_bytes": [1000],
+        "order": [-1],
+        **{name: [] for name in ("stream", "mempool", "waits", "restored", "marks")},
+    }
+    trace = TraceBuilder().with_metadata(
+        mode="phantom",
+        iterations=1,
+        device_requests=1,
+        versions={"torch": "2.12.0"},
+        phantom={"requests": [requests]},
+    )
+    trace.iteration(0, 0, 100).operator("aten::mm", 1, 90)
+    trace.alloc(0x1000, 2048, 5, device_type=1, device_index=0)
+    estimate = xmem.estimate(trace.bytes())
+    assert any("does not fit the memory events" in line for line in estimate.assumptions) is not is_used
+    assert estimate.peak_allocated_bytes == (1024 if is_used else 2048)
+
+
 def test_the_interval_has_both_orders_of_addresses_where_ties_depend_on_them() -> None:
     # Two free blocks of 20 MiB, one of them beside a block that dies later: only if the request of 12 MiB
     # takes the other one does the last request find its 64 MiB in one piece.

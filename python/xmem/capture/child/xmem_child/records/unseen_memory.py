@@ -15,6 +15,7 @@ from .allocator_history import ALLOCATION, Requests
 from .trace_writer import CUDA, MemoryChange, SeenMemory
 
 _UNKNOWN_THREAD = 0
+_CLOSE_NS = 10_000_000  # a thread may be put aside between the allocator's note and the profiler's
 
 
 class _Request(NamedTuple):
@@ -29,7 +30,7 @@ def unseen_memory(
     """Return what the profiler did not see of one device.
 
     The events of an address alternate between allocations and frees in both lists, so they are matched
-    address by address; where some are missing, by sign and nearest time.
+    address by address; where some are missing, by sign, size and time.
 
     Args:
         requests: Requests of the device.
@@ -105,17 +106,45 @@ def _match_address(
     lag: int,
     time_of: list[int | None],
 ) -> None:
+    """Match the events of an address to requests in order.
+
+    An event goes to the first request that it can be of, if that is close in time: what the profiler saw is
+    mostly one run of requests, and both clocks are too coarse to tell those of one address apart. It goes to
+    the nearest if none is close.
+    """
     times = [all_of[row].time_ns + lag for row in rows]
+    sizes = [all_of[row].size_bytes for row in rows]
     begin = 0
-    for left, event in zip(range(len(events) - 1, -1, -1), events, strict=True):
+    for event, end in zip(events, _latest(sizes, events), strict=True):
+        if end is None:
+            continue  # the history does not have it
 
         def fits(at: int, event: SeenMemory = event) -> bool:
-            return (all_of[rows[at]].size_bytes > 0) == (event.size_bytes > 0)
+            return _can_be(sizes[at], event)
 
-        best = _nearest(times, begin, len(rows) - left, event.time_ns, fits)
-        if best is not None:
-            time_of[rows[best]] = event.time_ns
-            begin = best + 1
+        first = bisect_left(times, event.time_ns - _CLOSE_NS, begin, end + 1)
+        best = next((at for at in range(first, end + 1) if fits(at)), None)
+        if best is None or times[best] > event.time_ns + _CLOSE_NS:
+            best = _nearest(times, begin, end + 1, event.time_ns, fits)
+        assert best is not None  # that at the end, if no other
+        time_of[rows[best]] = event.time_ns
+        begin = best + 1
+
+
+def _latest(sizes: Sequence[int], events: Sequence[SeenMemory]) -> list[int | None]:
+    """Return the last place that each event can have, so that all after it find one; None if it has none."""
+    places: list[int | None] = []
+    end = len(sizes)
+    for event in reversed(events):
+        place = next((at for at in range(end - 1, -1, -1) if _can_be(sizes[at], event)), None)
+        places.append(place)
+        end = end if place is None else place
+    return places[::-1]
+
+
+def _can_be(size_bytes: int, event: SeenMemory) -> bool:
+    """Return whether an event is of a request of this size: it has the size of the block."""
+    return (size_bytes > 0) == (event.size_bytes > 0) and abs(size_bytes) <= abs(event.size_bytes)
 
 
 def _nearest(
@@ -133,22 +162,33 @@ def _nearest(
 
 
 def _fill(all_of: Sequence[_Request], time_of: Sequence[int | None]) -> list[int]:
-    """Return a time for each request; unknown times are set so as to keep the order."""
+    """Return a time for each request. Unknown times are set so as to keep the order of each address, and that
+    of all requests as far as the known times do."""
     times = [0] * len(all_of)
-    latest = None  # what the next known time allows
+    before: list[int | None] = [None] * len(all_of)  # what the next request of the address allows
+    next_at: dict[int, int] = {}
+    latest = None  # what the next request allows
     for row in range(len(all_of) - 1, -1, -1):
-        known = time_of[row]
-        if known is not None:
-            times[row], latest = known, known
+        address, known = all_of[row].address, time_of[row]
+        before[row] = next_at.get(address)
+        if known is None:
+            bounds = [bound - 1 for bound in (latest, before[row]) if bound is not None]
+            times[row] = min([all_of[row].time_ns, *bounds])
         else:
-            own = all_of[row].time_ns
-            times[row] = own if latest is None else min(own, latest - 1)
-            latest = times[row]
+            times[row] = known
+        next_at[address] = latest = times[row]
+    last_at: dict[int, int] = {}
     earliest = None
     for row, known in enumerate(time_of):
-        if known is None and earliest is not None:
-            times[row] = max(times[row], earliest + 1)
-        earliest = times[row]
+        address, bound = all_of[row].address, before[row]
+        if known is None:
+            if earliest is not None:
+                times[row] = max(times[row], earliest + 1)
+            if bound is not None:
+                times[row] = min(times[row], bound - 1)
+            if address in last_at:
+                times[row] = max(times[row], last_at[address] + 1)
+        last_at[address] = earliest = times[row]
     return times
 
 
