@@ -445,6 +445,17 @@ def test_a_batch_is_near_if_little_memory_decides(figures, verdict):
     assert score(BATCH, Answers(figures)).verdict == verdict
 
 
+@pytest.mark.parametrize(("smaller", "said"), [(0, "On the rtx-4090, 10 of 10 that are near"), (3, None)])
+def test_a_card_that_had_less_free_memory_than_the_phantom_is_named(tmp_path, smaller, said):
+    larger = {"batch": 384.0, "batch-2%": 256.0}
+    rows = [score(BATCH, Answers(larger))] * (10 - smaller)
+    rows += [score(BATCH, Answers({"batch": 192.0, "batch+2%": 256.0}))] * smaller
+    page = tmp_path / "page.md"
+    write_page(rows, page, "")
+    assert ("less of the card was free" in page.read_text()) is (said is not None)
+    assert said is None or said in page.read_text()
+
+
 def test_residuals_are_those_of_figures_that_say_something_of_ours():
     def scored(job: str, figure: float, row: Row = BYTES, **cause: object) -> Scored:
         own = replace(row, job=job)
