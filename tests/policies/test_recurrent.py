@@ -8,7 +8,7 @@ import pytest
 
 from policies.applied import AMPERE, applied, applied_at, sequence
 from xmem.devices.gpus import find_device
-from xmem.estimation.evidence import assumptions
+from xmem.estimation.assumptions import assumptions
 from xmem.estimation.pipeline import run_stages
 from xmem.estimation.question import AS_RECORDED
 from xmem.orchestration import RunSettings

@@ -31,10 +31,9 @@ _ENVIRONMENTS = {"pt291": "torch-2.9.1"}
 _OLDEST = "torch-2.6.0"
 # The environment has the same build as these tables.
 _SAME_BUILD = "pt291-cu128"
-# With `--fast-norm`, autocast makes no float32 copies before a norm. efficientnet_b3_g8_gn would need 54 GiB
-# without it for the batch that a 4090's table says fits 24. A 5090 has 32, and its table has half that batch,
-# which is what fits without it; so do all figures there whose model has such norms. The first tables are
-# older than the option.
+# Tables that were made with `--fast-norm`, without which autocast makes float32 copies before a norm.
+# efficientnet_b3_g8_gn shows it: the 4090's table has a batch that would need 54 GiB without the option, and
+# the 5090's has half of it, which is the most that fits without. The first tables are older than the option.
 _FAST_NORM = ("pt240-cu124", "pt291-cu128")
 _PRECISIONS = {"amp": "amp", "amp_bf16": "amp_bfloat16", "bf16": "bfloat16", "fp32": "float32"}
 _TABLE = re.compile(

@@ -17,6 +17,7 @@ import numpy as np
 from xmem.devices.gpus import Device
 from xmem.estimation import evidence
 from xmem.estimation.analysis import Analysis, Stages
+from xmem.estimation.assumptions import assumptions, batches_differ, rules_of_release
 from xmem.estimation.busyness import occupancy_record
 from xmem.estimation.calibration import DEFAULT_CONFIDENCE
 from xmem.estimation.card import card_parts
@@ -160,8 +161,8 @@ def run_stages(
         unlimited=without_limit.replay,
         unreplayed=without_limit.unreplayed,
         assumptions=(
-            *evidence.assumptions(observed.recorded, question.device),
-            *evidence.rules_of_release(settings, moved.requests, without_limit),
+            *assumptions(observed.recorded, question.device),
+            *rules_of_release(settings, moved.requests, without_limit),
             *([] if workspaces is None else [workspaces.source]),
         ),
         convolution_workspaces=workspaces,
@@ -215,7 +216,7 @@ def _estimate(stages: Stages, verdict: Judged, bounds: Bounds, witness: evidence
         breakdown=witness.breakdown(replayed),
         target=_target(stages, verdict),
         policies=_policy_records(stages, witness.peak_block(replayed)),
-        assumptions=(*stages.assumptions, *evidence.batches_differ(spread_bytes), *not_calibrated(stages)),
+        assumptions=(*stages.assumptions, *batches_differ(spread_bytes), *not_calibrated(stages)),
         simulation=witness.simulation(replayed, verdict.failed, bounds),
         measured=measured,
         scaling=stages.scaling,

@@ -56,6 +56,19 @@ class State(Enum):
     PEER = "peer"  # likewise another rank: counts its iterations, reports what its allocator held
 
 
+@contextlib.contextmanager
+def _without_collections() -> Iterator[None]:
+    """Keep Python from looking for garbage in cycles: the allocator's history becomes millions of objects,
+    none of which are garbage, and Python would look through them again and again."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
 class Session(RunNotes):
     """Decides for its process; redirection, modules and optimizers report to it."""
 
@@ -367,13 +380,8 @@ class Session(RunNotes):
             return False
         return not after or len(self.iterations.ends_ns()) >= int(after)
 
+    @_without_collections()
     def _finish(self, *, script_ended: bool) -> None:
-        # The allocator's history becomes millions of objects, none of which are garbage: Python would look
-        # through them again and again, which takes three times as long as to make them.
-        with _without_collections():
-            self._write_and_report(script_ended)
-
-    def _write_and_report(self, script_ended: bool) -> None:
         end_ns = now_ns()
         self.state = State.DONE
         if not script_ended:
@@ -519,18 +527,6 @@ class Session(RunNotes):
 _LARGE = "the recording of operators ended early, because it would take most of the host's memory"
 _NOT_PUBLISHED = ("tensors", "lines", "launches", "streams", "attention")  # as long as the run
 _COUNTING = (State.RECORDING, State.PEER)
-
-
-@contextlib.contextmanager
-def _without_collections() -> Iterator[None]:
-    """Keep Python from looking for garbage in cycles."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _cudnn_planner() -> dict[str, str]:

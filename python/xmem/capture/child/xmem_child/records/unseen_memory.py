@@ -152,7 +152,7 @@ def _nearest(
 ) -> int | None:
     """Return the place of the time, between two places of an ascending list, that is nearest to another, the
     first of several; None if nothing fits."""
-    middle = bisect_left(times, time, begin, max(begin, end))
+    middle = bisect_left(times, time, begin, end)
     after = next((at for at in range(middle, end) if fits(at)), None)
     before = next((at for at in range(middle - 1, begin - 1, -1) if fits(at)), None)
     if before is None or (after is not None and times[after] - time < time - times[before]):
